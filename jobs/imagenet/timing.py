@@ -144,14 +144,22 @@ def summary(clock: Clock) -> dict[str, float]:
 def without_sharding(figures: dict[str, float], alone_s: float | None) -> dict[str, Any]:
     """The same, where ranks wait for each other throughout a step: what exceeds one alone.
 
+    How far the two parts spread from step to step nobody can tell there, so that is None.
+
     Args:
         figures: What `summary` gives.
         alone_s: Seconds that this rank computes for a step with nobody to wait for; where that is
-            not known, the two parts cannot be told apart, and are None.
+            not known, the two parts cannot be told apart, and are None as well.
     """
-    if alone_s is None:
-        apart = (f"{p}{sd}_s" for p in (COMPUTE, COMMUNICATION) for sd in ("", "_sd"))
-        return {**figures, **dict.fromkeys(apart)}
-    work = figures["step_s"] - figures["data_s"]
-    compute = min(alone_s, work)
-    return {**figures, "compute_s": compute, "exposed_communication_s": work - compute}
+    compute = communication = None
+    if alone_s is not None:
+        work = figures["step_s"] - figures["data_s"]
+        compute = min(alone_s, work)
+        communication = work - compute
+    return {
+        **figures,
+        f"{COMPUTE}_s": compute,
+        f"{COMPUTE}_sd_s": None,
+        f"{COMMUNICATION}_s": communication,
+        f"{COMMUNICATION}_sd_s": None,
+    }

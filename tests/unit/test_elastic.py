@@ -31,11 +31,25 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     assert scene.hosts == [["node-0", "node-1", "node-2"], ["node-0", "node-1"]]
     first, second = told["legs"]
     assert first["nodes"] == ["node-0", "node-1", "node-2"]
-    assert "exit code 1" in first["why"]
+    assert first["why"] == "the job ended with exit code 1", "its run is named beside it"
     assert second["why"] == ""
     kept = record.find(scene.cluster, second["run_id"])
     assert (kept.resumes, kept.elastic) == (first["run_id"], True)
     assert kept.values["checkpoint"]
+
+
+def test_each_part_says_where_it_begins_and_how_long_it_took(scene, call):
+    scene.script = [lambda: scene.loses("node-2") or 1]
+    done = call("--json")
+    assert [line for line in done.stderr.splitlines() if "rank(s) on" in line] == [
+        "~ imagenet starts: 3 rank(s) on node-0, node-1, node-2",
+        "~ imagenet goes on: 2 rank(s) on node-0, node-1",
+    ]
+    told = json.loads(done.stdout)
+    taken = [record.find(scene.cluster, leg["run_id"]).seconds for leg in told["legs"]]
+    assert [leg["seconds"] for leg in told["legs"]] == pytest.approx(taken, abs=0.01)
+    assert told["seconds"] == told["legs"][-1]["seconds"], "as all figures, it is of the last one"
+    assert told["total_seconds"] >= sum(taken)
 
 
 def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, lookouts):

@@ -173,6 +173,18 @@ def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job
     assert (slow["compute_s"], slow["exposed_communication_s"]) == pytest.approx((0.9, 0.0))
 
 
+def test_where_ranks_wait_throughout_nobody_knows_how_far_the_parts_spread(clock):
+    """A phase that was timed beside the others' is no part of what is told: it spread by 4 s."""
+    timing, wait = clock
+    one = timing.Clock(CPU)
+    one.start()
+    steps_of(one, timing, wait, 2, 10)
+    one.stop()
+    found = timing.without_sharding(timing.summary(one), 1.5)
+    assert (found["compute_s"], found["step_sd_s"], found["data_sd_s"]) == (1.5, 4, 0)
+    assert (found["compute_sd_s"], found["exposed_communication_sd_s"]) == (None, None)
+
+
 # What a rank uses
 
 COUNTED = (

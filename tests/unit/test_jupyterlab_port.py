@@ -81,7 +81,7 @@ def test_status_says_what_an_up_would_apply(capsys):
     nothing = {"nodes": [], "services": [], "failed": [], "stopped": [], "unreadable": []}
     lease = {"granted_until": None, "remaining_s": None}
     rest = {"lease": lease, "reshaped": False, "verification": None, "configured": True}
-    document = {"state": "ready", "pending": [PENDING], **nothing, **rest}
+    document = {"state": "ready", "held_by": None, "pending": [PENDING], **nothing, **rest}
     ui = UI()
     ui.err = ui.out
     report.cluster(ui, "lab", document)

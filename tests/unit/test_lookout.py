@@ -160,7 +160,7 @@ def wish(scene):
 
 
 def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(wish):
-    assert wish.said == ["node-3 is taken in: from its next checkpoint on"]
+    assert wish.said == ["node-3 is taken in: this run ends once another checkpoint is seen"]
     wish.kept = files("a", "b")
     assert wish.pass_(40, step_s=2) == "node-3 is taken in"
     assert wish.it.blames_nodes

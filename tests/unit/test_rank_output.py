@@ -57,7 +57,42 @@ def test_another_reason_of_the_launcher_is_shown():
     assert output.last_words == []
 
 
+# What it prints as ranks end, before its traceback.
+OF_PROCESSES = [
+    "Process 2 exit with status code 2.",
+    "Terminating remaining workers after failure of Process 2.",
+    "Process 0 exit with status code -15.",
+]
+
+
+def test_what_the_launcher_says_of_each_rank_that_ends_is_not_shown():
+    assert read([*RANKS, *OF_PROCESSES, *LAUNCHER])[1] == read([*RANKS, *LAUNCHER])[1]
+    assert read(OF_PROCESSES)[1] == OF_PROCESSES, "where no rank is named, they may be the job's"
+
+
 NODES = ["node-0", "node-0", "node-1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "lost"),
+    [
+        ("255", "Connection to node-1 closed by remote host.", True),
+        ("255", "Timeout, server 10.0.0.7 not responding.", True),
+        ("255", "ssh: connect to host node-1 port 22: No route to host", True),
+        ("255", "ValueError: no such optimizer", False),
+        ("1", "Connection to node-1 closed by remote host.", False),
+    ],
+)
+def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
+    told = [f"[2]<stderr>:{said}", "[2]<stderr>:", *LAUNCHER[:-2], f"Exit code: {code}", ""]
+    output, _ = read(told)
+    assert output.lost_its_node == lost
+    assert output.last_words == [said], "a line without a word is none"
+    assert output.failure(NODES) == (
+        "node-1 went, or the connection to it did, and rank 2 with it"
+        if lost
+        else f"rank 2 on node-1 ended with exit code {code}"
+    )
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])
@@ -94,9 +129,15 @@ def test_a_traceback_without_a_rank_may_be_the_jobs():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def lines():
+    """What the job and its launcher print."""
+    return [*RANKS, *LAUNCHER]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, lines):
     def start(_cluster, _launch, say):
-        for line in [*RANKS, *LAUNCHER]:
+        for line in lines:
             say(line)
         return 1
 
@@ -127,3 +168,21 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
 def test_programs_read_which_rank_it_was(run):
     [failure] = json.loads(run("--json")[0].stdout)["failures"]
     assert failure.startswith("rank 2 on node-2 ended with exit code 2; see ")
+
+
+def test_last_words_that_are_still_there_to_read_are_not_said_again(run, lines):
+    why = "there is no dataset tiny"
+    lines[:] = [f"[{rank}]<stderr>:{why}" for rank in (2, 0)] + OF_PROCESSES + LAUNCHER
+    shown = [line for line in run()[0].stderr.splitlines() if why in line]
+    assert shown == [f"rank 2: {why}", f"rank 0: {why}"]
+
+
+def test_a_node_that_went_is_said_with_what_brings_it_back(run, lines):
+    lines[:] = [
+        "[2]<stderr>:Connection to node-2 closed by remote host.",
+        *LAUNCHER[:-2],
+        "Exit code: 255",
+    ]
+    *_, error, hint = run()[0].stderr.splitlines()
+    assert error.startswith("error: node-2 went, or the connection to it did, and rank 2 with it")
+    assert hint.strip().startswith("→ gpubed up lab brings it back; docs/how-to/outlive-nodes.md")

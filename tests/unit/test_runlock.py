@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import getpass
+import json
 import os
 import signal
 import subprocess
@@ -25,12 +26,36 @@ with runlock.hold(Path(sys.argv[1]), "up"):
 """
 
 
-OTHER_MEASURER = """
+SHARE = """
 import sys
 from pathlib import Path
 from gpubed.core import runlock
-print(runlock.other_measurer(Path(sys.argv[1])))
+with runlock.measuring(Path(sys.argv[1]), sys.argv[2], shared=True):
+    print("held", flush=True)
+    sys.stdin.read()
 """
+
+
+@pytest.fixture
+def share(tmp_path):
+    """A function that has another process measure beside others; returns what ends that."""
+    begun = []
+
+    def start(verb):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SHARE, str(tmp_path), verb],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        begun.append(process)
+        assert process.stdout.readline() == "held\n"
+        return lambda: process.communicate(timeout=10)
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -89,6 +114,37 @@ def test_a_lock_file_that_was_removed_is_made_anew(tmp_path):
         assert (tmp_path / "lock").exists()
 
 
+def test_of_several_who_measure_nobody_is_named_who_has_ended(tmp_path, share):
+    end_first = share("first")
+    end_second = share("second")
+    assert runlock.measurer(tmp_path).verb == "second"
+    end_second()
+    assert runlock.measurer(tmp_path).verb == "first"
+    with pytest.raises(Locked, match="`gpubed first`"), runlock.measuring(tmp_path, "bench"):
+        pass
+    end_third = share("third")
+    end_first()
+    assert runlock.measurer(tmp_path).verb == "third"
+    end_third()
+    assert runlock.measurer(tmp_path) is None
+    with runlock.measuring(tmp_path, "bench"):
+        assert runlock.measurer(tmp_path).verb == "bench"
+
+
+def test_who_measures_from_another_machine_is_named_as_long_as_it_may(tmp_path, share):
+    lock = tmp_path / runlock.MEASURING
+    lock.write_text(json.dumps({"verb": "far", "pid": 1, "host": "elsewhere"}))
+    end = share("here")
+    assert runlock.measurer(tmp_path).verb == "here"
+    with runlock.measuring(tmp_path, "run", shared=True):
+        end()
+    assert [json.loads(line)["verb"] for line in lock.read_text().splitlines()] == [
+        "far",
+        "here",
+        "run",
+    ]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
     """Its client makes record locks of them, as flock(2) says, and is a STAND-IN here."""
@@ -104,21 +160,6 @@ def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
         assert runlock.measurer(tmp_path).verb == "bench"
     assert runlock.measurer(tmp_path) is None
     assert runlock.holder(tmp_path) is None
-
-
-def test_who_measures_is_nobody_else_to_its_own_workers(tmp_path):
-    """Nodes are configured and verified in a process that the engine starts."""
-
-    def asked(**variables):
-        command = [sys.executable, "-c", OTHER_MEASURER, tmp_path]
-        environment = {**os.environ, **variables}
-        return subprocess.check_output(command, text=True, env=environment).strip()
-
-    with runlock.measuring(tmp_path, "watch"):
-        assert runlock.other_measurer(tmp_path) is None
-        assert asked() == "None"
-        assert asked(**{runlock.MEASURER: "1"}).startswith("`gpubed watch` (pid ")
-    assert runlock.MEASURER not in os.environ
 
 
 def test_another_users_lock_says_whose_it_is_and_nobody_waits_for_it(tmp_path, monkeypatch):

@@ -61,6 +61,7 @@ def document(state="ready", worker=(), configured=True):
         "stopped": [],
         "reshaped": False,
         "unreadable": [],
+        "held_by": None,
         "configured": configured,
         "services": [JUPYTERLAB] if configured else [],
         "pending": [],
@@ -100,6 +101,24 @@ def test_skipped_checks_are_counted(read):
     assert not [line for line in lines if "the node has no GPU" in line]
     [total] = [line for line in lines if line.startswith("verified")]
     assert total == "verified 3 min ago: 1 passed, 1 failed, 23 skipped"
+
+
+def test_without_a_verification_it_says_so(read):
+    """A repair takes the former one away before it begins, and no line was left."""
+    lines = read({**document(), "verification": None})
+    assert "not verified as it is now: gpubed verify lab" in lines
+    bare = read({**document(configured=False), "verification": None})
+    assert not [line for line in bare if "verified" in line]
+
+
+def test_who_is_at_work_on_the_cluster_is_named(read):
+    """Its nodes may be ready while an `up` still verifies them."""
+    holder = {"verb": "up", "pid": 7, "user": "ada", "host": "here", "since": "today"}
+    first, second, *_ = read({**document(), "held_by": holder})
+    assert first == (
+        "- `gpubed up` (pid 7, user ada, since today) is at work: what is shown here may change"
+    )
+    assert second.strip() == "✓ lab is ready"
 
 
 def test_a_verification_of_what_was_before_says_so(read):
@@ -238,6 +257,17 @@ def test_a_lost_key_is_named(broken_state):
 def test_only_verbs_that_do_something_there_come_next(read):
     assert read(document())[-1].startswith("next: gpubed open lab --print    gpubed run lab")
     assert read(document(configured=False))[-1] == "next: gpubed ssh lab head"
+
+
+def test_programs_read_who_is_at_work(broken_state):
+    def held():
+        words = ["status", "lab", "--json"]
+        done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+        return json.loads(done.stdout)["held_by"]
+
+    assert held() is None
+    with runlock.hold(broken_state.parents[4] / "lab", "up"):
+        assert held()["verb"] == "up"
 
 
 def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch):

@@ -162,8 +162,9 @@ def _why_not(context: Context) -> str:
 
 def _taken(context: Context) -> str:
     """Say who else uses the links now, so that nobody can tell what they carry."""
-    who = runlock.other_measurer(context.cluster.paths.state)
-    if who is None:
+    state = context.cluster.paths.state
+    who = runlock.measurer(state)
+    if who is None or runlock.is_ours(who, state):
         return ""
     return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"
 

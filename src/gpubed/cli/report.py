@@ -11,6 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import condition, lease
 from gpubed.configuration import node_lease, unfinished
 from gpubed.configuration import use as uses
+from gpubed.core.runlock import Holder
 from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
@@ -102,6 +103,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
         verification(ui, document["verification"], whole=whole)
         if not document["verification"]["current"]:
             ui.say(f"  nodes or roles have changed since: gpubed verify {name}")
+    elif document["configured"] and not begun:
+        ui.say(f"not verified as it is now: gpubed verify {name}")
     if not begun:  # nodes without their roles cannot tell
         _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
@@ -123,6 +126,9 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
 def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == unfinished.CONFIGURING:
         ui.mark("skip", f"{name} is being configured: what is shown here may change")
+    elif document["held_by"]:
+        who = Holder.model_validate(document["held_by"])
+        ui.mark("skip", f"{who} is at work: what is shown here may change")
     if document["state"] == unfinished.INTERRUPTED:
         ui.mark(
             "fail",

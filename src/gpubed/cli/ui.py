@@ -125,7 +125,11 @@ class UI:
         message = _folded(self.err, message, behind="error: ")
         self.err.print(f"[bold red]error:[/] {_plain(message)}")
         if hint:
-            self.err.print(f"  [bold]→[/] {_plain(self.filled(hint))}")
+            self.hint(hint)
+
+    def hint(self, hint: str) -> None:
+        """Print what repairs something that failed."""
+        self.err.print(f"  [bold]→[/] {_plain(self.filled(hint))}")
 
     def filled(self, hint: str) -> str:
         """Return a hint with the cluster's name."""

@@ -17,7 +17,7 @@ from gpubed.configuration import (
     served_folder,
     unfinished,
 )
-from gpubed.core import secret
+from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.progress import emit
 from gpubed.nodes.cluster import Cluster
@@ -92,7 +92,7 @@ def render(cluster: Cluster) -> list[str]:
 
 
 def verify_cluster(cluster: Cluster) -> Verification:
-    """Verify a cluster and keep the result.
+    """Verify a cluster and keep the result; no run begins meanwhile, which would be measured, too.
 
     Raises:
         VerificationFailed: At least one check failed.
@@ -100,7 +100,8 @@ def verify_cluster(cluster: Cluster) -> Verification:
     """
     cluster.allocation.require_nodes()
     emit("phase", phase="checks", status="started")
-    result = verify.verify(cluster)
+    with runlock.measuring_if_free(cluster.paths.state, "up"):
+        result = verify.verify(cluster)
     result.save(cluster.paths.verification)
     if cluster.plan.spec.services.monitoring:
         metrics.publish(cluster, result)

@@ -11,7 +11,7 @@ from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import applied, jupyterlab_port, unfinished
-from gpubed.core import progress, secret
+from gpubed.core import progress, runlock, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -61,6 +61,7 @@ def status(
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),
         "unreadable": unreadable,
+        "held_by": _held_by(paths),
         "configured": cluster.plan.spec.configure,
         "nodes": [
             {
@@ -140,6 +141,12 @@ def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
     if not isinstance(testbed, JobTestbed):
         return {}
     return {"jobs": [asdict(job) for job in testbed.jobs(allocation.uuid)]}
+
+
+def _held_by(paths: ClusterPaths) -> dict[str, Any] | None:
+    """Return who changes the cluster now; an `up` does until its checks are done."""
+    who = runlock.holder(paths.state)
+    return who and who.model_dump()
 
 
 def _verified(paths: ClusterPaths) -> Verification | None:

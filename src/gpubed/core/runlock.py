@@ -25,7 +25,7 @@ from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import not_ours
 
-WORKER, MEASURER, MEASURING = "GPUBED_WORKER", "GPUBED_MEASURER", "measuring"
+WORKER, MEASURING = "GPUBED_WORKER", "measuring"
 _GRACE = 10.0
 _A_LOOK = 0.1
 
@@ -88,8 +88,20 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         except Locked as refused:
             why = f"{refused.message}: both would share the processors, and measure that"
             raise Locked(why, "wait for its end") from None
-        os.environ[MEASURER] = str(os.getpid())
-        held.callback(os.environ.pop, MEASURER, None)
+        yield
+
+
+@contextmanager
+def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
+    """Keep others from measuring meanwhile, where nobody does who was there before.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+    """
+    with ExitStack() as held:
+        with suppress(Locked):
+            held.enter_context(measuring(state, verb))
         yield
 
 
@@ -107,15 +119,10 @@ def measurer(state: Path) -> Holder | None:
     return _holder(state / MEASURING, fcntl.LOCK_EX)
 
 
-def other_measurer(state: Path) -> Holder | None:
-    """Say who else measures on a cluster's nodes: not this process, nor who started it to.
-
-    Args:
-        state: The cluster's state folder.
-    """
-    who = measurer(state)
-    ours = (str(os.getpid()), os.environ.get(MEASURER))
-    return None if who is None or str(who.pid) in ours else who
+def is_ours(who: Holder, state: Path) -> bool:
+    """Say whether who measures on a cluster is this process, or the run whose worker it is."""
+    run = holder(state) if os.environ.get(WORKER) == str(state) else None
+    return who.pid in (os.getpid(), run.pid if run else None)
 
 
 @contextmanager
@@ -123,24 +130,28 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
     """Hold a lock file; wait for it up to `wait` seconds.
 
     Args:
-        shared: Whether others who share it may hold it, too; the last of them is who is named.
+        shared: Whether others who share it may hold it, too; the last of them that is still at
+            work is who is named.
 
     Raises:
         Locked: Somebody else holds it; the message names who, and since when.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
-        holder = {
-            "pid": os.getpid(),
-            "verb": verb,
-            "user": getpass.getuser(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
+        me = Holder(
+            verb=verb,
+            pid=os.getpid(),
+            user=getpass.getuser(),
+            host=socket.gethostname(),
+            since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        )
+        # Of two that begin at once, one may be left out: who is named holds it all the same.
+        named = [*(_holders(path) if shared else ()), me]
         # On a full disk the lock holds all the same, only without a name.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+            told = "\n".join(json.dumps(one.model_dump()) for one in named)
+            os.pwrite(descriptor, told.encode(), 0)
         yield
     finally:
         os.close(descriptor)
@@ -214,10 +225,43 @@ def _refusal(path: Path) -> Locked:
 
 
 def _who(path: Path) -> Holder:
+    """Say who holds a lock; the last one that is still at work where several do."""
+    return next(reversed(_holders(path)), Holder())
+
+
+def _holders(path: Path) -> list[Holder]:
+    """Return who said that they hold a lock, oldest first; of several, who has ended is left out.
+
+    Each that shares it is a line of its own.
+    """
     try:
-        return reading.file(path).json(Holder)
+        lines = reading.file(path).text().splitlines()
+        told = [reading.reply(line, str(path)).json(Holder) for line in lines]
     except reading.Unreadable:
-        return Holder()
+        return []
+    return told if len(told) < 2 else [one for one in told if _may_hold(one, path)]
+
+
+def _may_hold(who: Holder, path: Path) -> bool:
+    if who.host != socket.gethostname():
+        return True  # nobody can tell from here
+    try:
+        return has_open(who.pid, path)
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def has_open(process: int, path: Path) -> bool:
+    """Say whether a process has a file open; the same number may be another in a container.
+
+    Raises:
+        PermissionError: It is another user's.
+        FileNotFoundError: There is no such process.
+        ProcessLookupError: It has just ended.
+    """
+    return path.resolve() in {one.resolve() for one in Path(f"/proc/{process}/fd").iterdir()}
 
 
 def _end_orphans(state: Path) -> list[int]:

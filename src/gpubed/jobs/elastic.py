@@ -54,6 +54,7 @@ class Leg:
     Attributes:
         run_id: Its name; empty where it could not even begin.
         nodes: Where its ranks were.
+        seconds: As its record has them; of one that was cut off, until that was noticed.
         why: Why it was not the last; empty where it was.
     """
 
@@ -90,6 +91,7 @@ class Training:
     Attributes:
         run_id: The run that it is at, or was at last; empty where there was none.
         legs: The runs that were, oldest first.
+        seconds: How long it took in all, with what it waited for nodes.
 
     Raises:
         UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
@@ -115,6 +117,7 @@ class Training:
         self._pace_s: float | None = None
         self.run_id = resumes
         self.legs: list[Leg] = []
+        self.seconds = 0.0
 
     def run(self) -> JobResult:
         """Run it to its end; its result is that of its last run.
@@ -129,7 +132,10 @@ class Training:
             checkpoints.kept(self._paths, self._name.values(), checkpoints.ELASTIC),
             runlock.measuring(self._paths.state, checkpoints.ELASTIC, shared=True),
         ):
-            return self._run()
+            began = time.monotonic()
+            result = self._run()
+            self.seconds = time.monotonic() - began
+            return result
 
     def _run(self) -> JobResult:
         pool, in_vain = self._wait_for_nodes(), 0
@@ -214,6 +220,7 @@ class Training:
         )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = execution.name_run(request.job)
+        self._say(execution.beginning(request.job, had, "goes on" if former else "starts"))
 
         def hear(line: str) -> None:
             lookout.hear(line)
@@ -238,9 +245,9 @@ class Training:
         except GpubedError as error:  # the head is gone, as a rule, and with it what it wrote
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
+            result.seconds = time.monotonic() - began
         self._pace_s = lookout.pace_s
-        result.seconds = time.monotonic() - began
-        why = "; ".join(result.failures)
+        why = "; ".join(reason.removesuffix(result.to_see) for reason in result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
         if why:
             self._say(f"{run_id} is over: {why}")

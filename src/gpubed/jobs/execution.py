@@ -7,7 +7,7 @@ it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import DEVICE, Summary, summarize
 from gpubed.nodes import selection
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
@@ -39,6 +39,7 @@ from gpubed.testbeds.service import JobService, Task, World
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 # What a verb's document may say of itself; no metric stands there in its place.
 _OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
@@ -61,6 +62,7 @@ class JobResult:
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
         last_words: What the rank that failed first said last on stderr, where one is known.
+        hint: What helps, where that is known; empty elsewhere.
         shared_with: Runs that were at work on its nodes at the same time.
         completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
         interrupted: Whether gpubed ended it although it was well, for what `failures` says.
@@ -79,6 +81,7 @@ class JobResult:
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
+    hint: str = ""
     shared_with: list[str] = field(default_factory=list)
     completed: bool = False
     interrupted: bool = False
@@ -88,6 +91,11 @@ class JobResult:
     def run_id(self) -> str:
         """The run's name, as `gpubed runs` lists it."""
         return Path(self.run_dir).name
+
+    @property
+    def to_see(self) -> str:
+        """What stands behind a reason that is in its output."""
+        return f"; see {Path(self.run_dir) / record.OUTPUT}"
 
     @property
     def devices(self) -> list[str]:
@@ -304,6 +312,12 @@ def _together(trials: list[JobResult]) -> JobResult:
     return whole
 
 
+def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
+    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    ranks, names = sum(node.slots for node in nodes), ", ".join(node.name for node in nodes)
+    return f"{job} {word}" + (f": {ranks} rank(s) on {names}" if names else "")
+
+
 def name_run(job: str) -> str:
     """Return the name of a run that starts now, in UTC; the status page finds it by its form."""
     # In milliseconds: several runs may start in one second.
@@ -407,8 +421,10 @@ class _Run:
         result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
-            result.failures.append(asked or f"{who}; see {self._log}")
+            result.failures.append(asked or f"{who}{result.to_see}")
             result.last_words = said.last_words
+            if said.lost_its_node:
+                result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing
         _judge(result, self.job, self.record.values)
         # Asked to end, a job may end so, too; one that has told its figures was done before.

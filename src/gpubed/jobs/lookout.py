@@ -4,7 +4,8 @@ What may be going on is told apart by two signs. A training that is silent while
 too, has lost that node, and one that is silent for long although all nodes answer is stuck: both
 are ended at once. What is long, only the training's own steps can tell: one that never says how far
 it is may take its time, unless its job is known to say so soon. A node that is to be left out, or
-could be taken in, is no hurry: the training is ended as soon as it has kept what it did.
+could be taken in, is no hurry: the training is ended once it is seen to have kept what it did,
+which may be some checkpoints later where they come faster than somebody looks.
 
 Silent is who prints no progress, nothing else on stdout, and writes no file of a checkpoint.
 """
@@ -162,7 +163,7 @@ class Lookout:
             self.verdict = seen.lost
             return
         if seen.better and not self._better:
-            self._say(f"{seen.better}: from its next checkpoint on")
+            self._say(f"{seen.better}: this run ends once another checkpoint is seen")
             self._at_wish, self._asked = None, float("-inf")
         self._better = seen.better
 

@@ -1,8 +1,8 @@
 """What ranks print and what their launcher does, told apart by the line.
 
 Horovod's launcher puts rank and stream before each line of a rank, and nothing before its own.
-Where one fails, the launcher ends with a traceback of its own code, which says no more than which
-rank it was.
+Where one fails, the launcher tells of each rank that ends, and ends with a traceback of its own
+code; all of it says no more than which rank it was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,16 @@ _OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL
 _TRACEBACK = "Traceback (most recent call last):"
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
 _NAMED = re.compile(r"(Process name|Exit code): (-?\d{1,6})")
+_OF_PROCESS = re.compile(
+    r"Process \d{1,6} exit with status code -?\d{1,6}\.|"
+    r"Terminating remaining workers after failure of Process \d{1,6}\."
+)
+# By what OpenSSH says, which starts ranks on other nodes, and by its exit code.
+_LOST = re.compile(
+    r"Connection (?:to|closed|reset)|Read from remote host|Timeout, server|ssh: connect to host|"
+    r"client_loop:|kex_exchange_identification:"
+)
+_SSH_FAILED = 255
 # A traceback of Python's has its reason at the end, below where it came from.
 _LAST = 10
 _LONGEST = 2000  # characters of a line that are kept
@@ -50,12 +60,12 @@ class RankOutput:
         self._errors: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST))
 
     def read(self, line: str) -> str | None:
-        """Return a line as it is shown; None for a part of the launcher's traceback."""
+        """Return a line as it is shown; None for what the launcher says of ranks that end."""
         said = _OF_RANK.fullmatch(line)
         if said is None:
             return None if self._is_launchers(line) else line
         self._tagged, rank = True, int(said[1])
-        if said[2] == "stderr" and rank in self._ranks:
+        if said[2] == "stderr" and rank in self._ranks and said[3].strip():
             self._errors[rank].append(said[3][:_LONGEST])
         return f"rank {rank}: {said[3]}"
 
@@ -63,6 +73,11 @@ class RankOutput:
     def last_words(self) -> list[str]:
         """What the rank that failed first said last on stderr."""
         return [] if self.rank is None else list(self._errors.get(self.rank, ()))
+
+    @property
+    def lost_its_node(self) -> bool:
+        """Whether the rank that failed first did because nobody reached its node any more."""
+        return self.code == _SSH_FAILED and any(map(_LOST.match, self.last_words))
 
     def failure(self, nodes: Sequence[str]) -> str:
         """Say which rank failed first, and where; empty where the launcher names none of them.
@@ -72,10 +87,15 @@ class RankOutput:
         """
         if self.rank is None or self.code is None or self.rank not in range(len(nodes)):
             return ""
+        if self.lost_its_node:
+            where = nodes[self.rank]
+            return f"{where} went, or the connection to it did, and rank {self.rank} with it"
         return f"rank {self.rank} on {nodes[self.rank]} ended with exit code {self.code}"
 
     def _is_launchers(self, line: str) -> bool:
         # Other launchers put nothing before any line: a traceback may be a rank's.
+        if self._tagged and _OF_PROCESS.fullmatch(line):
+            return True
         if self._tagged and line == _TRACEBACK:
             self._in_traceback = True
         elif self._in_traceback and (named := _NAMED.fullmatch(line)):

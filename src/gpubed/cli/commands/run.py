@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from gpubed.cli import background, completion
+from gpubed.cli.job_output import JobOutput
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
@@ -19,13 +20,12 @@ from gpubed.configuration import health, unfinished
 from gpubed.core import command_words, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import duration
 from gpubed.engines import interruption
 from gpubed.jobs import checkpoint_files, execution, figures, jobfile, trials
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
-from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
-from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
@@ -171,12 +171,12 @@ def command(
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
-            tell = _telling(ui, paths, show)
+            output = JobOutput(ui, show, _log(paths))
             results.append(
                 execution.run(
                     usable,
                     request,
-                    tell,
+                    output.tell,
                     execution.Terms(
                         set_=set_,
                         repetition=number if repeat > 1 else None,
@@ -186,15 +186,14 @@ def command(
                 )
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
-    return _conclude(ui, request.job, result, reasons)
+    return _conclude(ui, request.job, result, output, reasons)
 
 
 @contextmanager
 def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[str], None]]:
-    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    """Say that a job starts, and where."""
     chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
-    ranks, names = sum(node.slots for node in chosen), ", ".join(node.name for node in chosen)
-    text = f"{request.job} starts" + (f": {ranks} rank(s) on {names}" if names else "")
+    text = execution.beginning(request.job, chosen)
     if not ui.err.is_terminal:  # there, it stands until the first step is done
         ui.note(text)
     with ui.working(text) as show:
@@ -259,12 +258,13 @@ def _elastic(
 ) -> int:
     """Run a training that outlives its nodes, and say of each of its runs how it went."""
     with ui.working(f"{request.job} starts") as show:
+        output = JobOutput(ui, show, _log(paths))
         whole = training.Training(
             paths,
             request,
             bounds,
             lambda what: ui.mark("update", what),
-            _telling(ui, paths, show),
+            output.tell,
             resumes=resumed.run_id if resumed else "",
         )
         try:
@@ -277,7 +277,10 @@ def _elastic(
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
         ui.table(["run", "nodes", "its end"], rows)
-    return _conclude(ui, request.job, result, {}, legs=[asdict(leg) for leg in whole.legs])
+        ui.say(f"{len(whole.legs)} runs in {duration(whole.seconds)}; what follows is of the last")
+    parts = [asdict(leg) for leg in whole.legs]
+    more = {"legs": parts, "total_seconds": round(whole.seconds, 2)}
+    return _conclude(ui, request.job, result, output, {}, **more)
 
 
 def _detach(ui: UI, paths: ClusterPaths) -> int:
@@ -488,6 +491,7 @@ def _conclude(
     ui: UI,
     job: str,
     result: execution.JobResult,
+    output: JobOutput,
     left_out: dict[str, str],
     **more: Any,
 ) -> int:
@@ -504,10 +508,12 @@ def _conclude(
             ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
     ui.say(f"results: {result.run_dir}")
     for one in result.trials or [result]:
-        for line in one.last_words:
+        for line in () if output.ended_with(one.last_words) else one.last_words:
             ui.note(f"  {line}", whole=True)
     for reason in result.failures:
         ui.error(reason)
+    for hint in dict.fromkeys(one.hint for one in result.trials or [result] if one.hint):
+        ui.hint(hint)
     return 0 if result.status == "ok" else 1
 
 
@@ -522,25 +528,6 @@ def _notes(result: execution.JobResult) -> Iterator[str]:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):
         yield f"metrics.json is not as job.yml says: {differ}"
-
-
-def _telling(ui: UI, paths: ClusterPaths, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what takes the lines of a job: progress replaces itself, the rest scrolls by.
-
-    The launcher's traceback is in the run's output alone: it would bury what a rank said. In the
-    background all of it is: a job may print without end, and nothing bounds that log.
-    """
-    if background.is_said_into(_log(paths)):
-        return lambda _line: None
-    estimate, output = Estimate(), RankOutput()
-
-    def tell(line: str) -> None:
-        if (progress := estimate.read(line)) is not None:
-            show(progress)
-        elif (shown := output.read(line)) is not None:
-            ui.note(shown, whole=True)
-
-    return tell
 
 
 def _tell_figures(ui: UI, result: execution.JobResult) -> None:

@@ -157,9 +157,7 @@ def _interrupt(lock: Path, what: str, who: Holder) -> None:
             f"the same command on {who.host}",
         )
     try:
-        # The same number may be another process in another container.
-        held = {path.resolve() for path in Path(f"/proc/{who.pid}/fd").iterdir()}
-        if lock.resolve() in held:
+        if runlock.has_open(who.pid, lock):
             os.kill(who.pid, signal.SIGINT)
             return
     except PermissionError:

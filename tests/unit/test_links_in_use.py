@@ -1,0 +1,86 @@
+"""Who may use a cluster's links while they are measured, and who counts as somebody else."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.checks import network, stages, verify
+from gpubed.checks.context import Context
+from gpubed.cluster import handover
+from gpubed.core import runlock
+from gpubed.core.errors import Locked
+from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.verification import Check
+from support.samples import granted_cluster, sample_allocation, sample_plan
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return granted_cluster(tmp_path)
+
+
+@pytest.fixture
+def check(cluster, monkeypatch):
+    """A function that verifies as `up` does; the only check is one's own."""
+    plan = sample_plan()
+
+    def run(look):
+        def one(_context):
+            look()
+            yield Check(id="x", result="pass")
+
+        monkeypatch.setattr(stages, "functions", lambda: [one])
+        monkeypatch.setattr(stages, "subject", lambda _: "x")
+        monkeypatch.setattr(Context, "simulated", frozenset())
+        monkeypatch.setattr(verify, "SSH", lambda *_: _Nobody())
+        monkeypatch.setattr(handover.metrics, "publish", lambda *_: None)
+        return handover.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
+
+    return run
+
+
+class _Nobody:
+    """A node that answers nothing: a STAND-IN."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def run(self, *_words, **_options):
+        return SimpleNamespace(stdout="", exit_code=0)
+
+
+def test_no_run_begins_during_the_checks_of_an_up(cluster, check):
+    """Nodes are ready by then; their allreduce and the job would both be measured."""
+    seen = []
+
+    def look():
+        with pytest.raises(Locked, match="`gpubed up`") as refused:
+            runlock.measuring(cluster.state, "run", shared=True).__enter__()
+        seen.append(refused.value.hint)
+
+    check(look)
+    assert seen == ["wait for its end"]
+    assert runlock.measurer(cluster.state) is None
+
+
+def test_who_was_there_before_an_up_goes_on(cluster, check):
+    seen = []
+    with runlock.measuring(cluster.state, "run", shared=True):
+        check(lambda: seen.append(runlock.measurer(cluster.state).verb))
+    assert seen == ["run"]
+
+
+@pytest.mark.parametrize(("is_worker", "is_taken"), [(True, False), (False, True)])
+def test_who_repairs_is_nobody_else_to_its_own_worker(cluster, monkeypatch, is_worker, is_taken):
+    """The watch keeps jobs away, and its `up` verifies in a process of its own."""
+    context = SimpleNamespace(cluster=SimpleNamespace(paths=cluster))
+    own = os.getpid()
+    with runlock.hold(cluster.state, "watch"), runlock.measuring(cluster.state, "watch"):
+        monkeypatch.setattr(runlock.os, "getpid", lambda: own + 1)
+        monkeypatch.setenv(runlock.WORKER, str(cluster.state) if is_worker else "/other")
+        assert bool(network._taken(context)) == is_taken
