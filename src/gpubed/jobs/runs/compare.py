@@ -13,8 +13,6 @@ from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
 
-_WIDE = 10
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -74,10 +72,10 @@ class Ratio:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """Write a ratio's interval; one of a factor of ten and more tells nothing but that."""
+    """Write a ratio's interval, or that it tells nothing."""
     if low is None or high is None:
         return ""
-    return f"{low:.3f} … {high:.3f}" if high < _WIDE * low else "too few runs"
+    return f"{low:.3f} … {high:.3f}" if intervals.tells_size(low, high) else "too few runs"
 
 
 def judged(
