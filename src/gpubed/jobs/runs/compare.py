@@ -31,8 +31,8 @@ class Ratio:
     """A metric of one set of runs, as a multiple of the same metric of another.
 
     Attributes:
-        before: Mean over the runs of the first set, in the metric's unit: the geometric one where
-            there is an interval, which is of those.
+        before: Geometric mean over the runs of the first set, in the metric's unit, as the ratio
+            and its interval are of those; the arithmetic one where a value is zero or negative.
         now: The same of the other set.
         ratio: `now` / `before`; None where one is zero or negative.
         low: Lower bound of the ratio's 95 % interval; None where a set has a single run, or the
@@ -205,8 +205,9 @@ def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Rati
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     a, b = (_numbers(name, records) for records in (before, now))
     found = intervals.ratio(b, a)
-    # The interval is of a ratio of geometric means, and so are the figures beside it.
-    mean = statistics.geometric_mean if found else statistics.fmean
+    # The interval is of a ratio of geometric means, and so are the figures beside it; without
+    # one, too, so that a set has the same figure beside whatever it is compared with.
+    mean = statistics.geometric_mean if min(*a, *b) > 0 else statistics.fmean
     means = mean(a), mean(b)
     plain = means[1] / means[0] if min(means) > 0 else None
     ratio, low, high, p = found or (plain, None, None, None)
