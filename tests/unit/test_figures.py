@@ -50,7 +50,9 @@ def test_a_summary_has_the_unit_in_each_of_its_figures():
     assert figures.summarized(summary, "bit/s") == (
         "190 Mbit/s ± 130 Mbit/s (95 %; 180 Mbit/s … 200 Mbit/s, n = 2)"
     )
-    assert figures.summarized(summarize([{"v": 10}])["v"], "1") == "10 (10 … 10, n = 1)"
+    assert figures.summarized(summarize([{"v": 10}])["v"], "1") == "10 (n = 1)"
+    same = summarize([{"v": 6}] * 3)["v"]
+    assert figures.summarized(same, "steps") == "6 steps (the same each time, n = 3)"
 
 
 LINK = {"src": "node-0", "dst": "node-1", "declared_bps": 2e8, "measured_bps": 191234567.8}

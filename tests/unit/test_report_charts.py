@@ -46,6 +46,22 @@ def test_all_that_is_drawn_has_a_place(pairs):
     assert not re.search(r"\b(nan|inf)\b", drawn.lower())
 
 
+@pytest.mark.parametrize("kind", ["lines", "ratios"])
+def test_an_interval_that_is_far_too_wide_does_not_hide_the_rest(kind):
+    """As that of an efficiency of two repetitions on each side: 6e-05 % to 6e+06 %."""
+    wide, other = charts.Mark(2, 1.0, 1e-6, 1e6), charts.Mark(3, 1.5, 1.2, 1.8)
+    if kind == "lines":
+        figure = charts.lines("a", "t", "d", "y", "x", [charts.Line("s", (wide, other))])
+    else:
+        rows = [charts.Row("r", charts.Mark(m.y, 0, m.low, m.high)) for m in (wide, other)]
+        figure = charts.ratios("b", "t", "d", "x", (), rows)
+    root = ET.fromstring(figure.drawing())
+    numbers = [float(one.text) for one in root.findall(".//{*}text") if one.text[0].isdigit()]
+    assert 1.5 < max(numbers) <= 6
+    # Each has its line and two ends, but for the one that is beyond the figure.
+    assert sum(one.get("class") == "error" for one in root.findall(".//{*}line")) == 3 + 2
+
+
 @pytest.mark.parametrize(
     ("text", "bps"),
     [

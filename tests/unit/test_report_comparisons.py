@@ -41,7 +41,7 @@ def test_horovod_is_compared_with_ddp(analysed):
     ("factor", "values", "pairs"),
     [
         ("overlap", [False, True], {("overlap on", "overlap off")}),
-        ("precision", ["bf16", "fp32"], {("bf16", "fp32")}),
+        ("precision", ["bf16", "fp32"], {("precision bf16", "precision fp32")}),
         ("framework", ["fsdp", "horovod", "ddp"], {("fsdp", "ddp"), ("horovod", "ddp")}),
         ("environment", ["docker", "host"], {("docker", "host")}),
         ("fusion_mb", [64, 1.5], {("fusion mb 64", "fusion mb 1.5")}),
@@ -184,7 +184,8 @@ def compressed(analysed, ratios, spreads):
 
 def test_the_headline_is_of_a_difference_that_shows(analysed):
     said = compressed(analysed, (1.05, 1.5), (0.5, 60))
-    assert "fp16 gives 1.05 (" in said
+    assert "compression fp16 gives 1.05 (" in said
+    assert "times the throughput of compression none with batch 1" in said
     assert "1 of 2 such comparisons differs by more than chance" in said
 
 

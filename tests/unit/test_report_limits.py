@@ -123,12 +123,31 @@ def test_what_grew_is_told_as_growth_and_what_it_takes_beside_it(analysed):
     assert "on 10 nodes, 35 ms of 106 ms (33 %)" in told(found)
 
 
-def test_without_one_node_nothing_is_told_as_growth(analysed):
-    parts = {"data_s": (0.0, 0.0), "exposed_communication_s": (0.03, 0.03)}
+@pytest.mark.parametrize(
+    ("parts", "kind", "said"),
+    [
+        ((0.02, 0.05), "link", "takes 30 ms more than on 2 nodes, 25 % of a step of 120 ms"),
+        ((0.03, 0.03), "none", "is compute, and no part grew much from 2 nodes on"),
+    ],
+)
+def test_without_one_node_growth_is_from_the_smallest_number_as_efficiency_is(
+    analysed, parts, kind, said
+):
+    parts = {"data_s": (0.0, 0.0), "exposed_communication_s": parts}
     found = analysed(*split_on((2, 3), compute_s=(0.07, 0.07), **parts))
-    assert [(one.kind, one.grown) for one in found.limits] == [("link", False)]
-    assert "communication that nothing hides takes 30 ms, 30 %" in told(found)
-    assert "more than on" not in told(found)
+    assert [one.kind for one in found.limits] == [kind]
+    assert said in told(found)
+
+
+def test_without_fewer_nodes_nothing_is_known_to_have_grown(analysed):
+    """As of fp16 where `exclude` leaves out one node: compute may have grown as much."""
+    parts = {"data_s": (0.0, 0.0), "exposed_communication_s": (0.03, 0.03)}
+    found = analysed(*split_on((3,), compute_s=(0.07,), **{k: v[:1] for k, v in parts.items()}))
+    assert [(one.kind, one.grown) for one in found.limits] == [("not known", False)]
+    said = told(found)
+    assert "What limits scaling is not known without fewer nodes to compare with" in said
+    assert "beside compute, link takes the most, 30 ms" in said
+    assert "limits scaling in" not in said
 
 
 def test_chance_is_not_what_limits(analysed):

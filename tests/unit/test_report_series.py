@@ -81,6 +81,20 @@ def test_sentences_name_what_tells_series_apart(analysed, factors, said):
     assert "  " not in text
 
 
+def test_an_efficiency_of_too_few_runs_says_so_instead_of_an_interval(analysed):
+    """Two repetitions of which one was twice as fast: 18.9 %, from 6e-05 % to 6e+06 %."""
+    rates = {1: (51.1, 6.6), 2: (6.85, 7.34)}
+    points = [
+        measurements.point({"nodes": nodes}, n, {"images_per_s": rate})
+        for nodes, each in rates.items()
+        for n, rate in enumerate(each)
+    ]
+    found = analysed(measurements.document(factors={"nodes": [1, 2]}, repeat=2), points)
+    assert found.series[0].largest.efficiency.high > 1000
+    assert "an efficiency of 19.3 % (too few runs for an interval)" in told(found)
+    assert "e+0" not in told(found)
+
+
 def test_series_that_scale_alike_are_not_ranked(analysed):
     campaign = measurements.document(factors={"nodes": [1, 2], "batch": [1, 2]}, job="digits")
     points = [

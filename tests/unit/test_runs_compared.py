@@ -2,11 +2,12 @@
 
 import json
 import random
+import statistics
 from types import SimpleNamespace
 
 import pytest
 
-from gpubed.jobs import launchers
+from gpubed.jobs import jobfile, launchers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from support.run_verb import call, cluster, document
@@ -25,7 +26,10 @@ def test_two_sets_are_compared(call):
     assert rates["images_per_s"]["ratio"] == pytest.approx(2, rel=0.01)
     assert rates["loss"]["verdict"] == "the same"
     assert {row["what"] for row in pair["differences"]} == {"world size", "nodes", "machines"}
-    assert "differs" in call("runs", "lab", "compare", *names).stdout
+    said = call("runs", "lab", "compare", *names).stdout
+    assert "differs" in said
+    assert f"{names[0]} (mean of the 3 of its set) → {names[1]} (mean of the 3 of its set)" in said
+    assert "Of several runs, before and now are geometric means" in said
 
 
 def test_runs_of_one_set_are_compared_as_they_are(call):
@@ -144,6 +148,33 @@ def test_the_same_each_time_is_no_sample(call, cluster):
         "images_per_s": "differs",
     }
     assert [one.low for one in seen[:3]] == [None] * 3
+
+
+def test_a_set_has_the_same_mean_whatever_it_is_compared_with():
+    """It was an arithmetic one beside a single run, and a geometric one beside several."""
+    several = [0.0004, 0.0029]
+    [[one]] = compare.ratios([_pair(several, [0.001])])
+    [[other]] = compare.ratios([_pair(several, [0.001, 0.002])])
+    assert one.before == other.before == pytest.approx(statistics.geometric_mean(several))
+
+
+def _pair(before, now):
+    return [
+        [SimpleNamespace(metrics={"data_s": value}) for value in side] for side in (before, now)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "settings"),
+    [
+        ("imagenet", {"steps", "timed_steps", "epochs", "resumed_at", "gradient_bytes"}),
+        ("allreduce", {"world_size", "floor_bps"}),
+    ],
+)
+def test_what_a_job_was_given_is_no_measurement(job, settings):
+    """Steps were "unknown: repetitions with one seed are no samples"."""
+    metrics = jobfile.load(job).metrics
+    assert all(metrics[name].setting for name in settings)
 
 
 def test_settings_are_the_same_or_different():

@@ -19,13 +19,13 @@ import rich.box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from gpubed.cli import table_width
 from gpubed.core import errors, finite, harmless
 
-# Columns that are there to be copied: a narrow terminal breaks others.
 _USUAL = 80
-_LEAST = 10  # characters that are left to each other one
-_NAMES = {"metric", "run", "node", "check", "job", "scenario", "machine", "recipe"}
+_BETWEEN = 2  # spaces, between columns of a table
 _MARK = {
     "pass": "[green]✓[/]",
     "fail": "[red]✗[/]",
@@ -88,19 +88,21 @@ class UI:
             sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table, unless JSON was asked for."""
+        """Print a table, unless JSON was asked for; a terminal breaks its cells at words."""
         if self.as_json:
             return
-        table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-        cells = [[self._cell(value) for value in row] for row in rows]
-        names = [index for index, column in enumerate(columns) if column in _NAMES]
-        longest = [max((len(row[index]) for row in cells), default=0) for index in names]
-        whole = sum(longest) + _LEAST * (len(columns) - len(names)) <= self.out.width
-        for index, column in enumerate(columns):
-            table.add_column(_plain(column), overflow="fold", no_wrap=whole and index in names)
-        for row in cells:
+        table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        cells = [[_cell(value) for value in row] for row in (columns, *rows)]
+        # Programs read lines, so without a terminal none is broken.
+        room = self.out.width if self.out.is_terminal else sys.maxsize
+        each = [[cell.plain for cell in column] for column in zip(*cells, strict=True)]
+        wide = table_width.of_columns(each, room - _BETWEEN * len(columns))
+        fitted = [[_fitted(*one) for one in zip(row, wide, strict=True)] for row in cells]
+        for head, width in zip(fitted[0], wide, strict=True):
+            table.add_column(head, overflow="fold", width=width)
+        for row in fitted[1:]:
             table.add_row(*row)
-        with _on_stdout():
+        with _on_stdout(), _at_least(self.out, sum(wide) + _BETWEEN * len(columns)):
             self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
@@ -145,10 +147,17 @@ class UI:
         self.err.print(_plain(f"{asked} "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    @staticmethod
-    def _cell(value: object) -> str:
-        text = "" if value is None else str(value)
-        return _MARK.get(text, "") + (" " if text in _MARK else "") + _plain(text)
+
+def _cell(value: object) -> Text:
+    """Return what a table shows; a result has its sign before it."""
+    text = "" if value is None else harmless.text(str(value))
+    return Text.from_markup(f"{_MARK[text]} {text}") if text in _MARK else Text(text)
+
+
+def _fitted(cell: Text, width: int) -> Text:
+    """Return a cell with line ends in those words that are wider than its column."""
+    text = table_width.broken(cell.plain, width)
+    return cell if text == cell.plain else Text(text)
 
 
 def _of_some_width(console: Console) -> Console:
@@ -156,6 +165,17 @@ def _of_some_width(console: Console) -> Console:
     if console.width < 1:
         console.width = _USUAL
     return console
+
+
+@contextmanager
+def _at_least(console: Console, width: int) -> Iterator[None]:
+    """Give what is no terminal the width that lines need: rich breaks them at 80 characters."""
+    usual = console.width
+    console.width = usual if console.is_terminal else max(usual, width)
+    try:
+        yield
+    finally:
+        console.width = usual
 
 
 @contextmanager

@@ -23,6 +23,7 @@ _T = (
 # Beyond, Cornish and Fisher's expansion z + a/df + b/df²: off by less than 0.0001.
 _Z, _A, _B = 1.95996, 2.37227, 2.82250
 _NEARLY_NORMAL = 1000  # degrees of freedom
+_WIDE = 10
 
 
 class P(NamedTuple):
@@ -52,6 +53,11 @@ class Estimate(NamedTuple):
     low: float
     high: float
     p: P
+
+
+def tells_size(low: float, high: float) -> bool:
+    """Say whether a ratio's interval tells its size: one of a factor of ten and more does not."""
+    return low > 0 and high < _WIDE * low
 
 
 def half_width(values: Sequence[float]) -> float | None:

@@ -47,8 +47,9 @@ def _three(value: float) -> str:
 def summarized(summary: Summary, unit: str) -> str:
     """Write what several runs gave: mean, half of its 95 % interval as `bench` has it, bounds."""
     mean, least, most = (written(v, unit) for v in (summary.mean, summary.min, summary.max))
+    if summary.min == summary.max:  # of what is a setting, there is no interval
+        return f"{mean} ({'the same each time, ' * (summary.n > 1)}n = {summary.n})"
     bounds = f"{least} … {most}, n = {summary.n}"
-    if summary.sd is None:
-        return f"{mean} ({bounds})"
+    assert summary.sd is not None  # noqa: S101  # two that differ
     half = intervals.half_width_of(summary.sd, summary.n)
     return f"{mean} ± {written(float(f'{half:.2g}'), unit)} (95 %; {bounds})"

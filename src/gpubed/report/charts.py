@@ -85,8 +85,8 @@ def lines(
     """Draw series over the number of nodes; `y_title` has the unit."""
     marks = [mark for line in series for mark in line.marks]
     tops = [m.y if m.high is None else m.high for m in marks]
-    tops += [y for line in series for _, y in line.ideal]
-    values = ticks(max(tops, default=1.0))
+    middles = [m.y for m in marks] + [y for line in series for _, y in line.ideal]
+    values = ticks(_most([*tops, *middles], middles))
     xs = sorted({mark.x for mark in marks} | {x for line in series for x, _ in line.ideal})
     legend = _TOP + _PLOT + 62
     figure = Figure(name, title, description, legend + _LEGEND_ROW * len(series) + 8)
@@ -119,8 +119,9 @@ def _draw(figure: Figure, line: Line, number: int, x: _Scale, y: _Scale, aside: 
     figure.path([(x(m.x) + aside, y(m.y)) for m in line.marks], "line", number)
     for mark in line.marks:
         if mark.low is not None and mark.high is not None:
-            low = max(0.0, mark.low)
-            figure.error(x(mark.x) + aside, y(low), x(mark.x) + aside, y(mark.high), number)
+            (low, high), ends = _within(mark.low, mark.high, y)
+            place = x(mark.x) + aside
+            figure.error(place, y(low), place, y(high), number, ends)
         figure.marker(x(mark.x) + aside, y(mark.y), number, hollow=mark.low is None)
 
 
@@ -175,8 +176,7 @@ def ratios(
     figure = Figure(name, title, description, bottom + 48)
     tops = [r.mark.x if r.mark.high is None else r.mark.high for r in rows]
     bottoms = [r.mark.x if r.mark.low is None else r.mark.low for r in rows]
-    # One interval that is far too wide, as that of two repetitions may be, must not hide the rest.
-    most = min(max([*tops, 1.0]), 3 * max([1.0, *(row.mark.x for row in rows)]))
+    most = _most([*tops, 1.0], [1.0, *(row.mark.x for row in rows)])
     values = ticks(most, least=max(0.0, min([*bottoms, 1.0])))
     x = _Scale(values[0], values[-1], _LABEL, WIDTH - _RIGHT)
     for kind, label in enumerate(kinds if len(kinds) > 1 else ()):
@@ -193,10 +193,25 @@ def ratios(
         label = _short(row.label, _LABEL - 20)
         figure.text(_LABEL - 10, y + 4, label, text_anchor="end")
         if mark.low is not None and mark.high is not None:
-            ends = x(max(values[0], mark.low)), x(min(mark.high, values[-1]))
-            figure.error(ends[0], y, ends[1], y, row.kind)
+            (low, high), ends = _within(mark.low, mark.high, x)
+            figure.error(x(low), y, x(high), y, row.kind, ends)
         figure.marker(x(mark.x), y, row.kind, hollow=mark.low is None)
     return figure
+
+
+def _most(tops: Sequence[float], values: Sequence[float]) -> float:
+    """Return how far an axis goes.
+
+    One interval that is far too wide, as that of two repetitions may be, must not hide the rest.
+    """
+    top, largest = max(tops, default=1.0), max(values, default=0.0)
+    return min(top, 3 * largest) if largest > 0 else top
+
+
+def _within(low: float, high: float, axis: _Scale) -> tuple[tuple[float, float], tuple[bool, bool]]:
+    """Return what an axis shows of an interval, and which of its ends are there."""
+    shown = max(axis.low, low), min(high, axis.high)
+    return shown, (shown[0] == low, shown[1] == high)
 
 
 def _short(label: str, pixels: float) -> str:

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from gpubed.core import families
+from gpubed.core import families, intervals
 from gpubed.core.families import Chance
 from gpubed.jobs import figures, main_metric
 from gpubed.report import groups, scaling, svg, wording
@@ -73,7 +73,9 @@ def bounds(ratio: Ratio, *, percent: bool = False, chance: Chance | None = None)
         return f"{write(ratio.value)} ({_NO_INTERVAL})"
     if ratio.low == ratio.high:
         return write(ratio.value)
-    told = f"95 % interval {write(ratio.low)} to {write(ratio.high)}"
+    told = "too few runs for an interval"
+    if intervals.tells_size(ratio.low, ratio.high):
+        told = f"95 % interval {write(ratio.low)} to {write(ratio.high)}"
     if chance and chance.count > 1:
         told += f", p {_equals(families.written(chance))} among {chance.count} comparisons"
     return f"{write(ratio.value)} ({told})"
@@ -203,15 +205,17 @@ def _doubt(largest: Scaled) -> str:
 
 
 def _limits(analysis: Analysis) -> Iterator[str]:
-    """Say what limits scaling, each kind with the series which it costs the most."""
-    by_kind: dict[str, list[Limit]] = defaultdict(list)
+    """Say what limits scaling, or why that is not said, each with where it costs the most."""
+    scale = analysis.scale or "nodes"
+    by_subject: dict[str, list[Limit]] = defaultdict(list)
     for limit in analysis.limits:
-        by_kind[limit.kind].append(limit)
-    for kind, limits in sorted(by_kind.items(), key=lambda item: -len(item[1])):
+        alone = f"What limits scaling is not known without fewer {scale} to compare with"
+        by_subject[_SUBJECTS[limit.kind] if limit.grown else alone].append(limit)
+    for subject, limits in sorted(by_subject.items(), key=lambda item: -len(item[1])):
         worst = max(limits, key=lambda one: one.share)
-        where = wording.setting(analysis.scale or "nodes", worst.size)
+        where = wording.setting(scale, worst.size)
         yield (
-            f"{_SUBJECTS[kind]} in {len(limits)} of {len(analysis.limits)} series:"
+            f"{subject} in {len(limits)} of {len(analysis.limits)} series:"
             f"{_with(worst.series.label)} on {where}, "
             f"{_cost(worst, analysis)}."
         )
@@ -243,12 +247,15 @@ _SUBJECTS = {
 def _cost(limit: Limit, analysis: Analysis) -> str:
     step, took = limit.step, figures.written(limit.seconds, "s")
     share = f"{wording.percent(limit.share)} of a step of {figures.written(step.seconds, 's')}"
+    fewer = wording.setting(analysis.scale or "nodes", limit.series.baseline_size)
     if limit.kind in _DOUBTS:
         beside = _floor(limit) if limit.cause == "link" else ""
-        most = "grows the most, by" if limit.grown else "takes the most,"
-        return f"{LIMITS[limit.cause]} {most} {took}{interval(limit)}, {share}{beside}"
-    one = wording.setting(analysis.scale or "nodes", 1)
-    more = f"{took} more than on {one}" if limit.grown else took
+        cause = LIMITS[limit.cause]
+        most = f"{cause} grows the most from {fewer} on, by"
+        if not limit.grown:
+            most = f"beside compute, {cause} takes the most,"
+        return f"{most} {took}{interval(limit)}, {share}{beside}"
+    more = f"{took} more than on {fewer}"
     if limit.kind == "link":
         return f"communication that nothing hides takes {more}, {share}{_floor(limit)}"
     if limit.kind == "compute":
@@ -260,7 +267,8 @@ def _cost(limit: Limit, analysis: Analysis) -> str:
     if limit.kind == "other":
         return f"it takes {more}, {share}"
     compute = wording.percent(step.shares()["compute_s"])
-    return f"{compute} of a step of {figures.written(step.seconds, 's')} is compute"
+    since = f", and no part grew much from {fewer} on" if limit.series.baseline_size > 1 else ""
+    return f"{compute} of a step of {figures.written(step.seconds, 's')} is compute{since}"
 
 
 def _beside_compute(analysis: Analysis) -> Iterator[str]:
@@ -387,14 +395,24 @@ def _stragglers(found: Sequence[Straggling]) -> Iterator[str]:
 
 def _no_straggler(found: Sequence[Straggling]) -> str:
     known = [one for one in found if one.ratio.low is not None]
-    most = max(one.ratio.value for one in known or found)
-    longer = f"{wording.percent(max(most - 1, 0.0))} longer than the median of the others'"
+    longer, once = (
+        f"{wording.percent(max(max(ratios) - 1, 0.0))} longer"
+        for ratios in (
+            [one.ratio.value for one in known or found],
+            [one.once for one in found],
+        )
+    )
+    others = "than the median of the others'"
     if not known:
         return (
             "Whether a rank is a straggler is not known without repetitions: the slowest one's "
-            f"compute took at most {longer}."
+            f"compute took at most {longer} {others}."
         )
-    return f"No rank is shown to be a straggler: the slowest one's compute takes at most {longer}."
+    return (
+        f"No rank is shown to be a straggler: over the repetitions of a point, no one's compute "
+        f"takes more than {longer} {others}. In a single run, whichever rank was the slowest "
+        f"took up to {once}."
+    )
 
 
 def _gaps(analysis: Analysis) -> Iterator[str]:

@@ -54,18 +54,22 @@ class Straggling:
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
         waiting_s: By how much it is more, in seconds per step.
         host: Where it was.
+        once: The largest such ratio of any rank in a single repetition, which a job tells of
+            itself (`straggler_ratio`); another rank may have it each time.
     """
 
     group: Group
     ratio: Ratio
     waiting_s: float
     host: str
+    once: float
     shown: bool
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         found = {"id": self.group.id, **self.ratio.document()}
-        return {**found, "waiting_s": self.waiting_s, "host": self.host, "slow": self.slow}
+        own = {"waiting_s": self.waiting_s, "host": self.host, "once": self.once}
+        return {**found, **own, "slow": self.slow}
 
     @property
     def slow(self) -> bool:
@@ -75,17 +79,19 @@ class Straggling:
 
 @dataclass(frozen=True)
 class Limit:
-    """What costs the most where a series is largest.
+    """What costs the most where a series is largest, beyond what it does where it is smallest.
 
     Attributes:
         kind: link, compute, data, stragglers, other; none where it is shown that nothing does,
-            `not shown` where chance may be all that it is, `not known` without repetitions.
+            `not shown` where chance may be all that it is, `not known` without repetitions, or
+            without fewer nodes to compare with.
         cause: Which of them grew the most, by chance or not.
-        seconds: What that costs per step, beyond what one node needs.
+        seconds: What that costs per step, beyond what the smallest point needs.
         low: Lower bound of its 95 % interval; None without repetitions.
         high: Its upper bound.
         share: `seconds`, of a step.
-        grown: Whether one node was measured, too; else `seconds` is all that the cause takes.
+        grown: Whether fewer nodes were measured, too; else nobody knows what grew, and `seconds`
+            is all that the cause takes.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
         p: What chance makes of it by itself; None without repetitions.
     """
@@ -150,8 +156,9 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
     each = [(group, _times(group)) for group in groups]
     slow = _slow([times for _, times in each])
     for group, times in each:
+        once = max((own / others for each in times.values() for own, others in each), default=1.0)
         found = [
-            _slowness(group, place[0], compared, shown=place in slow)
+            _slowness(group, place[0], compared, once, shown=place in slow)
             for place, compared in times.items()
         ]
         # One that is known to be slow goes before what looked so once.
@@ -219,18 +226,20 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
     return (low + high) / 2
 
 
-def _slowness(group: Group, host: str, compared: Sequence[_Pair], *, shown: bool) -> Straggling:
+def _slowness(
+    group: Group, host: str, compared: Sequence[_Pair], once: float, *, shown: bool
+) -> Straggling:
     ratios = [own / others for own, others in compared]
     mean, width = statistics.fmean(ratios), intervals.half_width(ratios)
     ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
     waiting_s = statistics.fmean(own - others for own, others in compared)
-    return Straggling(group, ratio, waiting_s, host, shown)
+    return Straggling(group, ratio, waiting_s, host, once, shown)
 
 
 def limited(
     series: Series, stragglers: Iterable[Straggling], least_s: float | None
 ) -> Limit | None:
-    """Say which part of a step grew the most from one node to the largest number of them.
+    """Say which part of a step grew the most from the baseline to the largest number of nodes.
 
     It is named where its growth is above zero by more than chance, and more than that of each
     other one: all by Welch's test; how many series there are is minded by `corrected`. Parts of
@@ -243,9 +252,9 @@ def limited(
     step = split(largest.group)
     if step is None or largest.size == 1:
         return None
-    alone = split(series.baseline) if series.baseline_size == 1 else None
+    start = split(series.baseline) if series.baseline_size < largest.size else None
     waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
-    large, before = _costs(series, step, alone, waits[0] if waits else 0.0)
+    large, before = _costs(series, step, start, waits[0] if waits else 0.0)
     grown = {cause: _growth(large, before, cause) for cause in large[0]}
     cause = max(grown, key=lambda one: grown[one].seconds)
     most, few = grown[cause], FEW * step.seconds
@@ -257,7 +266,8 @@ def limited(
         ps = [_growth(large, before, one, compared_with=few).p for one in grown]
     known = [p for p in ps if p is not None]
     # Each of them must tell, so the one that tells least does.
-    p = P(*map(max, zip(*known, strict=True))) if len(known) == len(ps) else None
+    told = start is not None and len(known) == len(ps)
+    p = P(*map(max, zip(*known, strict=True))) if told else None
     return Limit(
         series=series,
         kind=kind,
@@ -266,7 +276,7 @@ def limited(
         low=most.low,
         high=most.high,
         share=most.seconds / step.seconds,
-        grown=alone is not None,
+        grown=start is not None,
         step=step,
         least_s=least_s,
         p=p,
@@ -313,15 +323,15 @@ def _growth(
 
 
 def _costs(
-    series: Series, step: Step, alone: Step | None, waiting_s: float
+    series: Series, step: Step, start: Step | None, waiting_s: float
 ) -> tuple[list[_Causes], list[_Causes]]:
     """Return what each cause takes of a step, of each repetition at the largest size and before.
 
-    Before is one node; where there is none, all but compute is added by the others.
+    Before is the baseline; where that is the largest, it is compute alone, as on one node.
     """
     large = _each(series.largest.group, step)
-    if alone:
-        before = _each(series.baseline, alone)
+    if start:
+        before = _each(series.baseline, start)
     else:
         before = [dict.fromkeys(parts, 0.0) | {"compute_s": parts["compute_s"]} for parts in large]
     communication = _mean_of("exposed_communication_s", large)

@@ -113,10 +113,19 @@ class Figure:
         turned = f"rotate({turn} {x:.1f} {y:.1f})"
         self.add("polygon", kind, points=listed, transform=turned, **fill)
 
-    def error(self, x1: float, y1: float, x2: float, y2: float, series: int) -> None:
-        """Draw an interval, with caps at its ends."""
+    def error(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        series: int,
+        ends: tuple[bool, bool] = (True, True),
+    ) -> None:
+        """Draw an interval, with caps at its ends; `ends` says which of them the figure has."""
         dx, dy = (0, 4) if y1 == y2 else (4, 0)
-        caps = [(x - dx, y - dy, x + dx, y + dy) for x, y in ((x1, y1), (x2, y2))]
+        places = ((x1, y1, ends[0]), (x2, y2, ends[1]))
+        caps = [(x - dx, y - dy, x + dx, y + dy) for x, y, there in places if there]
         for a, b, c, d in ((x1, y1, x2, y2), *caps):
             self._stroke("line", "error", series, x1=a, y1=b, x2=c, y2=d)
 

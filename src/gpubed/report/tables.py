@@ -169,8 +169,10 @@ def _limits(analysis: Analysis) -> Table:
     size = analysis.scale or ""
     columns = ("series", size, "limit", "costs per step", "of it", "link alone", "beside compute")
     note = (
-        "What grew the most from one node on, with Welch's 95 % interval; it is a limit where its "
-        "growth and its lead over each other cause are more than chance, among all series (Holm). "
+        "What grew the most from the smallest point of a series to its largest, with Welch's 95 % "
+        "interval; it is a limit where its growth and its lead over each other cause are more than "
+        "chance, among all series (Holm). Where there is no smaller point, nobody knows what grew: "
+        "it is what takes the most beside compute. "
         "The link alone: what a node must send for a step, such as 2(N-1)/N of the gradients, at "
         "94 % of its rate. Beside compute: what is 5 % of a step or more, whether it grew or not."
     )
@@ -303,7 +305,8 @@ def _mean(group: Group, metric: str, count: int) -> str:
     if mean is None:
         return ""
     own = f" (n = {group.count(metric)})" if group.count(metric) != count else ""
-    return f"{_plain(mean)} ± {width:.2g}{own}" if width else f"{_plain(mean)}{own}"
+    spread = f" ± {_plain(float(f'{width:.2g}'))}" if width else ""
+    return f"{_plain(mean)}{spread}{own}"
 
 
 def _own_count(analysis: Analysis, metric: str) -> str:

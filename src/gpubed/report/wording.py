@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpubed.campaigns.file import ENVIRONMENT
 from gpubed.core import units
 from gpubed.jobs import figures
 from gpubed.report.read import Value
@@ -11,6 +12,8 @@ from gpubed.report.read import Value
 ALL = "all points"
 SCALES = ("nodes", "ranks")
 _NAMES = {"batch_size": "batch"}
+# Settings whose values say what they are of; `none` or `fp16` could be anything's.
+_SPEAKING = {"model", "framework", ENVIRONMENT, "cluster"}
 _ENDINGS = (("_per_s", "/s"), ("_bps", "bit/s"), ("_bytes", "B"), ("_percent", "%"), ("_s", "s"))
 _SPREAD, _EACH = "_sd", "_per_rank"
 _LARGEST_RATE = 1e15
@@ -37,12 +40,12 @@ def rate(value: Value) -> float | None:
 
 
 def setting(name: str, value: Value) -> str:
-    """Write a setting as it is said: `batch 32`, `1 Gbit/s`, `resnet18`."""
+    """Write a setting as it is said: `batch 32`, `1 Gbit/s`, `resnet18`, `compression none`."""
     if name == "rate" and (bps := rate(value)):
         return units.format_rate(bps)
     if name in SCALES:
         return f"{value} {name if value != 1 else name.removesuffix('s')}"
-    if isinstance(value, str):
+    if isinstance(value, str) and name in _SPEAKING:
         return value
     return f"{_NAMES.get(name, name.replace('_', ' '))} {_plain(value)}"
 

@@ -220,7 +220,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
                 "metrics": [one.document() for one in ratios],
             }
         )
-        ui.say(f"{first.run_id} → {other.run_id}")
+        ui.say(f"{_side(first, before)} → {_side(other, now)}")
         for difference in differences:
             ui.say(f"  {difference}")
         if not differences:
@@ -231,10 +231,17 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         else:
             ui.say(f"  nothing to compare: {compare.why_none(before, now)}")
     count = max((one.chance.count for each in ratios_of for one in each if one.chance), default=0)
+    if any(max(one.runs) > 1 for each in ratios_of for one in each):
+        ui.say("Of several runs, before and now are geometric means, as ratios are of these.")
     if count > 1:
         ui.say(families.told(count))
     ui.document("runs", {"comparisons": pairs})
     return 0
+
+
+def _side(named: Record, runs: Sequence[Record]) -> str:
+    """Name a run, and how many there are of its set, whose means are compared."""
+    return f"{named.run_id} (mean of the {len(runs)} of its set)" if len(runs) > 1 else named.run_id
 
 
 def _tell_shared(ui: UI, records: Sequence[Record]) -> None:

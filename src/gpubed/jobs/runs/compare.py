@@ -13,8 +13,6 @@ from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
 
-_WIDE = 10
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -33,8 +31,8 @@ class Ratio:
     """A metric of one set of runs, as a multiple of the same metric of another.
 
     Attributes:
-        before: Mean over the runs of the first set, in the metric's unit: the geometric one where
-            there is an interval, which is of those.
+        before: Geometric mean over the runs of the first set, in the metric's unit, as the ratio
+            and its interval are of those; the arithmetic one where a value is zero or negative.
         now: The same of the other set.
         ratio: `now` / `before`; None where one is zero or negative.
         low: Lower bound of the ratio's 95 % interval; None where a set has a single run, or the
@@ -74,10 +72,10 @@ class Ratio:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """Write a ratio's interval; one of a factor of ten and more tells nothing but that."""
+    """Write a ratio's interval, or that it tells nothing."""
     if low is None or high is None:
         return ""
-    return f"{low:.3f} … {high:.3f}" if high < _WIDE * low else "too few runs"
+    return f"{low:.3f} … {high:.3f}" if intervals.tells_size(low, high) else "too few runs"
 
 
 def judged(
@@ -207,8 +205,9 @@ def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Rati
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     a, b = (_numbers(name, records) for records in (before, now))
     found = intervals.ratio(b, a)
-    # The interval is of a ratio of geometric means, and so are the figures beside it.
-    mean = statistics.geometric_mean if found else statistics.fmean
+    # The interval is of a ratio of geometric means, and so are the figures beside it; without
+    # one, too, so that a set has the same figure beside whatever it is compared with.
+    mean = statistics.geometric_mean if min(*a, *b) > 0 else statistics.fmean
     means = mean(a), mean(b)
     plain = means[1] / means[0] if min(means) > 0 else None
     ratio, low, high, p = found or (plain, None, None, None)
