@@ -26,6 +26,15 @@ with runlock.hold(Path(sys.argv[1]), "up"):
 """
 
 
+OURS = """
+import sys
+from pathlib import Path
+from gpubed.core import runlock
+state = Path(sys.argv[1])
+print(runlock.is_ours(runlock.measurer(state), state))
+"""
+
+
 SHARE = """
 import sys
 from pathlib import Path
@@ -160,6 +169,18 @@ def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
         assert runlock.measurer(tmp_path).verb == "bench"
     assert runlock.measurer(tmp_path) is None
     assert runlock.holder(tmp_path) is None
+
+
+def test_who_measures_is_nobody_else_to_the_workers_of_its_run(tmp_path):
+    """Nodes are configured and verified in a process that the engine starts."""
+
+    def asked():
+        return subprocess.check_output([sys.executable, "-c", OURS, tmp_path], text=True).strip()
+
+    with runlock.measuring(tmp_path, "watch"):
+        with runlock.hold(tmp_path, "up"):
+            assert asked() == "True"
+        assert asked() == "False"
 
 
 def test_another_users_lock_says_whose_it_is_and_nobody_waits_for_it(tmp_path, monkeypatch):
