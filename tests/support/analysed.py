@@ -15,13 +15,15 @@ from support import measurements
 
 @pytest.fixture
 def analysed(tmp_path):
-    """A function that analyses a campaign."""
+    """A function that analyses a campaign, of which so many points are left out."""
 
-    def analyse(campaign=None, points=None):
+    def analyse(campaign=None, points=None, broken=0):
         campaign = campaign or measurements.document()
         cluster = Project(tmp_path).cluster("lab")
         measurements.write(cluster, campaign, points)
-        return analysis.analyse(read.load(cluster, campaign["name"]))
+        measured = read.load(cluster, campaign["name"])
+        assert len(measured.broken) == broken
+        return analysis.analyse(measured)
 
     return analyse
 

@@ -71,6 +71,16 @@ def test_reading_data_is_what_limits(analysed):
     assert [one.kind for one in analysed(campaign, points).limits] == ["data"]
 
 
+def test_a_link_of_nearly_no_rate_is_as_good_as_not_declared(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 3]})
+    campaign["links"][0]["declared_bps"] = 1e-300
+    worst = max(analysed(campaign).limits, key=lambda one: one.share)
+    assert worst.least_s < 10
+    for link in campaign["links"]:
+        link["declared_bps"] = 1e-300
+    assert {one.least_s for one in analysed(campaign).limits} == {None}
+
+
 def test_nothing_limits_what_scales(analysed):
     campaign = measurements.document(factors={"nodes": [1, 3]})
     points = list(measurements.measured(campaign))

@@ -373,7 +373,8 @@ def least(campaign: Campaign, largest: Scaled) -> float | None:
         Seconds per step.
     """
     sent = _sent_bytes(largest)
-    declared = [one.declared_bps for one in campaign.links if one.declared_bps]
+    # Of less than a bit per second, nobody has declared a link: a file was edited.
+    declared = [bps for one in campaign.links if (bps := one.declared_bps) and bps >= 1]
     rate = wording.rate(largest.group.settings.get("rate")) or min(declared, default=None)
     if not sent or not rate or "nodes" not in largest.group.settings:
         return None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.core import files, reading
+from gpubed.core import files, finite, reading
 from gpubed.core.errors import UsageError, unwritable
 from gpubed.report import findings, page, pictures, svg, tables
 from gpubed.report.analysis import Analysis
@@ -56,6 +56,10 @@ def _document(analysis: Analysis, figures: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(finite.plain(content), indent=2, allow_nan=False) + "\n"
+
+
 def _path(figure: svg.Figure) -> str:
     """Return where a figure is, below a report's folder."""
     return f"{FIGURES}/{figure.name}.svg"
@@ -76,7 +80,7 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
     drawn = {_path(figure): f"{figure.drawing()}\n" for figure in figures}
     contents = {
         PAGE: page.html(analysis, figures),
-        DATA: json.dumps({"schema": SCHEMA, **_document(analysis, list(drawn))}, indent=2) + "\n",
+        DATA: _json({"schema": SCHEMA, **_document(analysis, list(drawn))}),
         POINTS: tables.points_csv(analysis.measured),
         **drawn,
     }
