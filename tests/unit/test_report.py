@@ -160,7 +160,8 @@ def test_the_newest_campaign_is_meant_where_none_is_named(paths):
     measurements.write(paths, measurements.document("old", started="2026-11-22T12:00:00+02:00"), [])
     assert "campaign new" in call().stdout
     assert "campaign old" in call("old").stdout
-    assert "campaign old" in call("campaigns/old.yml").stdout
+    for name in ("campaigns/old.yml", "campaigns/old", str(paths.campaigns / "old")):
+        assert "campaign old" in call(name).stdout
 
 
 def test_a_campaign_that_is_not_there_is_refused(paths):
@@ -171,8 +172,9 @@ def test_a_campaign_that_is_not_there_is_refused(paths):
     with pytest.raises(UsageError, match="there is no campaign 'smok'") as refused:
         call("smok")
     assert "did you mean 'smoke'?" in refused.value.hint
-    with pytest.raises(UsageError):
-        call("../../../etc")
+    for elsewhere in ("../../../etc", "../../other/campaigns/smoke", "/smoke"):
+        with pytest.raises(UsageError, match="there is no campaign"):
+            call(elsewhere)
 
 
 A_POINT = {"nodes": 2, "batch_size": 32, "rate": "1G"}

@@ -100,8 +100,9 @@ def test_files_of_others_are_never_written_over(paths, tmp_path):
         call("other", "--out", str(out))
 
 
-def test_a_folder_that_cannot_be_made_is_said(paths, tmp_path):
+@pytest.mark.parametrize("below", [".", "report"])
+def test_a_file_in_the_place_of_a_folder_is_said(paths, tmp_path, below):
     measurements.write(paths)
     (tmp_path / "file").write_text("")
-    with pytest.raises(PrerequisiteMissing, match="cannot be written"):
-        call("--out", str(tmp_path / "file" / "report"))
+    with pytest.raises(UsageError, match="file is no folder"):
+        call("--out", str(tmp_path / "file" / below))

@@ -200,7 +200,7 @@ def names(paths: ClusterPaths) -> list[str]:
 
 
 def chosen(paths: ClusterPaths, name: str | None) -> str:
-    """Return the campaign that is meant: by its name, or its file; else the newest.
+    """Return the campaign that is meant: by its name, its file, or its folder; else the newest.
 
     Raises:
         UsageError: There is no such one.
@@ -213,13 +213,21 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
         )
     if name is None:
         return max(known, key=lambda one: _campaign(paths.campaigns / one)[0].started)
-    wanted = Path(name).stem if name.endswith((".yml", ".yaml")) else Path(name).name
-    if wanted not in known:
+    given = Path(name)
+    by_file = given.suffix in (".yml", ".yaml")
+    wanted = given.stem if by_file else given.name
+    if wanted not in known or not (by_file or _names(given, paths.campaigns / wanted)):
         raise UsageError(
             f"there is no campaign {name!r} in {paths.campaigns}",
             nearest.suggestion(wanted, known),
         )
     return wanted
+
+
+def _names(given: Path, folder: Path) -> bool:
+    """Say whether a campaign is meant, and not another one of its name, as another cluster's."""
+    alone = given.parent in (Path(), Path("campaigns"))
+    return alone or (given.exists() and given.samefile(folder))
 
 
 def load(paths: ClusterPaths, name: str) -> Measured:

@@ -18,6 +18,7 @@ from gpubed.report.read import Measured
 
 SCHEMA = "gpubed/report/1"
 PAGE, DATA, POINTS, FIGURES = "report.html", "report.json", "points.csv", "figures"
+_ELSEWHERE = "gpubed report CLUSTER --out FOLDER with a folder that is new"
 
 
 class _Identity(BaseModel):
@@ -122,6 +123,9 @@ def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
     Raises:
         UsageError: It is none.
     """
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not above.is_dir():
+        raise UsageError(f"{above} is no folder", _ELSEWHERE)
     there = [name for name in (PAGE, DATA, POINTS, FIGURES) if (folder / name).exists()]
     if not there:
         return ()
@@ -133,6 +137,6 @@ def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
         raise UsageError(
             f"{folder} has {', '.join(there)}, which is no report of campaign "
             f"{measured.campaign.name}",
-            "gpubed report CLUSTER --out FOLDER with a folder that is new",
+            _ELSEWHERE,
         )
     return found.figures
