@@ -114,7 +114,7 @@ def test_links_that_somebody_else_uses_are_not_judged(verify, tmp_path):
 
 def test_a_repair_of_the_watchs_own_measures_the_links(verify, tmp_path, monkeypatch):
     """A repair verifies in another process than the watch's, which holds the nodes."""
-    with runlock.measuring(tmp_path, "watch"):
+    with runlock.measuring(tmp_path, "watch"), runlock.hold(tmp_path, "up"):
         other = os.getpid() + 1
         monkeypatch.setattr(os, "getpid", lambda: other)
         found = verify({})
