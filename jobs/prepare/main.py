@@ -35,6 +35,8 @@ def main() -> None:
     # Written through the shared storage: `GPUBED_DATASETS` may be read-only.
     root = Path(os.environ["GPUBED_SHARED"]) / "datasets"
     source, target = root / arguments.source, root / arguments.dataset
+    if Path(arguments.dataset).name != arguments.dataset or arguments.dataset == "..":
+        sys.exit(f"{arguments.dataset!r} is no name of a dataset: it is one folder in {root}")
     if not source.is_dir():
         sys.exit(f"there is no folder {source}")
     if target.exists():

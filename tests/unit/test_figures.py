@@ -134,6 +134,10 @@ def test_the_time_left_follows_from_the_steps_that_were_made():
     assert estimate.read("progress: 4/4 sizes, done") == "sizes: 4 of 4, done"
 
 
+def test_steps_may_be_very_many():
+    assert Estimate().read("progress: 0/10000000000 steps") == "steps: 0 of 10000000000"
+
+
 @pytest.mark.parametrize("line", ["progress: x", "in progress: 1/2 x", "progress: 1/0 x", ""])
 def test_other_lines_are_no_progress(line):
     assert Estimate().read(line) is None

@@ -63,3 +63,14 @@ def test_an_image_that_cannot_be_read_is_named_and_in_no_index(prepare, tmp_path
     assert shard.images == made.images == 2
     names = [row[0] for row in json.loads(shard.index.read_text())["images"]]
     assert names == ["000000000.jpg", "000000002.jpg"]
+
+
+@pytest.mark.parametrize("name", ["../victim/x", "a/b", "/etc", "..", "."])
+def test_a_dataset_that_is_no_folder_in_the_datasets_is_refused(
+    prepare, tmp_path, monkeypatch, name
+):
+    (tmp_path / "datasets/raw").mkdir(parents=True)
+    monkeypatch.setenv("GPUBED_SHARED", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["main.py", "--source", "raw", "--dataset", name])
+    with pytest.raises(SystemExit, match="is no name of a dataset"):
+        prepare.main.main()

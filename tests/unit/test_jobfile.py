@@ -79,7 +79,7 @@ def described(tmp_path, monkeypatch):
         ({"command": [" ", "main.py"]}, r"line 4: command: its first word is empty"),
         (
             {"arguments": {"a": {"type": "bool", "resumes": True, "help": ""}}},
-            "resumes needs `type: str`",
+            "resumes and dataset need `type: str`",
         ),
         (
             {"arguments": {name: {"resumes": True, "help": ""} for name in "ab"}},
@@ -160,6 +160,10 @@ sanity:
         ("allreduce", "sizes=big", "'big' is not one of all, largest"),
         ("prepare", "quality=101", "101 is more than 100"),
         ("stage", "streams=4", "job stage needs dataset"),
+        ("imagenet", "seed=99999999999999999999", "is more than 4.29497e+09"),
+        ("digits", "seed=-1", "-1 is less than 0"),
+        ("imagenet", "dataset=/etc", "'/etc' leads out of the cluster's datasets"),
+        ("stage", "dataset=../runs", "'../runs' leads out of the cluster's datasets"),
         ("imagenet", "checkpoint=a\udcff", "is not UTF-8 text (character 2)"),
         ("imagenet", "checkpoint=/c1", "leads out of the folder of checkpoints"),
         ("imagenet", "checkpoint=c1/../c2", "leads out of the folder of checkpoints"),
@@ -183,6 +187,13 @@ def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job
     assert says in refused.value.message
     assert refused.value.hint
     assert not paths.runs.exists()
+
+
+def test_of_an_argument_as_long_as_it_likes_the_beginning_is_shown():
+    with pytest.raises(UsageError) as refused:
+        jobfile.load("imagenet").values("imagenet", {"steps": "9" * 5000})
+    assert "99… is not a whole number" in refused.value.message.replace("'", "")
+    assert len(refused.value.message) < 1000
 
 
 @pytest.mark.parametrize("words", [["--set", "variant=a\udcffb"], ["--", "--variant", "a\udcffb"]])

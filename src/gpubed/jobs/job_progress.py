@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 # Horovod puts the rank before each line, MPI also the number of the job.
 _LINE = re.compile(
-    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/([1-9]\d{0,8}) ([^,]+)(?:, (.*))?"
+    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,15})/([1-9]\d{0,14}) ([^,]+)(?:, (.*))?"
 )
 
 # A log that is followed has older lines, which come at once and tell nothing of the pace.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -56,6 +56,10 @@ def _require_room(least: float | None, most: float | None) -> None:
         raise ValueError(f"at_least ({least:g}) is more than at_most ({most:g})")
 
 
+def _leads_out(path: PurePosixPath) -> bool:
+    return path.is_absolute() or ".." in path.parts
+
+
 class Argument(_Model):
     """An argument of a job; `keep_every` comes to the program as `--keep-every value`, null not."""
 
@@ -85,8 +89,8 @@ class Argument(_Model):
         if (self.at_least, self.at_most) != (None, None) and not self.is_number:
             raise ValueError("at_least and at_most need `type: int` or `type: float`")
         _require_room(self.at_least, self.at_most)
-        if self.resumes and self.kind != "str":
-            raise ValueError("resumes needs `type: str`: the value names a folder")
+        if (self.resumes or self.dataset) and self.kind != "str":
+            raise ValueError("resumes and dataset need `type: str`: the value names a folder")
         if why := next(filter(None, map(self.fault, self.choices)), ""):
             raise ValueError(f"choice {why}")
         if self.default is not None and (why := self.fault(self.default)):
@@ -117,20 +121,23 @@ class Argument(_Model):
     def fault(self, value: Value) -> str:
         """Say what is wrong with a value; empty where nothing is."""
         adapter, wanted = _TYPES[self.kind]
+        shown = reading.short(repr(value))
         if isinstance(value, str) and (why := command_words.fault(value)):
-            return f"{value!r} {why}"
+            return f"{shown} {why}"
         try:
             read = adapter.validate_python(value)
         except ValidationError:
-            return f"{value!r} is not {wanted}"
+            return f"{shown} is not {wanted}"
         if self.choices and read not in self.choices:
-            return f"{value!r} is not one of {', '.join(map(str, self.choices))}"
+            return f"{shown} is not one of {', '.join(map(str, self.choices))}"
+        if self.dataset and _leads_out(PurePosixPath(read)):
+            return f"{shown} leads out of the cluster's datasets"
         if self.resumes and (why := checkpoint_folder.fault(str(read))):
             return why
         if self.at_least is not None and not read >= self.at_least:
-            return f"{value} is less than {self.at_least:g}"
+            return f"{reading.short(str(value))} is less than {self.at_least:g}"
         if self.at_most is not None and not read <= self.at_most:
-            return f"{value} is more than {self.at_most:g}"
+            return f"{reading.short(str(value))} is more than {self.at_most:g}"
         return ""
 
 
@@ -306,7 +313,7 @@ class Job(_Model):
             argument = self.arguments[given]
             if why := argument.fault(text):
                 raise UsageError(
-                    f"--set {given}={text}: {why}",
+                    f"--set {given}={reading.short(text)}: {why}",
                     f"{given}: {argument.help} ({argument.default} if left out)",
                 )
         for key, argument in self.arguments.items():

@@ -27,7 +27,7 @@ _OUTPUTS = (".progress", "slurm.log")
 # What gpubed says of the cluster, or a notebook of its settings.
 _FIRST = ("cluster.json", "settings.json")
 _PROGRESS = re.compile(
-    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/([1-9]\d{0,8}) ([^,]+)(?:, (.*))?"
+    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,15})/([1-9]\d{0,14}) ([^,]+)(?:, (.*))?"
 )
 # Among a job's own words: what a part of a step takes.
 _PART = re.compile(r"([a-z][a-z ]{0,30}) (\d{1,9}(?:\.\d{1,9})?) ms")

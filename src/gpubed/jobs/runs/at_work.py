@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 from gpubed.core import runlock
@@ -84,11 +85,11 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
     """
     folder = paths.runs / run
     try:
-        log = (folder / record.OUTPUT).open(errors="replace")
+        file = (folder / record.OUTPUT).open("rb")
     except FileNotFoundError:
         said = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
         raise GpubedError(said, f"gpubed runs {paths.name} show {run}") from None
-    with log:
+    with TextIOWrapper(file, errors="replace") as log:
         begun = ""
         while True:
             # Asked first: what was printed before the end is read after it.
@@ -99,7 +100,7 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
                 if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
                     yield begun.rstrip("\n")
                     begun = ""
-            read, size = log.buffer.tell(), os.fstat(log.fileno()).st_size
+            read, size = file.tell(), os.fstat(file.fileno()).st_size
             if size < read:  # what was read already is left out by now
                 log.seek(outputs.moved(read, size))
             elif not goes_on:
