@@ -192,16 +192,17 @@ def test_what_cannot_be_saved_is_no_success_and_the_rest_comes(storage):
     storage.write("loose.pt")
     storage.write("draft.pt")
     storage.write(".hidden")
-    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": "c2"})
-    (storage.there / "c2").symlink_to("/scratch")
+    for name, target in (("c2", "/scratch"), ("c3", "c1")):  # of which one is collected
+        known(storage.paths, name, request={"job": "imagenet"}, values={"checkpoint": name})
+        (storage.there / name).symlink_to(target)
     with pytest.raises(GpubedError) as caught:
         storage.collect()
     assert storage.here() == {"c1/images-1.pt": "1"}
     first, *said = caught.value.message.split("; ")
     assert first.startswith(f"3 thing(s) in {storage.there} are not in {storage.paths.checkpoints}")
     assert [first.partition(": ")[2], *said] == [
-        "checkpoints/c2: it is a link, where a run has its folder",
         "checkpoints/loose.pt: it is in no folder: move it into one",
+        "checkpoints/c2: it leads elsewhere",
         "checkpoints/c1/caf\N{REPLACEMENT CHARACTER}.pt: a name is not UTF-8: rename it there",
     ]
 

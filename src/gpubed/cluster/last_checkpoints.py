@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -82,7 +82,9 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
     known = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
-    found, lost = _folders(listed.below(head, there), known)
+    things = listed.below(head, there)
+    found, lost = _folders(things, known)
+    lost += [f"{_shown(one)}: it leads elsewhere" for one in _links(head, there, things, known)]
     came, told = 0, list[str]()
     with collected.remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
@@ -118,8 +120,6 @@ def _folders(
     grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
     odd = set[str]()
     for thing in things:
-        if thing.kind == "l" and thing.path in known:
-            odd.add(f"{_shown(thing.path)}: it is a link, where a run has its folder")
         if thing.kind != "f":
             continue
         above = [*thing.path.parents][:-1]  # the nearest first
@@ -132,6 +132,16 @@ def _folders(
         grouped[folder].setdefault(path, []).append(thing)
     found = {folder: _checkpoints(folder, named) for folder, named in grouped.items()}
     return {folder: some for folder, some in found.items() if some}, sorted(odd)
+
+
+def _links(head: SSH, there: str, things: Iterable[Thing], known: Known) -> Iterator[PurePosixPath]:
+    """Give the folders of runs that are links to where nothing is collected."""
+    for thing in things:
+        if thing.kind == "l" and thing.path in known:
+            said = head.run("realpath -zm %s %s", there, f"{there}/{thing.path}").stdout
+            top, _, target = said.rstrip("\0").partition("\0")
+            if not PurePosixPath(target).is_relative_to(top):
+                yield thing.path
 
 
 def _checkpoints(
