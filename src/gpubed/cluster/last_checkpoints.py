@@ -10,8 +10,8 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from gpubed.cluster import collected, listed
@@ -82,9 +82,9 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
     known = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
-    things = listed.below(head, there)
+    things, unlisted = _listed(head, there, known)
     found, lost = _folders(things, known)
-    lost += [f"{_shown(one)}: it leads elsewhere" for one in _links(head, there, things, known)]
+    lost += unlisted
     came, told = 0, list[str]()
     with collected.remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
@@ -134,14 +134,23 @@ def _folders(
     return {folder: some for folder, some in found.items() if some}, sorted(odd)
 
 
-def _links(head: SSH, there: str, things: Iterable[Thing], known: Known) -> Iterator[PurePosixPath]:
-    """Give the folders of runs that are links to where nothing is collected."""
-    for thing in things:
-        if thing.kind == "l" and thing.path in known:
-            said = head.run("realpath -zm %s %s", there, f"{there}/{thing.path}").stdout
-            top, _, target = said.rstrip("\0").partition("\0")
-            if not PurePosixPath(target).is_relative_to(top):
-                yield thing.path
+def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
+    """Return all that is there, and in sentences what could not be listed.
+
+    A folder of a run, or one that it is in, may be a link, through which its checkpoints were written: it is followed.
+    """
+    things, lost = listed.below(head, there), list[str]()
+    ways = {way for name in known for way in (name, *name.parents)}
+    for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
+        try:
+            inside = listed.below(head, f"{there}/{link}")
+        except (NotAName, Unreachable):
+            raise
+        except GpubedError as error:
+            lost.append(f"{_shown(link)}: {error.message}")
+            continue
+        things += [replace(one, path=link / one.path) for one in inside]
+    return things, lost
 
 
 def _checkpoints(
@@ -299,7 +308,8 @@ class _Saving:
         return left_out
 
     def _is_unchanged(self, folder: PurePosixPath, one: _Checkpoint) -> bool:
-        now, _ = _folders(listed.below(self.head, self.there), self.known)
+        things, _ = _listed(self.head, self.there, self.known)
+        now, _ = _folders(things, self.known)
         return any(other.looks == one.looks for other in now.get(folder, ()))
 
 
