@@ -137,7 +137,8 @@ def _folders(
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
     """Return all that is there, and in sentences what could not be listed.
 
-    A folder of a run, or one that it is in, may be a link, through which its checkpoints were written: it is followed.
+    A folder of a run, or one that it is in, may be a link, which its checkpoints were written
+    through: it is followed.
     """
     things, lost = listed.below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
