@@ -132,3 +132,9 @@ def test_going_on_from_nothing_is_refused(cluster, folder):
 def test_where_nobody_can_tell_nothing_is_refused(cluster, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "look", lambda *_: None)
     checkpoint_files.require_some(cluster, ["mine"], "begin anew")
+
+
+def test_a_folder_that_is_a_link_is_looked_into(cluster, folder):
+    (folder / "step-1.pt").write_text("weights")
+    (folder.parent / "current").symlink_to("mine")
+    assert names(checkpoint_files.look(cluster, "current").finished) == ["step-1.pt"]

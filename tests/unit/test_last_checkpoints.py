@@ -192,18 +192,55 @@ def test_what_cannot_be_saved_is_no_success_and_the_rest_comes(storage):
     storage.write("loose.pt")
     storage.write("draft.pt")
     storage.write(".hidden")
-    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": "c2"})
-    (storage.there / "c2").symlink_to("/scratch")
     with pytest.raises(GpubedError) as caught:
         storage.collect()
     assert storage.here() == {"c1/images-1.pt": "1"}
     first, *said = caught.value.message.split("; ")
-    assert first.startswith(f"3 thing(s) in {storage.there} are not in {storage.paths.checkpoints}")
+    assert first.startswith(f"2 thing(s) in {storage.there} are not in {storage.paths.checkpoints}")
     assert [first.partition(": ")[2], *said] == [
-        "checkpoints/c2: it is a link, where a run has its folder",
         "checkpoints/loose.pt: it is in no folder: move it into one",
         "checkpoints/c1/caf\N{REPLACEMENT CHARACTER}.pt: a name is not UTF-8: rename it there",
     ]
+
+
+def test_a_folder_of_a_run_may_be_a_link(storage, tmp_path):
+    """Its checkpoints were written through it, and would go with the storage."""
+    storage.write("c1/images-1.pt", "1")
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "images-2.pt").write_text("2")
+    for name, target in (("c2", tmp_path / "scratch"), ("c3", "c1"), ("c4", "gone")):
+        known(storage.paths, name, request={"job": "imagenet"}, values={"checkpoint": name})
+        (storage.there / name).symlink_to(target)
+    known(storage.paths, "c5", request={"job": "imagenet"}, values={"checkpoint": "team/c5"})
+    (storage.there / "team").symlink_to(tmp_path / "group")
+    (tmp_path / "group" / "c5").mkdir(parents=True)
+    (tmp_path / "group" / "c5" / "images-5.pt").write_text("5")
+    (storage.there / "nobodys").symlink_to(tmp_path / "scratch")
+    storage.collect()
+    assert storage.here() == {
+        "c1/images-1.pt": "1",
+        "c2/images-2.pt": "2",
+        "c3/images-1.pt": "1",
+        "team%2Fc5/images-5.pt": "5",
+    }
+    assert storage.collect() == []
+
+
+def test_a_link_to_more_than_can_be_listed_is_no_success_and_the_rest_comes(storage, monkeypatch):
+    storage.write("c1/images-1.pt", "1")
+    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": "c2"})
+    (storage.there / "c2").symlink_to("/")
+    run = storage.head.run
+
+    def much(command, *words, **options):
+        if words == (f"{storage.there}/c2",):
+            return SimpleNamespace(stdout="cut o")
+        return run(command, *words, **options)
+
+    monkeypatch.setattr(storage.head, "run", much)
+    with pytest.raises(GpubedError, match=r"1 thing.*: checkpoints/c2: there is more in .* than"):
+        storage.collect()
+    assert storage.here() == {"c1/images-1.pt": "1"}
 
 
 def test_an_older_one_that_cannot_be_saved_is_in_nobodys_way(storage):

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from gpubed.cluster import collected, listed
@@ -82,7 +82,9 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
     known = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
-    found, lost = _folders(listed.below(head, there), known)
+    things, unlisted = _listed(head, there, known)
+    found, lost = _folders(things, known)
+    lost += unlisted
     came, told = 0, list[str]()
     with collected.remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
@@ -118,8 +120,6 @@ def _folders(
     grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
     odd = set[str]()
     for thing in things:
-        if thing.kind == "l" and thing.path in known:
-            odd.add(f"{_shown(thing.path)}: it is a link, where a run has its folder")
         if thing.kind != "f":
             continue
         above = [*thing.path.parents][:-1]  # the nearest first
@@ -132,6 +132,26 @@ def _folders(
         grouped[folder].setdefault(path, []).append(thing)
     found = {folder: _checkpoints(folder, named) for folder, named in grouped.items()}
     return {folder: some for folder, some in found.items() if some}, sorted(odd)
+
+
+def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
+    """Return all that is there, and in sentences what could not be listed.
+
+    A folder of a run, or one that it is in, may be a link, which its checkpoints were written
+    through: it is followed.
+    """
+    things, lost = listed.below(head, there), list[str]()
+    ways = {way for name in known for way in (name, *name.parents)}
+    for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
+        try:
+            inside = listed.below(head, f"{there}/{link}")
+        except (NotAName, Unreachable):
+            raise
+        except GpubedError as error:
+            lost.append(f"{_shown(link)}: {error.message}")
+            continue
+        things += [replace(one, path=link / one.path) for one in inside]
+    return things, lost
 
 
 def _checkpoints(
@@ -289,7 +309,8 @@ class _Saving:
         return left_out
 
     def _is_unchanged(self, folder: PurePosixPath, one: _Checkpoint) -> bool:
-        now, _ = _folders(listed.below(self.head, self.there), self.known)
+        things, _ = _listed(self.head, self.there, self.known)
+        now, _ = _folders(things, self.known)
         return any(other.looks == one.looks for other in now.get(folder, ()))
 
 

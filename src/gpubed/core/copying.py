@@ -20,6 +20,7 @@ import paramiko
 from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READDIR
 
 from gpubed.core import files, reading
+from gpubed.core.copy_limits import Limits
 from gpubed.core.errors import GpubedError
 
 _ACCESS = 0o777  # no setuid, setgid or sticky bit of a node's counts here
@@ -62,7 +63,9 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
     try:
         sftp.mkdir(str(remote))
     except OSError:
-        sftp.listdir(str(remote))  # it is there already, or this says what is wrong
+        # It is there already, or one of the two says what is wrong.
+        if not stat.S_ISDIR(sftp.stat(str(remote)).st_mode or 0):
+            raise
     for child in sorted(local.iterdir()):
         put(sftp, child, remote / child.name)
 
@@ -97,14 +100,27 @@ def get(
     Raises:
         NotAName: The server lists a name that leads out of its folder.
         MayNotBeRead: Something may not be read; the rest has come.
+        Beyond: The server says more, or takes longer, than results do.
     """
+    limits = Limits(str(remote))
+    with limits.in_time(sftp):
+        return _got(sftp, remote, local, own, limits)
+
+
+def _got(
+    sftp: paramiko.SFTPClient,
+    remote: PurePosixPath,
+    local: Path,
+    own: Collection[str],
+    limits: Limits,
+) -> list[str]:
     found = sftp.stat(str(remote))
     if not stat.S_ISDIR(found.st_mode or 0):
         why = too_large(found.st_size or 0, local.parent)
         if not why:
-            _get_file(sftp, remote, local, found)
+            _get_file(sftp, remote, local, found, limits)
         return [_sentence(remote.name, why)] if why else []
-    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))), own)
+    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))), limits, own)
     local.mkdir(parents=True, exist_ok=True)
     try:
         copy.folder(remote, local)
@@ -144,6 +160,7 @@ class _Copy:
     Attributes:
         top: The folder, as it was asked for.
         real: Where it is: no link leads out of here.
+        limits: What it has taken so far.
         own: Names in `top` that are ours.
         left_out: Why, by what it is.
         denied: What may not be read.
@@ -152,6 +169,7 @@ class _Copy:
     sftp: paramiko.SFTPClient
     top: PurePosixPath
     real: PurePosixPath
+    limits: Limits
     own: Collection[str] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     denied: list[str] = field(default_factory=list)
@@ -159,7 +177,7 @@ class _Copy:
     def folder(self, remote: PurePosixPath, local: Path) -> None:
         """Copy what is in a folder: `top`, or one below."""
         local.mkdir(parents=True, exist_ok=True)
-        for listed in _listed(self.sftp, remote):
+        for listed in _listed(self.sftp, remote, self.limits):
             try:
                 name = as_name(listed.decode())
             except UnicodeDecodeError:
@@ -237,10 +255,10 @@ class _Copy:
     ) -> None:
         if local.is_dir():
             self._leave(remote, "here, a folder has its name")
-        elif why := too_large(found.st_size or 0, local.parent):
+        elif why := too_large(found.st_size or 0, local.parent, self.limits.came):
             self._leave(remote, why)
         else:
-            _get_file(self.sftp, source, local, found)
+            _get_file(self.sftp, source, local, found, self.limits)
 
     def _within(self, link: PurePosixPath) -> PurePosixPath | None:
         """Return where a link leads, if that is in the folder."""
@@ -255,7 +273,7 @@ def _sentence(name: str, why: str) -> str:
     return f"{name!r} is left out: {why}"
 
 
-def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> list[bytes]:
+def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath, limits: Limits) -> list[bytes]:
     """Return the names in a folder as they are: paramiko's own listing ends at one not UTF-8."""
     inner: Any = sftp  # what it has no public call for
     attributes: Any = paramiko.SFTPAttributes
@@ -272,6 +290,7 @@ def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> list[bytes]:
                     raise paramiko.SFTPError("Expected name response")
                 for _ in range(reply.get_int()):
                     names.append(reply.get_binary())
+                    limits.list(names[-1], str(folder))
                     reply.get_binary()  # as `ls -l` shows it
                     attributes._from_msg(reply)
         inner._request(CMD_CLOSE, handle)
@@ -293,9 +312,13 @@ def _given_up_at_once(sftp: paramiko.SFTPClient) -> Iterator[None]:
         raise
 
 
-def too_large(wanted: int, into: Path) -> str:
-    """Say why so many bytes are too many to be copied into a folder; empty where they are not."""
-    most = int(shutil.disk_usage(into).free * _SHARE)
+def too_large(wanted: int, into: Path, came: int = 0) -> str:
+    """Say why so many bytes are too many to be copied into a folder; empty where they are not.
+
+    Args:
+        came: Bytes that the same copy has brought already.
+    """
+    most = max(0, int((shutil.disk_usage(into).free + came) * _SHARE) - came)
     if wanted > _LARGEST:
         return f"it has {files.size(wanted)}, more than {files.size(_LARGEST)}"
     if wanted > most:
@@ -308,17 +331,20 @@ def _get_file(
     remote: PurePosixPath,
     local: Path,
     found: paramiko.SFTPAttributes,
+    limits: Limits,
 ) -> None:
     # What was here before stays until all of it has come.
     with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
         partial = Path(folder) / "file"
         with files.named(local):
-            _read(sftp, remote, partial, found.st_size or 0)
+            _read(sftp, remote, partial, found.st_size or 0, limits)
         partial.chmod((found.st_mode or 0) & _ACCESS)
         partial.replace(local)
 
 
-def _read(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, size: int) -> None:
+def _read(
+    sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, size: int, limits: Limits
+) -> None:
     """Read so many bytes of a file, a part of them at a time: see `_AHEAD`."""
     with (
         sftp.open(str(remote), "rb") as source,
@@ -331,5 +357,6 @@ def _read(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, size: i
             for at in range(start, end, _PIECE):
                 piece = source.read(min(_PIECE, end - at))
                 target.write(piece)
+                limits.came += len(piece)
                 if len(piece) < min(_PIECE, end - at):
                     raise OSError(f"{remote} became shorter while it was copied")

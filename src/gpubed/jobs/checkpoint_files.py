@@ -22,9 +22,9 @@ FINISHED = (
 )
 """By which `find` tells the files that a run could go on from."""
 _SUM = ".sha256"
-# Files come and go while it looks.
+# Files come and go while it looks, and the folder may be a link.
 _LIST = (
-    "[ ! -e %s ] || find %s -ignore_readdir_race -type f "
+    "[ ! -e %s ] || find -H %s -ignore_readdir_race -type f "
     f"\\( {FINISHED} -printf 'finished ' -o -printf 'beside ' \\) -printf '%%s %%T@ %%P\\0'"
 )
 _ENTRY = re.compile(r"(finished|beside) (\S+ \S+) (.+)", re.DOTALL)

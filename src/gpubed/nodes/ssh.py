@@ -22,6 +22,7 @@ from typing import Any, Self
 import paramiko
 
 from gpubed.core import copying, reading
+from gpubed.core.copy_limits import Beyond
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node, door
@@ -408,6 +409,8 @@ class SSH:
             raise GpubedError(
                 f"{cannot}: a name there is not UTF-8: {error.object!r}", "rename it there"
             ) from None
+        except Beyond as error:
+            raise Beyond(f"{cannot}: {error.message}", error.hint) from None
         except CONNECTION_ERRORS as error:
             if copying.is_silence(error):
                 raise GpubedError(
