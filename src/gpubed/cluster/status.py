@@ -71,7 +71,7 @@ def status(
             for node in allocation.nodes
         ],
         "failed": [failure.model_dump() for failure in allocation.failed],
-        "lease": current_lease(cluster, now).document(),
+        "lease": _lease(cluster, now),
         "services": _services(cluster, now),
         "pending": jupyterlab_port.pending(cluster),
         "stopped": [asdict(one) for one in now.stopped],
@@ -210,6 +210,13 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
         "gpus": node.gpus,
         "hardware": found and found.summary(),
     }
+
+
+def _lease(cluster: Cluster, now: Condition) -> dict[str, Any]:
+    """Return what is known of the lease, and whether more of it would be asked for by now."""
+    known = current_lease(cluster, now)
+    ends_soon = known.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
+    return {**known.document(), "ends_soon": ends_soon}
 
 
 def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
