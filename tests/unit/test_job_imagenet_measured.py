@@ -326,3 +326,12 @@ def test_a_rank_is_compared_with_the_others_and_named_in_words(job, seconds, slo
     ]
     found = job("report")._stragglers(ranks)
     assert found == {"slowest_rank": slowest, "straggler_ratio": ratio}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "went_by", "interface"),
+    [(2, "TCP", "eth1"), (2, "NET/Socket", "eth1"), (2, "NET/IB/GDRDMA", None), (1, "TCP", None)],
+)
+def test_an_interface_is_named_that_carried_something(job, monkeypatch, ranks, went_by, interface):
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth1")
+    assert job("report")._interface(ranks, went_by) == interface

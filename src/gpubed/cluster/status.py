@@ -146,7 +146,7 @@ def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
 def _held_by(paths: ClusterPaths) -> dict[str, Any] | None:
     """Return who changes the cluster now; an `up` does until its checks are done."""
     who = runlock.holder(paths.state)
-    return who and who.model_dump()
+    return who.model_dump() if who else None
 
 
 def _verified(paths: ClusterPaths) -> Verification | None:
