@@ -47,8 +47,8 @@ def metrics(training: Training) -> dict[str, Any]:
         "epoch_s": training.feed.images / images_per_s,
         "steps": training.total - training.start,
         "timed_steps": training.clock.steps,
-        "epochs": training.total / training.steps_per_epoch,
-        "resumed_at": training.start,
+        "epochs": max(training.total, training.resumed_at) / training.steps_per_epoch,
+        "resumed_at": training.resumed_at,
         **_stragglers(ranks),
         **_traffic(training, means["exposed_communication_s"]),
         "loss_first": first,
@@ -67,7 +67,7 @@ def metrics(training: Training) -> dict[str, Any]:
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "versions": _versions(averaging),
         "transport": went_by,
-        "interface": _interface() if transport.is_tcp(went_by) else None,
+        "interface": _interface(averaging.size, went_by),
         "ranks": ranks,
     }
 
@@ -77,8 +77,10 @@ def _mean(values: list[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(values) else None
 
 
-def _interface() -> str:
-    return os.environ.get("HOROVOD_GLOO_IFACE", "")
+def _interface(ranks: int, went_by: str) -> str | None:
+    """The one that gradients went over; None where none carried any."""
+    carried = ranks > 1 and transport.is_tcp(went_by)
+    return os.environ.get("HOROVOD_GLOO_IFACE", "") if carried else None
 
 
 def _is_learning(training: Training) -> bool:

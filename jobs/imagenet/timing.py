@@ -125,23 +125,27 @@ def _seconds(before: _Stamp, after: _Stamp) -> float:
     return before.elapsed_time(after) / 1000
 
 
-def summary(clock: Clock) -> dict[str, float]:
-    """Mean and standard deviation of a step and its phases, in seconds.
+def summary(clock: Clock) -> dict[str, Any]:
+    """Mean and standard deviation of a step and its phases, in seconds; one step deviates by None.
 
     `step_s` comes from the host's clock over all timed steps, not from the phases: that their
     sum is equal shows that nothing was left out.
     """
     steps = [sum(parts) for parts in zip(*clock.phases.values(), strict=True)]
-    figures = {"step_s": clock.wall_s / clock.steps, "step_sd_s": statistics.pstdev(steps)}
+    figures = {"step_s": clock.wall_s / clock.steps, "step_sd_s": _spread(steps)}
     for phase, seconds in clock.phases.items():
         figures |= {
             f"{phase}_s": statistics.fmean(seconds),
-            f"{phase}_sd_s": statistics.pstdev(seconds),
+            f"{phase}_sd_s": _spread(seconds),
         }
     return figures
 
 
-def without_sharding(figures: dict[str, float], alone_s: float | None) -> dict[str, Any]:
+def _spread(seconds: list[float]) -> float | None:
+    return statistics.pstdev(seconds) if len(seconds) > 1 else None
+
+
+def without_sharding(figures: dict[str, Any], alone_s: float | None) -> dict[str, Any]:
     """The same, where ranks wait for each other throughout a step: what exceeds one alone.
 
     How far the two parts spread from step to step nobody can tell there, so that is None.

@@ -46,7 +46,8 @@ class Training:
 
     Attributes:
         images_per_step: Images of a step, over all ranks.
-        start: The step that it begins with: 0, or where a checkpoint ended.
+        resumed_at: Steps that a checkpoint has, as the ranks of now count them; 0 without one.
+        start: The step that it begins with: there, or with the last one, which is made in any case.
         total: Steps of the whole training.
         accuracy: The share of the held-out images that are recognised, if there are any.
         alone_s: Seconds of a step that waits for nobody, where ranks wait throughout; None where
@@ -84,15 +85,26 @@ class Training:
         self._begun_with = kept.get("images_per_step", mine) if kept else mine
         by_epochs = (given.epochs or 0) * self.steps_per_epoch
         self.total = by_epochs or math.ceil(given.steps * self._begun_with / mine)
-        seen = kept["images"] // mine if kept else 0
+        self.resumed_at = kept["images"] // mine if kept else 0
         # One that was killed after its last checkpoint has told nobody its figures yet.
-        self.start = min(seen, self.total - 1)
-        if seen >= self.total and self.averaging.rank == 0:
-            print(
-                f"the checkpoint has {seen} steps, and {self.total} are asked for: the last one is "
-                "made once more, for the figures; raise epochs or steps to go on",
-                flush=True,
+        self.start = min(self.resumed_at, self.total - 1)
+        if self.averaging.rank == 0 and (said := self._of_steps()):
+            print(said, flush=True)
+
+    def _of_steps(self) -> str:
+        """Says why it makes other steps than were asked for; empty where it does not."""
+        mine, given = self.images_per_step, self.settings
+        if self.resumed_at >= self.total:
+            return (
+                f"the checkpoint has {self.resumed_at} steps, and {self.total} are asked for: one "
+                "is made once more, for the figures, and not kept; raise epochs or steps to go on"
             )
+        if given.epochs or self._begun_with == mine:
+            return ""
+        return (
+            f"a step has {mine} images on these ranks, and had {self._begun_with} when it began: "
+            f"{self.total} steps instead of {given.steps}"
+        )
 
     def _make(self, kept: dict[str, Any] | None) -> None:
         """Makes model and optimizer, alike on all ranks, or as a checkpoint has them."""
@@ -265,7 +277,8 @@ class Training:
             with self._paused():
                 asked = self.stop.agreed(done)
         failures = self.keeper.failures
-        if asked or self.keeper.is_due(done, at_end):
+        # A step that is made once more would stand in the place of one that another run kept.
+        if asked or (done > self.resumed_at and self.keeper.is_due(done, at_end)):
             with self._paused():
                 self._check_loss()
                 seen = done * self.images_per_step

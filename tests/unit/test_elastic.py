@@ -35,7 +35,7 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     assert second["why"] == ""
     kept = record.find(scene.cluster, second["run_id"])
     assert (kept.resumes, kept.elastic) == (first["run_id"], True)
-    assert kept.values["checkpoint"]
+    assert kept.values["checkpoint"] == first["run_id"], "a name that leads somewhere"
 
 
 def test_each_part_says_where_it_begins_and_how_long_it_took(scene, call):

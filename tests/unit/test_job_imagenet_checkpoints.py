@@ -265,6 +265,52 @@ def test_a_training_is_as_long_on_other_ranks(job, images_per_step, kept, start,
 
 
 @pytest.mark.parametrize(
+    ("images_per_step", "seen", "resumed_at", "said"),
+    [
+        (256, 204_800, 800, ""),
+        (
+            192,
+            204_800,
+            1066,
+            "a step has 192 images on these ranks, and had 256 when it began: "
+            "1334 steps instead of 1000",
+        ),
+        (
+            256,
+            512_000,
+            2000,
+            "the checkpoint has 2000 steps, and 1000 are asked for: one is made "
+            "once more, for the figures, and not kept; raise epochs or steps to go on",
+        ),
+    ],
+)
+def test_other_steps_than_were_asked_for_are_said(
+    job, capsys, images_per_step, seen, resumed_at, said
+):
+    training = object.__new__(job("training").Training)
+    training.settings = SimpleNamespace(steps=1000, epochs=None)
+    training.images_per_step, training.steps_per_epoch = images_per_step, 10
+    training.averaging = SimpleNamespace(rank=0)
+    training._plan({"images": seen, "images_per_step": 256})
+    assert training.resumed_at == resumed_at
+    assert capsys.readouterr().out.strip() == said
+
+
+@pytest.mark.parametrize(("resumed_at", "is_kept"), [(0, True), (9, True), (10, False)])
+def test_a_step_that_is_made_once_more_is_not_kept(job, resumed_at, is_kept):
+    """It would stand in the place of a whole one, or count fewer steps than it has."""
+    training = object.__new__(job("training").Training)
+    training.__dict__ |= {"total": 10, "resumed_at": resumed_at, "steps_per_epoch": 100}
+    training.__dict__ |= {"stop": None, "_begun_with": 32, "images_per_step": 32}
+    training.feed = SimpleNamespace(held_out=None, classes=10)
+    training.keeper, training._scaler = MagicMock(), MagicMock()
+    training.keeper.is_due.return_value = True
+    training._paused, training._check_loss = MagicMock(), MagicMock()
+    training._between(10)
+    assert training.keeper.write.called == is_kept
+
+
+@pytest.mark.parametrize(
     ("is_fp16", "scaler", "loaded"),
     [(True, {"scale": 8.0}, True), (True, {}, False), (False, {"scale": 8.0}, False)],
 )

@@ -54,6 +54,18 @@ def test_the_parts_of_a_step_are_told_apart(clock):
     assert (found["data_sd_s"], found["compute_sd_s"]) == (1, 0)
 
 
+def test_one_step_has_no_spread(clock):
+    timing, wait = clock
+    one = timing.Clock(CPU)
+    one.start()
+    steps_of(one, timing, wait, 3)
+    one.stop()
+    found = timing.summary(one)
+    spreads = {name for name in found if name.endswith("_sd_s")}
+    assert (found["step_s"], len(spreads)) == (3, 4)
+    assert {found[name] for name in spreads} == {None}
+
+
 def test_on_a_gpu_it_is_the_gpus_own_time_that_counts(clock, monkeypatch):
     """The host is ahead of the GPU: what it waits for in a call is not what that call does."""
     timing, wait = clock
@@ -240,6 +252,7 @@ def test_validation_and_checkpoints_pause_clock_and_use(job):
     kept = SimpleNamespace(
         **parts,
         total=1,
+        resumed_at=0,
         steps_per_epoch=1,
         images_per_step=1,
         _begun_with=1,
@@ -313,3 +326,12 @@ def test_a_rank_is_compared_with_the_others_and_named_in_words(job, seconds, slo
     ]
     found = job("report")._stragglers(ranks)
     assert found == {"slowest_rank": slowest, "straggler_ratio": ratio}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "went_by", "interface"),
+    [(2, "TCP", "eth1"), (2, "NET/Socket", "eth1"), (2, "NET/IB/GDRDMA", None), (1, "TCP", None)],
+)
+def test_an_interface_is_named_that_carried_something(job, monkeypatch, ranks, went_by, interface):
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth1")
+    assert job("report")._interface(ranks, went_by) == interface

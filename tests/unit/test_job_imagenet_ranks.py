@@ -109,11 +109,13 @@ def test_another_framework_on_another_number_of_ranks_goes_on(ranks):
     ranks.run("before", *options, "--framework", "fsdp")
     # Of two ranks, as it began: ten of one.
     wanted = (*options[2:], "--steps", 5)
-    moved, _ = ranks.run("after", *wanted, ranks=1)
+    moved, told = ranks.run("after", *wanted, ranks=1)
+    assert "a step has 8 images on these ranks, and had 16 when it began: 10 steps" in told
     assert (moved["resumed_at"], moved["steps"]) == (8, 2)
     # As one that was killed before it told its figures.
     again, said = ranks.run("told", *wanted, ranks=1)
-    assert (again["resumed_at"], again["steps"], again["timed_steps"]) == (9, 1, 1)
+    assert (again["resumed_at"], again["steps"], again["timed_steps"]) == (10, 1, 1)
+    assert again["step_sd_s"] is None
     assert "the checkpoint has 10 steps, and 10 are asked for" in said
 
 

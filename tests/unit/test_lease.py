@@ -126,6 +126,17 @@ def test_more_is_asked_for_before_the_end_is_prepared() -> None:
     assert lease.due(record(2.5 * HOUR), wanted) == NOW + 24 * HOUR
 
 
+@pytest.mark.parametrize(("left", "is_due"), [(0.99, False), (0.51, False), (0.49, True)])
+@pytest.mark.usefixtures("cluster")
+def test_a_lease_shorter_than_its_margin_is_not_due_the_moment_it_is_granted(
+    left: float, is_due: bool
+) -> None:
+    """It was asked for again every minute, and told to end soon all the time."""
+    wanted = Wanted.model_validate({"duration": "1 h"})
+    assert (lease.due(record(left * HOUR), wanted) is not None) == is_due
+    assert (record(left * HOUR).state(lease.asked_at(wanted)) == "expiring") == is_due
+
+
 def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
     assert not lease.is_ending(record(HOUR), Wanted())
     near = record(HOUR / 4)

@@ -1,6 +1,7 @@
 """What a person reads of `gpubed status`: what is wrong first, skipped checks as a number."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from gpubed import cli
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.cluster import condition, status
+from gpubed.cluster import lease as leases
 from gpubed.core import runlock, secret
 from gpubed.core.errors import Locked
 from gpubed.engines import stack
@@ -109,6 +111,21 @@ def test_without_a_verification_it_says_so(read):
     assert "not verified as it is now: gpubed verify lab" in lines
     bare = read({**document(configured=False), "verification": None})
     assert not [line for line in bare if "verified" in line]
+
+
+@pytest.mark.parametrize(("duration", "is_said"), [("1 h", False), ("24 h", True)])
+def test_a_lease_ends_soon_where_more_of_it_would_be_asked_for(
+    broken_state, read, monkeypatch, duration, is_said
+):
+    end = leases.now() + timedelta(hours=0.9)
+    monkeypatch.setattr(leases, "read", lambda _: leases.Record(granted_until=end))
+    spec = broken_state.parents[4].parent / "inventories/lab/cluster.yml"
+    spec.write_text(f"{spec.read_text()}lease: {{duration: {duration}}}\n")
+    done = CliRunner().invoke(cli.build(), ["status", "lab", "--json"], standalone_mode=False)
+    told = json.loads(done.stdout)["lease"]
+    assert told["ends_soon"] == is_said
+    lines = read({**document(), "lease": told})
+    assert ("✗ the lease ends soon: gpubed renew lab" in lines) == is_said
 
 
 def test_who_is_at_work_on_the_cluster_is_named(read):

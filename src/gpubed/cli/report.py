@@ -16,7 +16,6 @@ from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
 
-_SHORT_S = 7200
 # Nodes look every minute, one after the other.
 _IN_USE_S = 300
 _SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
@@ -205,7 +204,7 @@ def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
         return
     end = lease.local(datetime.fromisoformat(known["granted_until"]))
     ui.say(f"lease: until {end}, {duration(max(0, left))} left")
-    if left < _SHORT_S:
+    if known["ends_soon"]:
         ui.mark("fail", f"the lease ends soon: gpubed renew {name}")
 
 

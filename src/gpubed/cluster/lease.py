@@ -192,7 +192,7 @@ def due(record: Record, wanted: Wanted) -> datetime | None:
 
     What is due before the end is due where nothing more is granted: that is asked first.
     """
-    if record.state(_asked_at(wanted)) != "expiring" or record.since is None:
+    if record.state(asked_at(wanted)) != "expiring" or record.since is None:
         return None
     until = min(now() + timedelta(seconds=wanted.duration), _most(record.since, wanted))
     gained = (until - (record.granted_until or until)).total_seconds()
@@ -206,7 +206,7 @@ def last_end(record: Record, wanted: Wanted) -> datetime | None:
         return None
     found = max(end, _most(since, wanted))
     left = (found - now()).total_seconds()
-    return found if left < max(_AHEAD_S, _asked_at(wanted)) else None
+    return found if left < max(_AHEAD_S, asked_at(wanted)) else None
 
 
 def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
@@ -217,7 +217,7 @@ def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
     Args:
         unasked: Whether the testbed does not answer: for some minutes it may grant more yet.
     """
-    end, margin, asked = record.granted_until, wanted.before_end.margin, _asked_at(wanted)
+    end, margin, asked = record.granted_until, wanted.before_end.margin, asked_at(wanted)
     if unasked:
         margin = min(margin, asked - min(_PATIENCE_S, asked / 2))
     if end is None or record.state(margin) != "expiring":
@@ -237,9 +237,13 @@ def _ahead(wanted: Wanted) -> tuple[float, float, float]:
     return margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4)
 
 
-def _asked_at(wanted: Wanted) -> float:
-    """Return how many seconds before its end more of a lease is asked for."""
-    return max(wanted.renewal.margin, wanted.before_end.margin)
+def asked_at(wanted: Wanted) -> float:
+    """Return how many seconds before its end more of a lease is asked for.
+
+    A lease that is shorter than its margin would be asked for again the moment it is granted.
+    """
+    margin = min(wanted.renewal.margin, wanted.duration / 2)
+    return max(margin, wanted.before_end.margin)
 
 
 def _most(since: datetime, wanted: Wanted) -> datetime:

@@ -71,7 +71,7 @@ def status(
             for node in allocation.nodes
         ],
         "failed": [failure.model_dump() for failure in allocation.failed],
-        "lease": current_lease(cluster, now).document(),
+        "lease": _lease(cluster, now),
         "services": _services(cluster, now),
         "pending": jupyterlab_port.pending(cluster),
         "stopped": [asdict(one) for one in now.stopped],
@@ -146,7 +146,7 @@ def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
 def _held_by(paths: ClusterPaths) -> dict[str, Any] | None:
     """Return who changes the cluster now; an `up` does until its checks are done."""
     who = runlock.holder(paths.state)
-    return who and who.model_dump()
+    return who.model_dump() if who else None
 
 
 def _verified(paths: ClusterPaths) -> Verification | None:
@@ -210,6 +210,13 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
         "gpus": node.gpus,
         "hardware": found and found.summary(),
     }
+
+
+def _lease(cluster: Cluster, now: Condition) -> dict[str, Any]:
+    """Return what is known of the lease, and whether more of it would be asked for by now."""
+    known = current_lease(cluster, now)
+    ends_soon = known.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
+    return {**known.document(), "ends_soon": ends_soon}
 
 
 def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:

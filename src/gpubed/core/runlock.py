@@ -87,7 +87,8 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
             held.enter_context(locked(state / MEASURING, verb, shared=shared))
         except Locked as refused:
             why = f"{refused.message}: both would share the processors, and measure that"
-            raise Locked(why, "wait for its end") from None
+            hint = f"wait for its end; gpubed runs {state.name} lists what is at work"
+            raise Locked(why, hint) from None
         yield
 
 

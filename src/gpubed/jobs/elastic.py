@@ -108,7 +108,9 @@ class Training:
         resumes: str = "",
     ) -> None:
         self._name = require_elastic(paths, request)
-        [self._folder] = self._name.values()
+        [(argument, self._folder)] = self._name.items()
+        # Checkpoints that nobody named are called as its first run.
+        self._first = "" if request.settings.get(argument) else self._folder
         self._paths, self._bounds = paths, bounds
         settings = {**request.settings, **self._name}
         self._request = request.model_copy(update={"settings": settings})
@@ -219,7 +221,8 @@ class Training:
             tells=jobfile.load(request.job).progress,
         )
         former, began = self.run_id, time.monotonic()
-        self.run_id = run_id = execution.name_run(request.job)
+        self.run_id = run_id = self._first or execution.name_run(request.job)
+        self._first = ""
         self._say(execution.beginning(request.job, had, "goes on" if former else "starts"))
 
         def hear(line: str) -> None:

@@ -372,7 +372,11 @@ class Firewall(Section):
 class RenewalPolicy(Section):
     """When `gpubed renew --auto` asks for more time."""
 
-    margin: Seconds = Field(default=7200.0, gt=0, description="remaining time that is too little")
+    margin: Seconds = Field(
+        default=7200.0,
+        gt=0,
+        description="remaining time that is too little; at most half of `lease.duration` counts",
+    )
     most: Seconds = Field(
         default=604800.0, gt=0, description="the longest that the cluster is kept, in all"
     )
