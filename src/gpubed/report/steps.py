@@ -373,8 +373,8 @@ def least(campaign: Campaign, largest: Scaled) -> float | None:
         Seconds per step.
     """
     sent = _sent_bytes(largest)
-    declared = [one.declared_bps for one in campaign.links if one.declared_bps]
-    rate = wording.rate(largest.group.settings.get("rate")) or min(declared, default=None)
+    declared = min(campaign.declared_bps, default=None)
+    rate = wording.rate(largest.group.settings.get("rate")) or declared
     if not sent or not rate or "nodes" not in largest.group.settings:
         return None
     return sent * 8 / (rate * _GOODPUT)
