@@ -67,7 +67,7 @@ def usable(cluster):
     path = cluster.paths.project.root / "lost"
     lost = path.read_text().split() if path.exists() else []
     kept = tuple(node for node in cluster.allocation.nodes if node.name not in lost)
-    left_out = [health.NodeHealth(node=name, problems=("lost",)) for name in lost]
+    left_out = [health.NodeHealth(node=name, problems=("lost",), reachable=False) for name in lost]
     allocation = cluster.allocation.model_copy(update={"nodes": kept})
     return dataclasses.replace(cluster, allocation=allocation), left_out
 

@@ -14,6 +14,7 @@ from gpubed.nodes import rates
 from gpubed.report import read
 from gpubed.report.analysis import analyse
 from gpubed.spec import backend_config
+from gpubed.spec.plan import ClusterPlan
 from support.bench_verb import PLAIN, ROOT, bench
 
 __all__ = ["bench"]
@@ -45,6 +46,29 @@ def test_a_plan_says_once_where_results_would_be(bench):
     for path in (bench.folder / "points").glob("*.1.json"):
         path.unlink()
     assert "1 point x 2, 1 run has ended, 1 is left" in bench("--plan").stderr
+
+
+def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
+    words = ("--plan", "--json")
+    told = json.loads(bench(*words).stdout)
+    assert (told["ended"], told["left"], told["seconds_left"], told["guessed"]) == (0, 8, None, 0)
+    bench()
+    (bench.folder / "points" / "nodes-1.batch-16.1.json").unlink()
+    row = next(line.split() for line in bench("--plan").stdout.splitlines() if " 16 " in line)
+    assert row[-3:] == ["1", "1", "pending"], "it was ok, and the report said not ended"
+    told = json.loads(bench(*words).stdout)
+    assert (told["ended"], told["left"], told["guessed"]) == (7, 1, 0)
+    assert told["seconds_left"] > 0
+    assert told["node_hours_left"] is None, "nodes of this machine are free"
+
+
+def test_nodes_that_are_lent_cost_node_hours(bench, monkeypatch):
+    bench()
+    (bench.folder / "points" / "nodes-1.batch-16.1.json").unlink()
+    monkeypatch.setattr(ClusterPlan, "node_hours", 72.0)
+    told = json.loads(bench("--plan", "--json").stdout)
+    assert told["node_hours_left"] == pytest.approx(3 * told["seconds_left"] / 3600)
+    assert "node-hours: about" in bench("--plan").stderr
 
 
 def test_what_the_campaign_is_stands_in_its_folder(bench):

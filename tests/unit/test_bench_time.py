@@ -98,5 +98,5 @@ def test_what_is_a_guess_is_said_to_be_one(bench):
     bench.file.write_text(PLAIN.replace("16, 32", "16").replace("repeat: 2", "repeat: 1"))
     said = " ".join(bench().stderr.split())
     assert "2 are left, time left unknown until one has ended well" in said
-    assert "s left, 1 of 1 reckoned by the runs most like them)" in said
+    assert "s left, 1 of 1 runs guessed from those most like them)" in said
     assert "(0 s left)" in said

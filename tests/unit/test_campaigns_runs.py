@@ -164,7 +164,7 @@ def test_a_plan_reckons_with_earlier_runs_of_the_job_on_this_cluster(campaign):
     folder = campaign.paths.runs / run.run_id
     record.write(folder, run.model_copy(update={"seconds": 20.0}))
     said = " ".join(campaign("--plan").stderr.split())
-    assert "4 are left, 80 s left, 4 of 4 reckoned by the runs most like them" in said
+    assert "4 are left, 80 s left, 4 of 4 runs guessed from those most like them" in said
     elsewhere = run.origin.model_copy(update={"uuid": "another"})
     record.write(folder, run.model_copy(update={"origin": elsewhere}))
     assert "time left unknown" in campaign("--plan").stderr

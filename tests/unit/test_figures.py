@@ -16,6 +16,7 @@ from support.samples import sample_allocation, sample_plan
     ("value", "unit", "written"),
     [
         (0.9805555555555555, "1", "0.9806"),
+        (11689512, "1", "11,689,512"),
         (191234567.8, "bit/s", "191 Mbit/s"),
         (400e9, "bit/s", "400 Gbit/s"),
         (999.7e6, "bit/s", "1 Gbit/s"),

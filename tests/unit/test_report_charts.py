@@ -83,7 +83,7 @@ def test_rates_are_read_as_campaigns_write_them(text, bps):
         ("images_per_s", "images/s", "throughput"),
         ("exposed_communication_s", "s", "exposed communication"),
         ("images_per_s_sd", "images/s", "images per s sd"),
-        ("images_per_s_per_rank", "images/s", "images per s per rank"),
+        ("images_per_s_per_rank", "images/s", "throughput per rank"),
         ("step_sd_s", "s", "step sd"),
         ("gradient_bytes", "B", "gradient"),
         ("loss", "", "loss"),

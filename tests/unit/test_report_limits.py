@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gpubed.report import tables
+from gpubed.report import pictures, tables
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -23,6 +23,15 @@ def test_the_link_is_what_limits(analysed):
     assert worst.least_s == pytest.approx(measurements.allreduce_s(3, "100M") - alpha)
     assert "The link limits scaling" in told(found)
     assert "with batch 32, 100 Mbit/s on 3 nodes" in told(found)
+
+
+def test_the_link_s_declared_rate_is_enough_where_it_was_not_measured(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 3]}, links=[], rate_bps=1e8)
+    found = analysed(campaign)
+    alpha = 4 * measurements.ALPHA_S
+    assert found.limits[0].least_s == pytest.approx(measurements.allreduce_s(3, "100M") - alpha)
+    [drawn] = [one for one in pictures.drawn(found) if one.name == "topology"]
+    assert "declared 100 Mbit/s" in drawn.drawing()
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpubed.report import pictures
+from gpubed.report import pictures, tables
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -93,6 +93,8 @@ def test_an_efficiency_of_too_few_runs_says_so_instead_of_an_interval(analysed):
     assert found.series[0].largest.efficiency.high > 1000
     assert "an efficiency of 19.3 % (too few runs for an interval)" in told(found)
     assert "e+0" not in told(found)
+    results = tables.made(found)[0]
+    assert results.rows[0][2] == "28.85 ± 280"
 
 
 def test_series_that_scale_alike_are_not_ranked(analysed):

@@ -170,6 +170,19 @@ def test_what_is_fixed_otherwise_is_a_setting_and_not_compared(analysed):
     assert {group.settings.get("precision") for group in found.groups} == {"fp32", "bf16"}
     assert all("steps" not in group.settings for group in found.groups)
     assert found.comparisons == ()
+    said = " ".join(findings.told(found))
+    assert f"No point of {WALL} and {FAST} is compared with another campaign's" in said
+    assert "they differ in precision (fp32, bf16)." in said
+
+
+def test_a_campaign_that_is_compared_with_none_is_named_among_others(analysed):
+    odd = with_settings(wall("vw2", "1G"), steps=6)
+    said = " ".join(findings.told(analysed(wall("vw1", "1G"), wall("vw10", "10G"), odd)))
+    assert "No point of vw2 (1 Gbit/s) is compared with another campaign's" in said
+    assert "they differ in steps (20, 20, 6)" not in said
+    assert "they differ in steps (20, 6)" in said
+    alike = findings.told(analysed(wall("vw3", "1G"), wall("vw4", "10G")))
+    assert "is compared with another" not in " ".join(alike)
 
 
 def test_what_one_varies_and_another_fixes_is_compared_where_it_is_equal(analysed):

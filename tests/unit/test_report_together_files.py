@@ -138,12 +138,22 @@ def test_the_campaign_of_the_same_name_is_meant_else_the_newest(project, folder)
 def test_what_is_not_there_is_refused(project):
     with pytest.raises(UsageError, match="there is no cluster 'vw11'") as refused:
         call("report", "vw1", "--with", "vw11")
-    assert "did you mean 'vw1" in refused.value.hint
+    assert refused.value.hint.startswith("did you mean 'vw1"), "nobody wants a new cluster here"
     with pytest.raises(UsageError, match="there is no campaign 'newer'"):
         call("report", "vw1", "--with", "vw10/newer")
     granted_cluster(project, "new")
     with pytest.raises(UsageError, match="nothing was measured on new yet"):
         call("report", "vw1", "--with", "new")
+
+
+def test_a_campaign_of_the_same_cluster_is_named_with_it(project):
+    environments.write(project, wall("vw1", "1G", "again"))
+    with pytest.raises(UsageError, match="again is no cluster, but a campaign of vw1") as refused:
+        call("report", "vw1", "imagenet-scaling", "--with", "again")
+    assert refused.value.hint == "gpubed report vw1 imagenet-scaling --with vw1/again"
+    with pytest.raises(UsageError, match="--with vw1 names no campaign") as refused:
+        call("report", "vw1", "imagenet-scaling", "--with", "vw1")
+    assert "--with vw1/CAMPAIGN, which is one of: again, imagenet-scaling" in refused.value.hint
 
 
 def test_campaigns_that_differ_too_much_are_refused_and_nothing_is_written(project, folder):
@@ -187,7 +197,7 @@ def test_campaigns_as_bench_writes_them_come_together(tmp_path, monkeypatch):
     assert told["missing"] == told["broken"] == told["failed"] == []
     for one in told["comparisons"]:
         assert one["ratio"]["value"] == pytest.approx(1, abs=0.2)
-        assert (one["value"], one["against"]) == ("other", "lab")
+        assert (one["value"], one["against"]) == ("other (200 Mbit/s)", "lab (200 Mbit/s)")
 
 
 def test_markup_in_a_campaign_is_text_in_the_page(project, folder):

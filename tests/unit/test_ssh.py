@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -168,6 +169,19 @@ def test_connecting_is_retried_then_unreachable(
     with pytest.raises(Unreachable, match="no route to host"):
         made.run("true")
     assert refusing.calls == 3
+
+
+def test_a_node_that_refuses_is_told_of_in_the_system_s_words(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library said "[Errno None] Unable to connect to port 22"."""
+    refused = OSError(errno.EHOSTUNREACH, "No route to host")
+    none = paramiko.ssh_exception.NoValidConnectionsError({(NODE.control_address, 22): refused})
+    made = SSH(NODE, paths)
+    monkeypatch.setattr(made, "_connect", Refusing([none]))
+    with pytest.raises(Unreachable, match=r"192\.0\.2\.1:22: No route to host") as caught:
+        made.run("true")
+    assert "Errno" not in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def header(
             }
             for node in cluster.allocation.nodes
         ],
+        "rate_bps": cluster.allocation.experiment and cluster.allocation.experiment.rate_bps,
         "links": _links(cluster),
         "simulated": any(found.simulated for found in known.values()),
         "command": command,

@@ -143,7 +143,9 @@ def load(path: Path) -> Before:
         Unusable: It is not what `gpubed report` writes.
         UsageError: It is of several campaigns.
     """
-    document = reading.file(path, f"give the report.json of a report, not {path}", error=Unusable)
+    document = reading.file(
+        path, "give the report.json that gpubed report writes beside its page", error=Unusable
+    )
     report = document.json(_Report)
     if report.environments:
         raise UsageError(

@@ -12,6 +12,7 @@ _PARTS = (("", 1.0), ("m", 1e-3), ("µ", 1e-6))
 # Units that take a prefix, and which.
 _PREFIXES = {"bit/s": _DECIMAL, "B": _BINARY, "B/s": _BINARY, "s": _PARTS}
 _OF_ONE = {"", "1"}
+_LARGE, _VAST = 1e4, 1e15  # between them digits are grouped, beyond they are a power
 _LARGEST = 10**308
 
 
@@ -24,7 +25,7 @@ def written(value: float | str, unit: str) -> str:
     if isinstance(value, int) and abs(value) > _LARGEST:  # a whole number has no bound of its own
         return "beyond 1e308" if value > 0 else "beyond -1e308"
     if unit in _OF_ONE:
-        return f"{value:.{_DIGITS}g}"
+        return f"{value:,.0f}" if _LARGE <= abs(value) < _VAST else f"{value:.{_DIGITS}g}"
     for prefix, factor in _PREFIXES.get(unit, ()):
         # What three digits would round up to the next prefix has that one.
         if abs(value) >= factor * (1 - 0.0005) and abs(value) > 0:

@@ -490,6 +490,10 @@ def _fingerprint(key: str) -> str:
 
 
 def _words(error: Exception) -> str:
+    """Return what a system or library says of an error; of several addresses, what each said."""
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        said = (getattr(each, "strerror", None) or str(each) for each in error.errors.values())
+        return "; ".join(dict.fromkeys(filter(None, said))) or type(error).__name__
     return str(error) or type(error).__name__
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from gpubed.core import families, intervals
 from gpubed.core.families import Chance
 from gpubed.jobs import figures, main_metric
-from gpubed.report import groups, scaling, svg, wording
+from gpubed.report import groups, scaling, svg, together, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio
-from gpubed.report.read import Campaign
+from gpubed.report.read import Campaign, Value
 from gpubed.report.scaling import Comparison, Scaled, Series
 from gpubed.report.steps import FEW, Limit, Straggling
 
@@ -421,6 +421,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             f"{once} of {_counted(len(analysis.groups), 'point')} {_was(once)} measured only once: "
             "there is no repetition, so these figures have no interval."
         )
+    yield from _apart(analysis)
     yield from _baselines(analysis)
     for metric, narrow, count in analysis.stopped():
         yield (
@@ -438,6 +439,22 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
         yield f"{_counted(len(broken), 'file')} could not be read and {_is(len(broken))} left out."
     if len({part.campaign.job_files for part in analysis.measured.each} - {""}) > 1:
         yield "The job's files were not the same everywhere: some of a difference may be theirs."
+
+
+def _apart(analysis: Analysis) -> Iterator[str]:
+    """Say which of several campaigns stand beside the others, and are compared with none."""
+    measured = analysis.measured
+    if not measured.parts or analysis.throughput is None:
+        return
+    left, differ = together.apart(measured, analysis.groups, analysis.comparisons)
+    if left:
+        listed = (f"{name} ({', '.join(map(_value, values))})" for name, values in differ.items())
+        why = f"they differ in {', '.join(listed)}" if differ else "none has the same settings"
+        yield f"No point of {' and '.join(left)} is compared with another campaign's: {why}."
+
+
+def _value(value: Value) -> str:
+    return "not given" if value is None else str(value)
 
 
 def _baselines(analysis: Analysis) -> Iterator[str]:

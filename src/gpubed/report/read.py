@@ -55,6 +55,8 @@ class Campaign(_Model):
 
     Attributes:
         one_host: Whether nodes share the CPUs of one machine; None in files of former versions.
+        rate_bps: What the links between nodes are declared to bring; None where they are not, and
+            in files of former versions.
     """
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
@@ -74,10 +76,16 @@ class Campaign(_Model):
     made_with: dict[str, JsonValue] = {}
     git: Git | None = None
     nodes: tuple[Node, ...] = ()
+    rate_bps: _Finite | None = None
     links: tuple[Link, ...] = ()
     simulated: bool = False
     command: str = ""
     started: Moment
+
+    @property
+    def declared_bps(self) -> list[float]:
+        """The rates that links are declared to have, measured or not, each once."""
+        return sorted({r for r in (self.rate_bps, *(one.declared_bps for one in self.links)) if r})
 
     @property
     def fixed(self) -> dict[str, Value]:

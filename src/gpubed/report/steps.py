@@ -374,8 +374,8 @@ def least(campaign: Campaign, largest: Scaled) -> float | None:
     """
     sent = _sent_bytes(largest)
     # Of less than a bit per second, nobody has declared a link: a file was edited.
-    declared = [bps for one in campaign.links if (bps := one.declared_bps) and bps >= 1]
-    rate = wording.rate(largest.group.settings.get("rate")) or min(declared, default=None)
+    declared = min((bps for bps in campaign.declared_bps if bps >= 1), default=None)
+    rate = wording.rate(largest.group.settings.get("rate")) or declared
     if not sent or not rate or "nodes" not in largest.group.settings:
         return None
     return sent * 8 / (rate * _GOODPUT)

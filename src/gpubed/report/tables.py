@@ -28,7 +28,6 @@ _USUAL = (
 )
 _METRICS = 9  # columns that a page can show; report.json has all
 _SIMULATED = "simulated"
-_LARGE, _VAST = 1e4, 1e15  # between them digits are grouped, beyond they are a power
 _MEASURED = 4  # tables, of which the first ones have figures of GPUs
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -323,7 +322,8 @@ def _constant(groups: Sequence[Group], metric: str) -> float | None:
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.0f}" if _LARGE <= abs(value) < _VAST else f"{value:.4g}"
+    """Write a figure in the unit of its heading."""
+    return figures.written(value, "")
 
 
 def _metric(name: str) -> str:

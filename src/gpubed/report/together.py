@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -82,9 +83,7 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
     Args:
         found: In the order of the campaigns.
     """
-    factor = measured.factor
-    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
-    aside = (factor, *wording.SCALES, *(() if varied else (RATE,)))
+    factor, aside = measured.factor, _aside(measured)
     first: dict[tuple[Key, object], Group] = {}
     for group in found:
         if not (group.mean(metric) or 0) > groups.LEAST:
@@ -94,6 +93,44 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
         if value != against:
             ratio = groups.ratio(group, base, metric)
             yield Comparison(factor, value, against, _common(group, base, factor), ratio)
+
+
+def apart(
+    measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]
+) -> tuple[list[str], dict[str, list[Value]]]:
+    """Return the campaigns of which no point is compared with another's, and why.
+
+    Returns:
+        Their labels, and the settings in which one of them has no value of any other, with all
+        values that there are.
+    """
+    factor = measured.factor
+    pairs = [(one.value, one.against) for one in compared if one.factor == factor]
+    groups_of: dict[Value, list[Group]] = defaultdict(list)
+    for group in found:
+        if group.points:
+            groups_of[group.settings[factor]].append(group)
+    left = [str(label) for label in groups_of if not any(label in pair for pair in pairs)]
+    every = [group for each in groups_of.values() for group in each]
+    names = dict.fromkeys(name for group in every for name in group.others(*_aside(measured)))
+    differ = {}
+    for name in names:
+        of = {label: _values(name, each) for label, each in groups_of.items()}
+        for label in left:
+            others = (values for other, values in of.items() if other != label)
+            if of[label].keys().isdisjoint(chain.from_iterable(others)):
+                differ[name] = [*{k: v for each in of.values() for k, v in each.items()}.values()]
+    return left, differ
+
+
+def _values(name: str, found: Iterable[Group]) -> dict[Key, Value]:
+    return {key({name: value}): value for value in (group.settings.get(name) for group in found)}
+
+
+def _aside(measured: Measured) -> tuple[str, ...]:
+    """Return the settings in which points may differ that are compared."""
+    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
+    return (measured.factor, *wording.SCALES, *(() if varied else (RATE,)))
 
 
 def _size(group: Group) -> object:
@@ -124,8 +161,8 @@ def _labels(campaigns: Sequence[Measured]) -> list[str]:
 
 def _declared(campaign: Campaign) -> str:
     """Return the rate that all links are declared to have; empty where points name theirs."""
-    rates = {link.declared_bps for link in campaign.links}
-    bps = rates.pop() if len(rates) == 1 else None
+    rates = campaign.declared_bps
+    bps = rates[0] if len(rates) == 1 else None
     return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
 
 

@@ -50,7 +50,7 @@ def drawn(measured: Measured, name: str) -> Figure | None:
         end = _TOP + (rows - 1) * _HIGH
         figure.line(_LEFT, _TOP, _LEFT, end, "faint")
         figure.line(WIDTH - _LEFT, _TOP + 150, WIDTH - _LEFT, end + 150, "bus")
-    experiment = "experiment network" + _declared(campaign.links)
+    experiment = "experiment network" + _declared(campaign.declared_bps)
     figure.text(_LEFT, _TOP + _HIGH * (rows - 1) + 172, experiment)
     if left:
         figure.text(_LEFT, _TOP + _HIGH * rows + 6, f"and {left} more nodes", "soft")
@@ -67,8 +67,7 @@ def _said(campaign: Campaign) -> str:
     return f"All nodes ({nodes}) are on a control and an experiment network; {rates}."
 
 
-def _declared(links: Sequence[Link]) -> str:
-    rates = sorted({one.declared_bps for one in links if one.declared_bps})
+def _declared(rates: Sequence[float]) -> str:
     return (
         ", declared " + " to ".join(figures.written(r, _RATE) for r in _ends(rates))
         if rates

@@ -58,8 +58,8 @@ def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
 
 def metric(name: str) -> str:
     """Write a metric's name as a heading, without its unit."""
-    if name.endswith("_per_s"):
-        return "throughput"
+    if name.removesuffix(_EACH).endswith("_per_s"):
+        return "throughput per rank" if name.endswith(_EACH) else "throughput"
     for ending, _ in _ENDINGS:
         name = name.removesuffix(ending)
     return name.replace("_", " ")

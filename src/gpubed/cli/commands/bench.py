@@ -23,7 +23,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
 from gpubed.core import families, intervals, runlock
-from gpubed.core.errors import UsageError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import figures, jobfile, main_metric
 from gpubed.jobs.job_progress import Estimate
@@ -31,6 +31,7 @@ from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs.compare import Difference, bounds
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
@@ -242,15 +243,30 @@ class _Campaign:
         )
         if not progress.left or self.cluster.plan.node_hours is None:
             return
-        nodes = len(self.cluster.allocation.nodes)
         if progress.seconds is None:
+            nodes = len(self.cluster.allocation.nodes)
             self.ui.note(f"node-hours: {nodes} each hour")
             return
-        hours = figures.written(nodes * progress.seconds / 3600, "")
-        self.ui.note(f"node-hours: about {hours}")
+        self.ui.note(f"node-hours: about {figures.written(self._node_hours(progress) or 0, '')}")
         lent = lease.last(self.cluster.paths).remaining_s
         if lent is not None and lent < progress.seconds:
             self.ui.note(f"the lease ends before: gpubed renew {self.cluster.name} --auto")
+
+    def _lacks_nodes(self) -> bool:
+        """Say whether a node does not answer, so that what failed there would fail again."""
+        try:
+            _, left_out = health.usable(self.cluster)
+        except Unreachable:
+            return True
+        except GpubedError:  # the head is not well, which `up` does not mend
+            return False
+        return any(not node.reachable for node in left_out)
+
+    def _node_hours(self, progress: Progress) -> float | None:
+        """Return what is left in node-hours; None where the time is unknown, or nodes are free."""
+        if progress.seconds is None or self.cluster.plan.node_hours is None:
+            return None
+        return len(self.cluster.allocation.nodes) * progress.seconds / 3600
 
     def tell(self, series: Series) -> None:
         """Say what every point gave."""
@@ -270,7 +286,9 @@ class _Campaign:
         for record in sorted(series.failed(), key=lambda record: record.key):
             self.ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
         if series.failed():
-            self.ui.note(f"to repeat what failed: {self.command} --again-failed", whole=True)
+            first = [f"gpubed up {self.cluster.name}"] if self._lacks_nodes() else []
+            again = " && ".join([*first, f"{self.command} --again-failed"])
+            self.ui.note(f"to repeat what failed: {again}", whole=True)
         if self.before and metric:
             self.ui.say(f"compared with {self.before.cluster}, by {metric}:")
             for difference in differences:
@@ -288,12 +306,17 @@ class _Campaign:
     def _document(
         self, series: Series, compared: list[Comparison], differences: list[Difference]
     ) -> dict[str, Any]:
+        progress = series.progress()
         return {
             "differences": [vars(one) for one in differences],
             "comparisons": [one.document() for one in compared],
             "campaign": self.source.name,
             "folder": str(self.folder.path),
-            "left": series.progress().left,
+            "ended": progress.ended,
+            "left": progress.left,
+            "seconds_left": progress.seconds,
+            "guessed": progress.guessed,
+            "node_hours_left": self._node_hours(progress),
             "points": [
                 *(_ended(record) for point in self.points for record in series.of(point)),
                 *(_due(point, repetition) for repetition, point in series.due()),
@@ -367,7 +390,9 @@ def _due(point: Point, repetition: int) -> dict[str, Any]:
 def _row(series: Series, point: Point, metric: str, unit: str) -> list[object]:
     values, found = series.values(point, metric), series.of(point)
     failed = sum(record.status == "failed" for record in found)
-    status = f"{failed} failed" if failed else "ok" if found else "pending"
+    due = sum(one.id == point.id for _, one in series.due())
+    status = f"{failed} failed" if failed else f"{due} pending" if due and found else ""
+    status = status or ("ok" if found else "pending")
     measured = [_mean(values, unit), len(values)] if metric else []
     return [*point.settings.values(), *measured, status]
 
@@ -393,5 +418,7 @@ def _time(progress: Progress) -> str:
         return "time left unknown until one has ended well"
     left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     left = left if seconds < 7200 else f"{seconds / 3600:.1f} h"
-    guess = f", {guessed} of {progress.left} reckoned by the runs most like them" if guessed else ""
+    guess = (
+        f", {guessed} of {progress.left} runs guessed from those most like them" if guessed else ""
+    )
     return f"{left} left{guess}"

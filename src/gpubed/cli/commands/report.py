@@ -11,7 +11,7 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import unfinished, use
-from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
@@ -59,7 +59,7 @@ def command(
     ui, paths = UI(as_json), find(name)
     _say_if_begun(ui, paths)
     wanted = read.chosen(paths, campaign)
-    named = [(paths, wanted), *(_other(one, wanted) for one in others or ())]
+    named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
     for other in {other.name: other for other, _ in named if other.name != paths.name}.values():
         _say_if_begun(ui, other)
     UI.cluster = paths.name  # which hints are about
@@ -85,10 +85,25 @@ def command(
     return 0
 
 
-def _other(given: str, like: str) -> tuple[ClusterPaths, str]:
-    """Return the cluster and the campaign that another one is: the one of the same name, if any."""
+def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, str]:
+    """Return the cluster and the campaign that another one is: the one of the same name, if any.
+
+    Raises:
+        UsageError: There is no such one; it may be a campaign of the first cluster.
+    """
     cluster, _, name = given.partition("/")
-    paths = find(cluster)
+    another = f"gpubed report {first.name} {like} --with {first.name}"
+    if cluster not in first.project.clusters() and given in read.names(first):
+        raise UsageError(
+            f"{given} is no cluster, but a campaign of {first.name}", f"{another}/{given}"
+        )
+    # What is left of a cluster is enough, and nobody who names one here wants a new one.
+    paths = find(cluster, from_state=True)
+    if paths == first and not name:
+        raise UsageError(
+            f"--with {given} names no campaign, and the report is of one of {first.name} already",
+            f"{another}/CAMPAIGN, which is one of: {', '.join(read.names(first))}",
+        )
     usual = like if like in read.names(paths) else None
     return paths, read.chosen(paths, name or usual)
 
