@@ -23,7 +23,7 @@ def test_rates_of_one_gpu(ranks):
     folder = ranks.storage / "rates"
     folder.mkdir()
     done = subprocess.run(
-        [ranks.python, ROOT / "tests/gpu/rates.py", folder],
+        [ranks.python, ROOT / "tests/support/gpu_rate_runs.py", folder],
         input="\n".join(lines),
         env=ranks.environment(),
         capture_output=True,

@@ -1,6 +1,6 @@
 """Runs job imagenet once for each line that it reads: a list of its words, as JSON.
 
-    python rates.py FOLDER < LINES
+    python gpu_rate_runs.py FOLDER < LINES
 
 Each run is a process of its own, forked from one that has loaded torch and uses no GPU: to load
 it takes longer than to train so few steps. Its figures are in FOLDER, below the line's number.
