@@ -78,7 +78,7 @@ def test_in_80_columns_names_are_whole_and_what_is_skipped_is_told_by_its_reason
     )
     report.verification(UI(), found.summary(), whole=True)
     said = capsys.readouterr().out
-    assert "hardware.identified   node-0>node-1" in said
+    assert "hardware.identified  node-0>node-1" in said
     assert f"fail clock.offset node-1: {why}\n" in said
     assert "- gpu.count, gpu.memory: no GPU was asked for\n" in said
 

@@ -144,7 +144,7 @@ def load(path: Path) -> Before:
         UsageError: It is of several campaigns.
     """
     document = reading.file(
-        path, "give the report.json that gpubed report writes beside its page", error=Unusable
+        path, "give the report.json beside the page of a report", error=Unusable
     )
     report = document.json(_Report)
     if report.environments:
