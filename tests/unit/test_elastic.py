@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import background
-from gpubed.cli.commands import run as run_verb
+from gpubed.cli import background, run_detached
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
@@ -235,7 +234,7 @@ def test_who_follows_it_waits_for_its_next_part(scene, training):
 def test_behind_its_back_it_is_told_that_it_waits(scene, training, monkeypatch):
     begun = SimpleNamespace(id=training.process.pid, ended=lambda: None, said=lambda: "waits: 1")
     monkeypatch.setattr(background, "start", lambda *_: begun)
-    monkeypatch.setattr(run_verb, "_WAITS_S", 0.2)
+    monkeypatch.setattr(run_detached, "_WAITS_S", 0.2)
     told = json.loads(say("imagenet", "--elastic", "--detach", "--json").stdout)
     assert (told["status"], told["run_id"]) == ("waiting", None)
 

@@ -1,0 +1,196 @@
+"""What `gpubed run` is asked for: a job anew, a run once more, or one that goes on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubed.core import command_words
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import checkpoint_files, jobfile
+from gpubed.jobs import elastic as training
+from gpubed.jobs.elastic import Bounds
+from gpubed.jobs.runs import checkpoints, record
+from gpubed.jobs.runs.record import Choice, Record, Request
+from gpubed.nodes.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to run.
+
+    Attributes:
+        repeat: How often, one after the other.
+        former: The run that it repeats.
+        resumed: The run whose checkpoint it goes on from.
+        bounds: How many nodes an elastic training takes; None of any other run.
+    """
+
+    request: Request
+    repeat: int
+    former: Record | None
+    resumed: Record | None
+    bounds: Bounds | None
+
+
+def named_nodes(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes that --on names, none without it.
+
+    Args:
+        words: What follows the job, where a space within --on puts the rest of it.
+
+    Raises:
+        UsageError: It names none, or has a space.
+    """
+    if on is None:
+        return ()
+    # The shell makes two words of it, and the second seems to be the job's.
+    if words and (on.endswith(",") or words[0].startswith(",")):
+        whole = ",".join(part.strip(",") for part in (on, words[0]))
+        raise UsageError(f"there is a space in --on, before {words[0]!r}", f"--on {whole}")
+    if not (names := [name for name in on.split(",") if name]):
+        raise UsageError("--on names no node", "--on node-0,node-2")
+    return tuple(names)
+
+
+def check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
+    """Say what is wrong with what was said of the number of nodes.
+
+    Raises:
+        UsageError: Bounds without --elastic, none between them, or what fixes the nodes beside it.
+    """
+    if bounds is None:
+        if least != 1 or most is not None:
+            raise UsageError("--min and --max are bounds of --elastic", "add --elastic")
+        return
+    training.require_bounds(bounds)
+    if fixed:
+        raise UsageError(
+            "--elastic chooses the nodes itself, again and again; "
+            "--nodes, --ranks, --on, --again and --repeat do not go with it",
+            "--elastic --max N takes N nodes at most",
+        )
+
+
+def check_arguments(request: Request, repeat: int) -> None:
+    """Say what is wrong with a job's arguments before anything starts.
+
+    Raises:
+        UsageError: There is no such job, or an argument is wrong.
+    """
+    job = jobfile.load(request.job)
+    job.values(request.job, request.settings)
+    for name in request.settings if repeat > 1 else ():
+        if job.arguments[name].resumes:
+            raise UsageError(
+                f"with {name} a run goes on from what another left, which is no repetition",
+                f"leave out {name}, or --repeat",
+            )
+
+
+def former_run(
+    paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
+) -> Record | None:
+    """Return the run that is to be repeated, if one is.
+
+    Raises:
+        UsageError: There is no such run, or something else was asked for, too.
+    """
+    if again is None:
+        return None
+    if job or given:
+        raise UsageError(
+            "--again asks for what that run was asked for, and takes nothing beside it",
+            f"gpubed runs {paths.name} show {again} tells what that was",
+        )
+    return record.find(paths, again)
+
+
+def resumed_run(
+    paths: ClusterPaths, job: str | None, resume: str | None, given: dict[str, str]
+) -> Record | None:
+    """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints.
+
+    Raises:
+        UsageError: There is no such run, it kept no checkpoint, or another job was named.
+    """
+    if resume is None:
+        return None
+    found = _last_kept(paths) if resume == "last" else None
+    found = found or record.find(paths, resume)
+    name = found.request.job
+    if job not in (None, name):
+        raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
+    keeps = [key for key, argument in jobfile.load(name).arguments.items() if argument.resumes]
+    if not keeps:
+        raise UsageError(
+            f"job {name} cannot go on from what a run of it left",
+            f"gpubed run {paths.name} --again {found.run_id} begins anew; "
+            "docs/how-to/write-a-job.md tells how a job keeps checkpoints",
+        )
+    if not any(found.values.get(key) for key in keeps):
+        raise UsageError(
+            f"run {found.run_id} kept no checkpoint",
+            f"gpubed run {paths.name} {name} --set {keeps[0]}=NAME is a run that keeps some",
+        )
+    if found.state == "ok" and not given:
+        raise UsageError(
+            f"run {found.run_id} came to its end: there is nothing to go on with",
+            f"gpubed run {paths.name} --resume {found.run_id} --set NAME=VALUE asks for more",
+        )
+    if found.state == "running":
+        raise UsageError(
+            f"run {found.run_id} is at work: two that write one checkpoint would damage it",
+            f"gpubed cancel {paths.name} {found.run_id}",
+        )
+    return found
+
+
+def require_checkpoint(
+    usable: Cluster, resumed: Record, foreseen: Record, *, elastic: bool
+) -> None:
+    """Refuse to go on with a run whose checkpoints are not there any more.
+
+    Raises:
+        UsageError: The cluster has none of them.
+    """
+    hint = f"gpubed run {usable.name} --again {resumed.run_id} begins anew"
+    if elastic:
+        hint = training.begin_anew(usable.paths, foreseen.request)
+    checkpoint_files.require_some(usable, checkpoints.of(foreseen), hint)
+
+
+def _last_kept(paths: ClusterPaths) -> Record | None:
+    every = record.every(paths)[0].values()
+    return next((one for one in reversed([*every]) if checkpoints.of(one)), None)
+
+
+def wanted(
+    paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
+) -> Request:
+    """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
+    if resumed:
+        had = resumed.request
+        if resumed.elastic:  # its nodes were what was well then
+            had = had.model_copy(update={"choice": Choice()})
+        return had.model_copy(update={"settings": {**had.settings, **given}})
+    if job is None:
+        raise UsageError("which job?", f"gpubed run {paths.name} digits")
+    return Request(job=job, settings=given)
+
+
+def placed(
+    request: Request, choice: Choice, container: str | None, launcher: str | None
+) -> Request:
+    """Return it with what was said of nodes, image and launcher, each only where it was said.
+
+    Raises:
+        UsageError: The image's name is no text.
+    """
+    if container and (why := command_words.fault(container)):
+        raise UsageError(f"--container {container!r} {why}", "--container debian:12")
+    said = {
+        "choice": None if choice == Choice() else choice,
+        "container": container,
+        "launcher": launcher,
+    }
+    return request.model_copy(update={key: value for key, value in said.items() if value})

@@ -1,0 +1,128 @@
+"""What `gpubed run` says of a job: what would start, and how it ended."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpubed.cli.job_output import JobOutput
+from gpubed.cli.ui import UI
+from gpubed.jobs import execution, figures, trials
+from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.runs.record import Record
+from gpubed.jobs.trials import Summary
+
+# What a record has that nothing can be said of before a run starts.
+_OF_ITS_END = (
+    *("status", "seconds", "failures", "metrics", "devices"),
+    *("started", "set", "repetition", "again", "resumes"),
+)
+
+
+def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int:
+    """Say what would start, and where; returns an exit code."""
+    document = foreseen.document()
+    for key in _OF_ITS_END:
+        document.pop(key)
+    ui.document("run", {**document, "dry_run": True, "repeat": repeat, "left_out": left_out})
+    times = f", {repeat} times" if repeat > 1 else ""
+    ui.say(f"{foreseen.request.job}: would start {foreseen.world_size} rank(s){times}")
+    for host in foreseen.origin.hosts:
+        ui.say(f"  {host.name}: {host.slots} rank(s)")
+    ui.say(f"command: {' '.join(foreseen.command)}", whole=True)
+    return 0
+
+
+def conclude(
+    ui: UI,
+    job: str,
+    result: execution.JobResult,
+    output: JobOutput,
+    left_out: dict[str, str],
+    **more: Any,
+) -> int:
+    """Say how a job ended: figures, where its results are, what failed; returns an exit code.
+
+    Args:
+        left_out: Nodes that it could not use, and why.
+        more: Further keys of the document.
+    """
+    for name, reason in result.left_out.items():
+        ui.mark("skip", f"{name} is left out: {reason}")
+    ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
+    ui.say(f"{job}: {result.status}, {_size(result)}")
+    _tell_figures(ui, result)
+    for note in _notes(result):
+        ui.say(note)
+    for one in result.trials or [result]:
+        if one.shared_with:
+            others = ", ".join(one.shared_with)
+            ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
+    ui.say(f"results: {result.run_dir}")
+    for one in result.trials or [result]:
+        for line in () if output.ended_with(one.last_words) else one.last_words:
+            ui.note(f"  {line}", whole=True)
+    for reason in result.failures:
+        ui.error(reason)
+    for hint in dict.fromkeys(one.hint for one in result.trials or [result] if one.hint):
+        ui.hint(hint)
+    return 0 if result.status == "ok" else 1
+
+
+def _notes(result: execution.JobResult) -> Iterator[str]:
+    """Give what must be known of a run's figures."""
+    if result.simulated:
+        models = ", ".join(result.simulated)
+        yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
+    if mixed := trials.mixed(result.devices):
+        yield figures.one_line(mixed)
+    if result.not_judged:
+        yield f"not judged in so small a run: {', '.join(result.not_judged)}"
+    if differ := _undeclared(result):
+        yield f"metrics.json is not as job.yml says: {differ}"
+
+
+def _tell_figures(ui: UI, result: execution.JobResult) -> None:
+    unknown = Metric(unit="")
+    for name, value in (result.statistics or result.metrics).items():
+        metric = result.described.get(name, unknown)
+        if isinstance(value, Summary):
+            ui.say(f"  {name} = {figures.summarized(value, metric.unit)}")
+        elif isinstance(value, int | float | str):
+            ui.say(f"  {name} = {figures.written(value, metric.unit)}")
+    for name, rows in result.metrics.items():
+        described = result.described.get(name, unknown)
+        columns = described.columns
+        if columns and isinstance(rows, list) and rows:
+            ui.say(f"{name}:")
+            ui.table(
+                [_heading(column) for column in columns],
+                [[_cell(row, *column) for column in columns.items()] for row in rows],
+            )
+            if described.note:
+                ui.say(described.note)
+
+
+def _undeclared(result: execution.JobResult) -> str:
+    """Say which metrics only the job reported, and which only its description has."""
+    told = [one.metrics for one in result.trials or [result] if one.metrics]
+    if not told or not result.described:
+        return ""
+    extra = dict.fromkeys(name for one in told for name in one if name not in result.described)
+    lacking = [name for name in result.described if any(name not in one for one in told)]
+    parts = {"not declared": list(extra), "not reported": lacking}
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
+
+
+def _heading(column: str) -> str:
+    return column.removesuffix("_bps").removesuffix("_s").replace("_", " ")
+
+
+def _cell(row: Any, key: str, unit: str) -> str:
+    value = row.get(key) if isinstance(row, dict) else None
+    return figures.written(value, unit) if isinstance(value, int | float | str) else ""
+
+
+def _size(result: execution.JobResult) -> str:
+    if not result.trials:
+        return f"world size {result.world_size}"
+    done = sum(trial.status == "ok" for trial in result.trials)
+    return f"{done} of {len(result.trials)} trials of world size {result.world_size} each"
