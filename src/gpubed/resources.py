@@ -25,7 +25,8 @@ from pulumi.dynamic import (
 
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
-from gpubed.testbeds.base import Backend, Change, Driver, NodeFailed, Silent, Testbed
+from gpubed.testbeds.base import Backend, Testbed
+from gpubed.testbeds.driver import Change, Driver, NodeFailed, Silent
 
 _LOADING = threading.Lock()
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about

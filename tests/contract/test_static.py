@@ -16,7 +16,7 @@ from gpubed.core import secret
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import NodeFailed
+from gpubed.testbeds.driver import NodeFailed
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 

@@ -18,7 +18,7 @@ from gpubed.core import secret
 from gpubed.nodes import host_keys, ssh
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, HostKeyMismatch
-from gpubed.testbeds.base import NodeFailed
+from gpubed.testbeds.driver import NodeFailed
 from support.am import AmServer, Site
 from support.am.machines import Machines
 from support.impostor import SWAP

@@ -19,7 +19,7 @@ from gpubed.cluster import status, up
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.testbeds import broken, registry
-from gpubed.testbeds.base import Breaker, Harm
+from gpubed.testbeds.breaker import Breaker, Harm
 from support.bound import kind
 from support.samples import granted_cluster
 

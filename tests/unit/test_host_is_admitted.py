@@ -12,7 +12,7 @@ import pytest
 
 from gpubed.backends.static import membership
 from gpubed.nodes.ssh import CommandFailed
-from gpubed.testbeds.base import NodeFailed
+from gpubed.testbeds.driver import NodeFailed
 from support.shell_host import ShellHost
 
 KEY = "ssh-ed25519 BBBB"

@@ -12,7 +12,7 @@ from gpubed.backends.granted import allocation
 from gpubed.core.errors import Refused
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec import backend_config
-from gpubed.testbeds.base import Driver, NodeFailed
+from gpubed.testbeds.driver import Driver, NodeFailed
 from support.samples import sample_plan
 
 GIVEN = {"id": "1", "control_address": "192.0.2.1", "host_keys": ["ssh-ed25519 A"]}

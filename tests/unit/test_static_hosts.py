@@ -12,7 +12,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import NodeFailed, Silent
+from gpubed.testbeds.driver import NodeFailed, Silent
 from gpubed.testbeds.specification import load_plan
 from support.samples import sample_allocation, sample_plan
 

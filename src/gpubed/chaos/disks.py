@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubed.chaos.scenario import Scenario
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 # A node's disk is a part of this machine's, which nobody may fill. So a small file system with a
 # copy of what is there takes the place of one folder, and that one is filled.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
 from gpubed.configuration import health
 from gpubed.nodes.allocation import Node
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 # Those that leave no message in the kernel's log, which nothing but a restart takes back.
 _FAULTS = ("library-mismatch", "throttled")

@@ -13,7 +13,7 @@ from gpubed.jobs import checkpoint_files, leftovers
 from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 _OVER_S = 180.0
 _LOOK_EVERY_S = 2.0

@@ -13,7 +13,7 @@ from gpubed.core.units import format_rate
 from gpubed.nodes import answers, rates
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 _SLOWER = 10
 _LOSS_PERCENT = 5

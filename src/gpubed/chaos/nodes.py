@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubed.chaos.scenario import Scenario
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 
 class KillNode(Scenario):

@@ -21,7 +21,7 @@ from gpubed.nodes import allocation, rates
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import broken, registry
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 from gpubed.testbeds.specification import load_plan
 
 # A node that goes on takes its time until it answers again.

@@ -16,7 +16,7 @@ from gpubed.core import nearest
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds.base import Breaker, Harm
+from gpubed.testbeds.breaker import Breaker, Harm
 
 Status = Mapping[str, Any]
 """The document of `gpubed status`."""

@@ -24,7 +24,7 @@ from gpubed.nodes.verification import Verification
 from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import begun, identities
-from gpubed.testbeds.base import Change, Driver, Properties
+from gpubed.testbeds.driver import Change, Driver, Properties
 from gpubed.testbeds.specification import load_plan, load_same
 
 

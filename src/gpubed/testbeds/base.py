@@ -9,7 +9,7 @@ Neither knows anything of Ansible, roles or jobs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan
+    from gpubed.testbeds.breaker import Breaker
+    from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.reach import Reach
     from gpubed.testbeds.service import JobService
-
-Properties = Mapping[str, Any]
-# What Pulumi gives in a preview for a value that is still to come (its SDK's `rpc.UNKNOWN`).
-UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)
@@ -47,19 +45,6 @@ class Finding:
     ok: bool
     message: str
     fix: str | None = None
-
-
-@dataclass(frozen=True)
-class Change:
-    """What became of a resource's inputs.
-
-    Attributes:
-        replace: Keys that force a replacement.
-        update: Keys that change in place.
-    """
-
-    replace: Sequence[str] = field(default=())
-    update: Sequence[str] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -156,66 +141,6 @@ class Lease:
     """How long the testbed confirmed the nodes; None where nodes do not expire."""
 
     granted_until: datetime | None = None
-
-
-def is_unknown(value: Any) -> bool:
-    """Say whether an input depends on what the engine has yet to do: a preview shows it so.
-
-    Also what depends on a resource that is about to be replaced is asked about in this way.
-    """
-    from pulumi.output import Unknown  # loaded where drivers run; most verbs need none of it
-
-    return isinstance(value, Unknown)
-
-
-class NodeFailed(GpubedError):
-    """The testbed could not give a node; a cluster may do without it (`min`)."""
-
-
-class Silent(GpubedError):
-    """What is asked about does not answer: it may be there, and it may be gone."""
-
-
-class Driver(ABC):
-    """Makes, changes and removes one kind of resource of a backend.
-
-    Every method may be repeated after a crash: `create` adopts what an earlier,
-    interrupted call with the same inputs left behind; `delete` of something that
-    is gone succeeds.
-    """
-
-    replace_keys: frozenset[str] | None = None
-    """Inputs that cannot change in place; None means none can."""
-
-    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare old and new inputs; `result` is what `create` answered."""
-        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
-        if self.replace_keys is None:
-            return Change(replace=changed)
-        return Change(
-            replace=[key for key in changed if key in self.replace_keys],
-            update=[key for key in changed if key not in self.replace_keys],
-        )
-
-    @abstractmethod
-    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Make the resource; returns its id and what others need to know of it."""
-
-    @abstractmethod
-    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return what `create` would answer now, or None when it is gone.
-
-        Raises:
-            Silent: Nobody can tell; what is known of it stays.
-        """
-
-    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Change the resource in place; returns the new result."""
-        raise NotImplementedError(f"{type(self).__name__} replaces on every change")
-
-    @abstractmethod
-    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Remove the resource."""
 
 
 class Backend(ABC):
@@ -347,53 +272,6 @@ class Backend(ABC):
             UsageError: The testbed has no such words.
         """
         raise UsageError(f"backend {self.name} has no {kind}")
-
-
-@dataclass(frozen=True)
-class Harm:
-    """Something that is done to a node on purpose.
-
-    Attributes:
-        do: Does it.
-        undo: Takes it back; may be repeated, and where nothing was done yet. None: nobody can.
-        by_hand: The command by which a person takes it back.
-        script: What takes it back on the node, for whoever finds it later; empty where that is
-            no script.
-        mounts: Whether the script mounts something.
-    """
-
-    do: Callable[[], None]
-    undo: Callable[[], None] | None
-    by_hand: str
-    script: str = ""
-    mounts: bool = False
-
-
-class Breaker(ABC):
-    """Breaks nodes on purpose, from outside: it needs none of their networks.
-
-    Every method only says what would be done. Volumes are out of its reach.
-    """
-
-    @abstractmethod
-    def killed(self, node: Node) -> Harm:
-        """End a node as a power cut does."""
-
-    @abstractmethod
-    def removed(self, node: Node) -> Harm:
-        """Remove a node, with what is on its own disk."""
-
-    @abstractmethod
-    def frozen(self, node: Node) -> Harm:
-        """Let a node do nothing, and keep all that it has."""
-
-    @abstractmethod
-    def cut(self, node: Node, purpose: Literal["control", "experiment"]) -> Harm:
-        """Take a node off one of its networks."""
-
-    @abstractmethod
-    def scripted(self, node: Node, do: str, undo: str, *, mounts: bool = False) -> Harm:
-        """Run shell scripts as root of a node; `mounts` is for those that mount something."""
 
 
 class Testbed(ABC):

@@ -13,7 +13,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 _WORKS = "chaos"  # the verb, as the lock of who looks after a cluster has it
 

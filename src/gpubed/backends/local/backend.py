@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Driver, Finding
+from gpubed.testbeds.base import Backend, Finding
+from gpubed.testbeds.driver import Driver
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.allocation import Allocation, Node
-from gpubed.testbeds.base import Breaker, Harm
+from gpubed.testbeds.breaker import Breaker, Harm
 
 _SHELL = ("sh", "-c")
 # What a confined node's own root may not do, a container beside it may.

@@ -14,7 +14,7 @@ from gpubed.backends.local.python_image import PythonImage
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import cache
 from gpubed.recipes import recipe as software
-from gpubed.testbeds.base import Driver, Properties
+from gpubed.testbeds.driver import Driver, Properties
 
 
 class ImageDriver(Driver):

@@ -12,7 +12,7 @@ from docker.types import IPAMConfig, IPAMPool
 from gpubed.backends.local import daemon, ownership, runtime
 from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
-from gpubed.testbeds.base import Driver, Properties
+from gpubed.testbeds.driver import Driver, Properties
 
 # The bridge carries whatever a node sends; the node sets the MTU of its own link,
 # so that another MTU does not need another network.

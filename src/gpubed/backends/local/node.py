@@ -24,7 +24,7 @@ from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_bytes
 from gpubed.nodes import host_keys
-from gpubed.testbeds.base import UNKNOWN_TEXT, Change, Driver, NodeFailed, Properties
+from gpubed.testbeds.driver import UNKNOWN_TEXT, Change, Driver, NodeFailed, Properties
 
 _BOOT_S = 180.0
 _SSH_S = 30.0

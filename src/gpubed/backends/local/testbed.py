@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import allocation
-from gpubed.testbeds.base import Breaker, Existing, Finding, Identity, Testbed
+from gpubed.testbeds.base import Existing, Finding, Identity, Testbed
+from gpubed.testbeds.breaker import Breaker
 
 # Docker's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from docker.models.volumes import Volume
 
 from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.ownership import Owner
-from gpubed.testbeds.base import Driver, Properties
+from gpubed.testbeds.driver import Driver, Properties
 
 
 class VolumeDriver(Driver):

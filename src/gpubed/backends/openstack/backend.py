@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
 from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Driver
+from gpubed.testbeds.base import Backend
+from gpubed.testbeds.driver import Driver
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:

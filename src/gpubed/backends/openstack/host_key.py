@@ -7,7 +7,7 @@ from typing import Any
 
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths
-from gpubed.testbeds.base import Change, Driver, Properties
+from gpubed.testbeds.driver import Change, Driver, Properties
 
 
 def path(paths: ClusterPaths, node: str) -> Path:

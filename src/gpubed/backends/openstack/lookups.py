@@ -11,7 +11,8 @@ from typing import Any
 from gpubed.backends.openstack import availability, cloud, limits
 from gpubed.backends.openstack.needs import Needs
 from gpubed.core.errors import Refused
-from gpubed.testbeds.base import Change, Driver, Finding, Properties
+from gpubed.testbeds.base import Finding
+from gpubed.testbeds.driver import Change, Driver, Properties
 
 
 class CapacityDriver(Driver):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpubed.testbeds.base import Driver, Existing, Fault, Finding, Identity, Offer, Testbed
+from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
+from gpubed.testbeds.driver import Driver
 
 # OpenStack's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:

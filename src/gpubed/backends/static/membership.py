@@ -9,7 +9,7 @@ from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
 from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
-from gpubed.testbeds.base import NodeFailed
+from gpubed.testbeds.driver import NodeFailed
 
 MARK = "/etc/gpubed/owner.json"
 # Lets a host go without the controller, which may be unable to log in: what `down` runs.

@@ -21,7 +21,7 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
 from gpubed.testbeds import left_hosts
-from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, Silent
+from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.testbeds.reach import Reach
 
 _FREE_GIB = 5

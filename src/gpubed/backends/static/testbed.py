@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpubed.backends.static import named
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer, Testbed
+from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
+from gpubed.testbeds.driver import Driver
 
 # Paramiko's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:

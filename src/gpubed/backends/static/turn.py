@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gpubed.backends.static.config import host_of
 from gpubed.core.paths import cache
-from gpubed.testbeds.base import Properties
+from gpubed.testbeds.driver import Properties
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation, host_keys
 from gpubed.nodes.allocation import Hop, Node
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
-from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, is_unknown
+from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, is_unknown
 
 _SSH_S = 120.0
 _PROOF_S = 120.0  # startup commands run some time after SSH answers

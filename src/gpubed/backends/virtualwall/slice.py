@@ -11,7 +11,7 @@ from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.testbeds.base import Change, Driver, Properties
+from gpubed.testbeds.driver import Change, Driver, Properties
 
 # An end is moved by `gpubed renew`; how the testbed is reached may change under a slice.
 _UNSEEN = frozenset({"duration"})

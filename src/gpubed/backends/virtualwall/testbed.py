@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpubed.testbeds.base import Driver, Existing, Finding, Identity, Lease, Offer, Testbed
+from gpubed.testbeds.base import Existing, Finding, Identity, Lease, Offer, Testbed
+from gpubed.testbeds.driver import Driver
 
 # TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import parse_seconds
 from gpubed.engines import stack
 from gpubed.engines.stack import EngineName
-from gpubed.testbeds.base import Harm
+from gpubed.testbeds.breaker import Harm
 
 EXAMPLE = "gpubed chaos lab freeze-node --for 30s"
 _LASTS = "10 s"

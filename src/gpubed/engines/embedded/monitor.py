@@ -25,7 +25,7 @@ from gpubed.engines.embedded.registration import Registrar
 from gpubed.engines.embedded.run import Halted, Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.values import Properties, Secret, from_struct, to_struct
-from gpubed.testbeds.base import UNKNOWN_TEXT
+from gpubed.testbeds.driver import UNKNOWN_TEXT
 
 _TERMINATED = "Resource monitor has terminated, shutting down"
 _SEVERITIES = {

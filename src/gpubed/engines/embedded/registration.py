@@ -16,7 +16,7 @@ from gpubed.engines.embedded.run import Halted, Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.steps import Steps
 from gpubed.engines.embedded.values import Properties, changed_keys
-from gpubed.testbeds.base import UNKNOWN_TEXT
+from gpubed.testbeds.driver import UNKNOWN_TEXT
 
 _PROVIDER_TYPE = f"pulumi:providers:{PROVIDER_PACKAGE}"
 

@@ -10,7 +10,7 @@ from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.values import Properties, Secret, changed_keys
-from gpubed.testbeds.base import UNKNOWN_TEXT
+from gpubed.testbeds.driver import UNKNOWN_TEXT
 
 
 class Steps:

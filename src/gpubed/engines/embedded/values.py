@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf import struct_pb2  # type: ignore[import-untyped]
 
 from gpubed.engines.embedded.failures import Refusal
-from gpubed.testbeds.base import UNKNOWN_TEXT
+from gpubed.testbeds.driver import UNKNOWN_TEXT
 
 # Pulumi marks special values by well-known signatures; none of them is a credential.
 SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
