@@ -1,0 +1,80 @@
+"""How long a slice is had: granted, renewed, refused, over."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpubed.backends.virtualwall import authority, leases, transport
+from gpubed.backends.virtualwall.connection import connect
+from gpubed.core.errors import Refused
+from support.am import faults
+from support.wall_site import driver, server, up, wall
+
+__all__ = ["driver", "server", "wall"]
+
+
+def test_renewals_are_reported_as_granted(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    asked = before + timedelta(hours=5)
+    assert leases.renew(there, id_, asked) == asked
+    server.faults.on("Renew", faults.shortened(3600), nth=1, times=1)
+    less = leases.renew(there, id_, asked + timedelta(hours=5))
+    assert less < asked + timedelta(hours=5)
+    assert less == leases.granted(there, id_)
+
+
+def test_a_lease_that_lasts_longer_is_never_shortened(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    assert leases.renew(there, id_, before - timedelta(hours=1)) == before
+    assert leases.granted(there, id_) == before
+
+
+def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
+    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved") as caught:
+        leases.renew(there, id_, before + timedelta(hours=5))
+    assert "gpubed renew" in caught.value.hint
+    assert leases.granted(there, id_) == before
+
+
+def test_an_expired_slice_is_gone_and_can_be_had_again(server, wall, driver):
+    id_ = up(wall, driver)
+    server.clock.advance(2 * 86400)
+    assert driver.read(id_, wall.inputs) is None
+    driver.delete(id_, wall.inputs)
+
+
+class Ahead(datetime):
+    """This machine's clock, ahead by more than any lease here."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        """Return the time, as it is not."""
+        return datetime.now(tz) + timedelta(days=30)
+
+
+def test_a_clock_that_is_ahead_ends_no_slice(server, wall, driver, monkeypatch):
+    """Else `down` would take what runs for over, and forget it."""
+    id_ = up(wall, driver)
+    monkeypatch.setattr(authority, "datetime", Ahead)
+    monkeypatch.setattr(transport, "datetime", Ahead)
+    assert driver.read(id_, wall.inputs) is not None
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
+def test_a_lease_longer_than_the_authority_gives_is_told_which_key_to_shorten(wall, driver):
+    wall.changes["lease"] = {"duration": "100d"}
+    with pytest.raises(Refused, match="maximum number of minutes") as refused:
+        driver.create(wall.inputs)
+    assert "lease.duration" in refused.value.hint
