@@ -936,7 +936,7 @@ def _readers():
         Reader(
             "apt-sources",
             _apt,
-            b"deb http://deb.debian.org/debian bookworm main\n\nTypes: deb\nURIs: http://x\n"
+            b"deb http://mirror.example/debian bookworm main\n\nTypes: deb\nURIs: http://x\n"
             b"Suites: bookworm\nComponents: main\n",
             None,
         ),
