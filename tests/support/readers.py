@@ -66,7 +66,8 @@ from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret
 from gpubed.hardware import binding, drivers
 from gpubed.hardware import facts as hardware
-from gpubed.jobs import execution, jobfile
+from gpubed.jobs import job_result, jobfile
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import known_hosts
@@ -316,9 +317,9 @@ def _events(data, folder):
 
 def _metrics(data, folder):
     job = jobfile.load("digits")
-    result = execution.JobResult("digits", str(folder), 2)
+    result = JobResult("digits", str(folder), 2)
     _file(folder / "metrics.json", data)
-    execution._judge(result, job, job.values("digits", {}))
+    job_result.judge(result, job, job.values("digits", {}))
     summarize([result.metrics, result.metrics])
     json.dumps(result.document())
 

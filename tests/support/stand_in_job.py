@@ -11,6 +11,7 @@ from gpubed.campaigns import linkrates
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.jobs import execution, images, jobfile
+from gpubed.jobs.job_result import JobResult
 
 
 def run(cluster, request, on_output, terms):
@@ -46,9 +47,7 @@ def run(cluster, request, on_output, terms):
     if devices := behaviour.get("devices"):
         metrics["device"] = devices[(len(calls(root)) - 1) % len(devices)]
     (here / "metrics.json").write_text(json.dumps(metrics))
-    result = execution.JobResult(
-        name, str(here), nodes, metrics, described=jobfile.load(name).metrics
-    )
+    result = JobResult(name, str(here), nodes, metrics, described=jobfile.load(name).metrics)
     if behaviour.get("fails") == batch:
         result.failures = ["the job ended with exit code 7"]
     return result

@@ -13,6 +13,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from gpubed.jobs import execution
+from gpubed.jobs.job_result import JobResult
 from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
@@ -76,9 +77,7 @@ def checks(tmp_path, monkeypatch):
         elif granted is not True:
             other = allocation.experiment.model_copy(update={"rate_bps": granted})
             allocation = allocation.model_copy(update={"experiment": other})
-        result = execution.JobResult(
-            "allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures)
-        )
+        result = JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
         monkeypatch.setattr(execution, "run", job or (lambda *_, **__: result))
         context = Context(Cluster(SimpleNamespace(state=tmp_path), plan, allocation), {})
         on_bus = [
@@ -258,7 +257,7 @@ def test_what_is_too_slow_is_so_twice(verify, second, result):
 
     def job(*_, **__):
         metrics, failures = next(answers)
-        return execution.JobResult("allreduce", "", 3, metrics, failures=failures)
+        return JobResult("allreduce", "", 3, metrics, failures=failures)
 
     found = verify({}, job=job)
     assert found["allreduce.busbw"].result == result

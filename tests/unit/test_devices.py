@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.jobs import launchers
-from gpubed.jobs.execution import JobResult, repeated
+from gpubed.jobs.job_result import JobResult, repeated
 from gpubed.jobs.runs import compare, record
 from support.bench_verb import PLAIN, bench
 from support.run_verb import GOOD, call, cluster, document

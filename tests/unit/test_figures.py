@@ -8,6 +8,7 @@ from gpubed.configuration import health
 from gpubed.core.paths import Project
 from gpubed.jobs import execution, figures, jobfile
 from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.trials import summarize
 from support.samples import sample_allocation, sample_plan
 
@@ -72,9 +73,7 @@ def said(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
 
     def run(job, metrics, lines=()):
-        result = execution.JobResult(
-            job, "/runs/1", 3, metrics, described=jobfile.load(job).metrics
-        )
+        result = JobResult(job, "/runs/1", 3, metrics, described=jobfile.load(job).metrics)
 
         def pretend(*given, **_):
             for line in lines:

@@ -10,7 +10,8 @@ from gpubed import cli
 from gpubed.cli.ui import UI
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.jobs import execution, jobfile
+from gpubed.jobs import job_result, jobfile
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import checkpoints
 from support.samples import granted_cluster
 
@@ -240,8 +241,8 @@ def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
 )
 def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
     (tmp_path / "metrics.json").write_text('{"test_accuracy": 0.9, "world_size": 2}')
-    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
-    execution._judge(result, digits, digits.values("digits", {"epochs": epochs}))
+    result, digits = JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    job_result.judge(result, digits, digits.values("digits", {"epochs": epochs}))
     assert (result.status, result.not_judged) == (status, not_judged)
     assert result.document()["not_judged"] == not_judged
 
@@ -261,8 +262,8 @@ def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
 )
 def test_figures_are_numbers_and_names_are_one_line(tmp_path, written, says, kept):
     (tmp_path / "metrics.json").write_text(f'{{"world_size": 2, "test_accuracy": 1, {written}}}')
-    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
-    execution._judge(result, digits, digits.values("digits", {"epochs": "20"}))
+    result, digits = JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    job_result.judge(result, digits, digits.values("digits", {"epochs": "20"}))
     assert result.failures == [says] * bool(says)
     if kept is not None:
         assert result.metrics == {"world_size": 2, "test_accuracy": 1, **kept}
@@ -271,8 +272,8 @@ def test_figures_are_numbers_and_names_are_one_line(tmp_path, written, says, kep
 def test_gpubed_s_own_keys_are_its_own(tmp_path, capsys):
     names = ("schema", "exit_code", "status", "trials", "left_out")
     (tmp_path / "metrics.json").write_text(json.dumps(dict.fromkeys(names, "forged") | {"own": 1}))
-    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
-    execution._judge(result, digits, digits.values("digits", {"epochs": "3"}))
+    result, digits = JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    job_result.judge(result, digits, digits.values("digits", {"epochs": "3"}))
     UI(as_json=True).document("run", result.document())
     told = json.loads(capsys.readouterr().out)
     assert told["schema"] == "gpubed/run/1"

@@ -22,6 +22,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.hardware.facts import Facts
 from gpubed.jobs import execution
+from gpubed.jobs.job_result import JobResult
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check, Verification
@@ -145,7 +146,7 @@ def context(tmp_path, monkeypatch):
         "device": f"cpu (simulated {MODEL})",
         "links": [],
     }
-    done = execution.JobResult("allreduce", str(tmp_path), 6, metrics)
+    done = JobResult("allreduce", str(tmp_path), 6, metrics)
     monkeypatch.setattr(execution, "run", lambda *_, **__: done)
     return Context(Cluster(Project(tmp_path).cluster("lab"), plan, allocation), sessions)
 
@@ -216,7 +217,7 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
     own = execution._Run(Cluster(cluster, plan, allocation), *[SimpleNamespace()] * 3, tmp_path)
     assert own._simulated() == (MODEL,)
-    result = execution.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
+    result = JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True
 
 
@@ -226,7 +227,7 @@ def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monke
     monkeypatch.setattr(run, "find", lambda _: cluster.paths)
     monkeypatch.setattr(run, "load_cluster", lambda _: cluster)
     monkeypatch.setattr(run.health, "usable", lambda _: (cluster, []))
-    done = execution.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
+    done = JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
     monkeypatch.setattr(execution, "run", lambda *_, **__: done)
     assert run.command("lab", "digits") == 0
     simulated, _ = capsys.readouterr().out.splitlines()[-2:]

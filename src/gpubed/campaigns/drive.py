@@ -19,6 +19,7 @@ from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
 from gpubed.jobs import execution, main_metric, trials
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import rates, selection
@@ -306,7 +307,7 @@ class Bench:
         chosen: Cluster,
         told: Callable[[str], None],
         carried: Iterable[linkrates.Row],
-    ) -> execution.JobResult:
+    ) -> JobResult:
         campaign, environment = self.series.campaign, self._environment(point)
         request = Request(
             job=campaign.job,

@@ -15,6 +15,7 @@ from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.jobs import execution
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs.record import Request
 from gpubed.nodes.allocation import Network, Node
 from gpubed.nodes.answers import Answer
@@ -131,7 +132,7 @@ def _idle_links(context: Context) -> Iterator[Check]:
         yield Check(id="link.rate", result="fail", reason=error.message)
 
 
-def _measured(context: Context) -> execution.JobResult:
+def _measured(context: Context) -> JobResult:
     """Run the job; what is too slow must be so twice, since others may use the machine too.
 
     The second time it is measured for longer, in which what a step costs besides weighs less.
@@ -140,7 +141,7 @@ def _measured(context: Context) -> execution.JobResult:
     return _allreduce(context, 1.0, 1.5) if found.failures and found.metrics else found
 
 
-def _allreduce(context: Context, seconds: float, largest_s: float) -> execution.JobResult:
+def _allreduce(context: Context, seconds: float, largest_s: float) -> JobResult:
     """Measure streams and an allreduce for so many seconds each, on a link without latency."""
     wanted = context.plan.spec.networks.experiment
     # A ring takes 2 (n - 1) steps, each later by the latency: a twentieth of the time.

@@ -5,7 +5,8 @@ from typing import Any
 
 from gpubed.cli.job_output import JobOutput
 from gpubed.cli.ui import UI
-from gpubed.jobs import execution, figures, trials
+from gpubed.jobs import figures, trials
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs.record import Record
 from gpubed.jobs.trials import Summary
@@ -34,7 +35,7 @@ def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int
 def conclude(
     ui: UI,
     job: str,
-    result: execution.JobResult,
+    result: JobResult,
     output: JobOutput,
     left_out: dict[str, str],
     **more: Any,
@@ -67,7 +68,7 @@ def conclude(
     return 0 if result.status == "ok" else 1
 
 
-def _notes(result: execution.JobResult) -> Iterator[str]:
+def _notes(result: JobResult) -> Iterator[str]:
     """Give what must be known of a run's figures."""
     if result.simulated:
         models = ", ".join(result.simulated)
@@ -80,7 +81,7 @@ def _notes(result: execution.JobResult) -> Iterator[str]:
         yield f"metrics.json is not as job.yml says: {differ}"
 
 
-def _tell_figures(ui: UI, result: execution.JobResult) -> None:
+def _tell_figures(ui: UI, result: JobResult) -> None:
     unknown = Metric(unit="")
     for name, value in (result.statistics or result.metrics).items():
         metric = result.described.get(name, unknown)
@@ -101,7 +102,7 @@ def _tell_figures(ui: UI, result: execution.JobResult) -> None:
                 ui.say(described.note)
 
 
-def _undeclared(result: execution.JobResult) -> str:
+def _undeclared(result: JobResult) -> str:
     """Say which metrics only the job reported, and which only its description has."""
     told = [one.metrics for one in result.trials or [result] if one.metrics]
     if not told or not result.described:
@@ -121,7 +122,7 @@ def _cell(row: Any, key: str, unit: str) -> str:
     return figures.written(value, unit) if isinstance(value, int | float | str) else ""
 
 
-def _size(result: execution.JobResult) -> str:
+def _size(result: JobResult) -> str:
     if not result.trials:
         return f"world size {result.world_size}"
     done = sum(trial.status == "ok" for trial in result.trials)

@@ -18,7 +18,8 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import checkpoint_files, execution, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
-from gpubed.jobs.execution import JobResult, Terms
+from gpubed.jobs.execution import Terms
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.lookout import Lookout, Sight
 from gpubed.jobs.runs import checkpoints

@@ -12,22 +12,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import cast
 
-from pydantic import Field, TypeAdapter
-
-from gpubed.core import files, finite, reading
+from gpubed.core import files
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
-from gpubed.jobs import images, jobfile, launchers, leftovers
-from gpubed.jobs.jobfile import Job, Metric
+from gpubed.jobs import images, job_result, jobfile, launchers, leftovers
+from gpubed.jobs.job_result import JobResult
+from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Record, Request
-from gpubed.jobs.trials import DEVICE, Summary, summarize
 from gpubed.nodes import selection
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
@@ -38,106 +35,7 @@ from gpubed.testbeds.base import JobBackend
 from gpubed.testbeds.service import JobService, Task, World
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
-_LARGEST = 2**20  # bytes of metrics; they are figures, not data
 _OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
-_Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-# What a verb's document may say of itself; no metric stands there in its place.
-_OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
-_METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
-
-
-@dataclass
-class JobResult:
-    """What a run gave; `failures` says why `status` is not `ok`.
-
-    Attributes:
-        world_size: Ranks of the run; of each of its trials if there are several.
-        metrics: Of the run; the means over the trials that did not fail if there are several.
-        trials: The single runs where there were several: at once, where the testbed runs jobs,
-            or repetitions, one after the other; else empty.
-        statistics: Each metric over the trials that did not fail.
-        left_out: Why trials beyond the `min` of their group failed, by name.
-        simulated: GPU models that nodes of the run only pretend to have.
-        image: Id of the image that ranks ran in; empty without one.
-        described: What the job says of its metrics.
-        not_judged: Metrics of which nothing was asked, since the run was too small for that.
-        last_words: What the rank that failed first said last on stderr, where one is known.
-        hint: What helps, where that is known; empty elsewhere.
-        shared_with: Runs that were at work on its nodes at the same time.
-        completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
-        interrupted: Whether gpubed ended it although it was well, for what `failures` says.
-    """
-
-    job: str
-    run_dir: str
-    world_size: int
-    metrics: dict[str, Any] = field(default_factory=dict)
-    trials: list[JobResult] = field(default_factory=list)
-    statistics: dict[str, Summary] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    simulated: tuple[str, ...] = ()
-    image: str = ""
-    described: dict[str, Metric] = field(default_factory=dict)
-    not_judged: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    last_words: list[str] = field(default_factory=list)
-    hint: str = ""
-    shared_with: list[str] = field(default_factory=list)
-    completed: bool = False
-    interrupted: bool = False
-    seconds: float = 0.0
-
-    @property
-    def run_id(self) -> str:
-        """The run's name, as `gpubed runs` lists it."""
-        return Path(self.run_dir).name
-
-    @property
-    def to_see(self) -> str:
-        """What stands behind a reason that is in its output."""
-        return f"; see {Path(self.run_dir) / record.OUTPUT}"
-
-    @property
-    def devices(self) -> list[str]:
-        """On what it computed, each once, as far as its job says; several where trials differ."""
-        if self.trials:
-            good = (trial for trial in self.trials if not trial.failures)
-            return sorted({device for trial in good for device in trial.devices})
-        told = self.metrics.get(DEVICE)
-        return [told] if isinstance(told, str) and told else []
-
-    @property
-    def status(self) -> Literal["ok", "failed", "interrupted"]:
-        """`ok`, `failed`, or `interrupted` where gpubed itself ended it."""
-        if self.interrupted:
-            return "interrupted"
-        return "failed" if self.failures else "ok"
-
-    def document(self) -> dict[str, Any]:
-        """Return the document of `run --json`; metrics also stand at its top level.
-
-        They are only there where gpubed itself says nothing by their names.
-        """
-        own = {
-            "job": self.job,
-            "status": self.status,
-            "run_id": self.run_id,
-            "run_dir": self.run_dir,
-            "world_size": self.world_size,
-            "seconds": round(self.seconds, 2),
-            "failures": self.failures,
-            "simulated": bool(self.simulated),
-            "not_judged": self.not_judged,
-            "shared_with": self.shared_with,
-            "devices": self.devices,
-            "metrics": self.metrics,
-        }
-        if self.trials:
-            own["trials"] = [trial.document() for trial in self.trials]
-            own["statistics"] = {
-                name: summary.document() for name, summary in self.statistics.items()
-            }
-        return {name: one for name, one in self.metrics.items() if name not in _OWN} | own
 
 
 @dataclass(frozen=True)
@@ -292,26 +190,6 @@ def _ended(begun: Record, result: JobResult) -> Record:
     )
 
 
-def repeated(results: list[JobResult]) -> JobResult:
-    """Put repetitions of a run together: metrics are means over those that did not fail."""
-    whole = _together(results)
-    whole.failures = [f"{one.run_id}: {why}" for one in results for why in one.failures]
-    return whole
-
-
-def _together(trials: list[JobResult]) -> JobResult:
-    first = trials[0]
-    whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
-    whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
-    whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
-    whole.shared_with = list(dict.fromkeys(run for trial in trials for run in trial.shared_with))
-    whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
-    whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))
-    whole.described = first.described
-    whole.seconds = sum(trial.seconds for trial in trials)
-    return whole
-
-
 def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
     """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
     ranks, names = sum(node.slots for node in nodes), ", ".join(node.name for node in nodes)
@@ -426,7 +304,7 @@ class _Run:
             if said.lost_its_node:
                 result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing
-        _judge(result, self.job, self.record.values)
+        job_result.judge(result, self.job, self.record.values)
         # Asked to end, a job may end so, too; one that has told its figures was done before.
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
@@ -493,11 +371,11 @@ class _Run:
         result = JobResult(self.request.job, str(world.here), world.ranks)
         if reason:
             result.failures.append(reason)
-        _judge(result, self.job, self.record.values)
+        job_result.judge(result, self.job, self.record.values)
         return result
 
     def _several(self, trials: list[JobResult]) -> JobResult:
-        whole = _together(trials)
+        whole = job_result.together(trials)
         whole.run_dir = str(self.here)
         failed = {
             f"trial {number}": "; ".join(trial.failures)
@@ -546,29 +424,3 @@ def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
     head.write(f"{folder}/cluster.json", allocation.model_dump_json())
     slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.with_ranks)
     head.write(f"{folder}/hostfile", slots)
-
-
-def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
-    """Read the metrics and say what is wrong with them; a run that failed may have none."""
-    here = Path(result.run_dir)
-    try:
-        result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
-    except reading.Missing:
-        if not result.failures:
-            result.failures.append(f"the job wrote no metrics.json; see {here / record.OUTPUT}")
-        return
-    except Unreadable as error:
-        result.failures.append(error.message)
-        return
-    odd = job.odd(result.metrics)
-    result.failures += odd.values()
-    # What is no number, or a name that could pass for a line of ours, is shown nowhere.
-    result.metrics = finite.plain({k: v for k, v in result.metrics.items() if k.isprintable()})
-    due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
-    broken = (
-        condition.broken_by(result.metrics, result.world_size)
-        for condition in due
-        if condition.metric not in odd
-    )
-    result.failures += [reason for reason in broken if reason]
-    result.not_judged = [one.metric for one in job.sanity if one.is_beyond(values)]

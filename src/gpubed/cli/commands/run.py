@@ -19,8 +19,9 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import duration
 from gpubed.engines import interruption
 from gpubed.jobs import elastic as training
-from gpubed.jobs import execution, jobfile
+from gpubed.jobs import execution, job_result, jobfile
 from gpubed.jobs.elastic import Bounds
+from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import compare
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.nodes import rates, selection
@@ -170,7 +171,7 @@ def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int
     """Run a job as often as asked for, and say how it went."""
     request, repeat = asked.request, asked.repeat
     set_ = execution.name_run(request.job) if repeat > 1 else ""
-    results = list[execution.JobResult]()
+    results = list[JobResult]()
     sharing = runlock.measuring(usable.paths.state, "run", shared=True)
     with sharing, _starting(ui, request, usable) as show:
         for number in range(repeat):
@@ -184,7 +185,7 @@ def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int
                 resumes=asked.resumed.run_id if asked.resumed else "",
             )
             results.append(execution.run(usable, request, output.tell, terms))
-    result = execution.repeated(results) if repeat > 1 else results[0]
+    result = job_result.repeated(results) if repeat > 1 else results[0]
     return run_result.conclude(ui, request.job, result, output, left_out)
 
 

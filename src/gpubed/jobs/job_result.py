@@ -1,0 +1,163 @@
+"""What a run of a job gave: its figures, and whether they are as the job says they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from gpubed.core import finite, reading
+from gpubed.core.reading import Unreadable
+from gpubed.jobs.jobfile import Job, Metric
+from gpubed.jobs.runs import record
+from gpubed.jobs.trials import DEVICE, Summary, summarize
+
+_LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+# What a verb's document may say of itself; no metric stands there in its place.
+_OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
+_METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
+
+
+@dataclass
+class JobResult:
+    """What a run gave; `failures` says why `status` is not `ok`.
+
+    Attributes:
+        world_size: Ranks of the run; of each of its trials if there are several.
+        metrics: Of the run; the means over the trials that did not fail if there are several.
+        trials: The single runs where there were several: at once, where the testbed runs jobs,
+            or repetitions, one after the other; else empty.
+        statistics: Each metric over the trials that did not fail.
+        left_out: Why trials beyond the `min` of their group failed, by name.
+        simulated: GPU models that nodes of the run only pretend to have.
+        image: Id of the image that ranks ran in; empty without one.
+        described: What the job says of its metrics.
+        not_judged: Metrics of which nothing was asked, since the run was too small for that.
+        last_words: What the rank that failed first said last on stderr, where one is known.
+        hint: What helps, where that is known; empty elsewhere.
+        shared_with: Runs that were at work on its nodes at the same time.
+        completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
+        interrupted: Whether gpubed ended it although it was well, for what `failures` says.
+    """
+
+    job: str
+    run_dir: str
+    world_size: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    trials: list[JobResult] = field(default_factory=list)
+    statistics: dict[str, Summary] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+    image: str = ""
+    described: dict[str, Metric] = field(default_factory=dict)
+    not_judged: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
+    hint: str = ""
+    shared_with: list[str] = field(default_factory=list)
+    completed: bool = False
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def run_id(self) -> str:
+        """The run's name, as `gpubed runs` lists it."""
+        return Path(self.run_dir).name
+
+    @property
+    def to_see(self) -> str:
+        """What stands behind a reason that is in its output."""
+        return f"; see {Path(self.run_dir) / record.OUTPUT}"
+
+    @property
+    def devices(self) -> list[str]:
+        """On what it computed, each once, as far as its job says; several where trials differ."""
+        if self.trials:
+            good = (trial for trial in self.trials if not trial.failures)
+            return sorted({device for trial in good for device in trial.devices})
+        told = self.metrics.get(DEVICE)
+        return [told] if isinstance(told, str) and told else []
+
+    @property
+    def status(self) -> Literal["ok", "failed", "interrupted"]:
+        """`ok`, `failed`, or `interrupted` where gpubed itself ended it."""
+        if self.interrupted:
+            return "interrupted"
+        return "failed" if self.failures else "ok"
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `run --json`; metrics also stand at its top level.
+
+        They are only there where gpubed itself says nothing by their names.
+        """
+        own = {
+            "job": self.job,
+            "status": self.status,
+            "run_id": self.run_id,
+            "run_dir": self.run_dir,
+            "world_size": self.world_size,
+            "seconds": round(self.seconds, 2),
+            "failures": self.failures,
+            "simulated": bool(self.simulated),
+            "not_judged": self.not_judged,
+            "shared_with": self.shared_with,
+            "devices": self.devices,
+            "metrics": self.metrics,
+        }
+        if self.trials:
+            own["trials"] = [trial.document() for trial in self.trials]
+            own["statistics"] = {
+                name: summary.document() for name, summary in self.statistics.items()
+            }
+        return {name: one for name, one in self.metrics.items() if name not in _OWN} | own
+
+
+def repeated(results: list[JobResult]) -> JobResult:
+    """Put repetitions of a run together: metrics are means over those that did not fail."""
+    whole = together(results)
+    whole.failures = [f"{one.run_id}: {why}" for one in results for why in one.failures]
+    return whole
+
+
+def together(trials: list[JobResult]) -> JobResult:
+    """Put trials of one job together; whether they failed as a whole is for the caller to say."""
+    first = trials[0]
+    whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
+    whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
+    whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+    whole.shared_with = list(dict.fromkeys(run for trial in trials for run in trial.shared_with))
+    whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
+    whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))
+    whole.described = first.described
+    whole.seconds = sum(trial.seconds for trial in trials)
+    return whole
+
+
+def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
+    """Read the metrics and say what is wrong with them; a run that failed may have none."""
+    here = Path(result.run_dir)
+    try:
+        result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
+    except reading.Missing:
+        if not result.failures:
+            result.failures.append(f"the job wrote no metrics.json; see {here / record.OUTPUT}")
+        return
+    except Unreadable as error:
+        result.failures.append(error.message)
+        return
+    odd = job.odd(result.metrics)
+    result.failures += odd.values()
+    # What is no number, or a name that could pass for a line of ours, is shown nowhere.
+    result.metrics = finite.plain({k: v for k, v in result.metrics.items() if k.isprintable()})
+    due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
+    broken = (
+        condition.broken_by(result.metrics, result.world_size)
+        for condition in due
+        if condition.metric not in odd
+    )
+    result.failures += [reason for reason in broken if reason]
+    result.not_judged = [one.metric for one in job.sanity if one.is_beyond(values)]
