@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,30 @@ allocation = backend(cluster.backend).component(cluster, ident["uuid"], ident["p
 configure(cluster, allocation)
 pulumi.export("allocation", allocation)
 '''
+
+
+def test_every_program_that_was_ever_committed_is_known(tmp_path: Path) -> None:
+    """Else who began with it is told to have changed it."""
+
+    def git(*words: str) -> bytes:
+        command = ["git", "-C", str(paths.assets()), *words]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    try:
+        is_shallow = git("rev-parse", "--is-shallow-repository").strip() != b"false"
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        is_shallow = True
+    if is_shallow:
+        pytest.skip("this is no clone with its history")
+    name = "stacks/cluster/__main__.py"
+    commits = git("log", "--format=%H", "--", name).decode().split()
+    current = (paths.assets() / name).read_bytes()
+    program = tmp_path / name
+    program.parent.mkdir(parents=True)
+    for commit in commits:
+        program.write_bytes(git("show", f"{commit}:{name}"))
+        paths.Project(tmp_path).prepare()
+        assert program.read_bytes() == current, commit
 
 
 def test_the_program_of_a_former_version_is_replaced(tmp_path: Path) -> None:
