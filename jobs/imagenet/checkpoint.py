@@ -12,14 +12,14 @@ import errno
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-_FILES = "images-*.pt"
+_FILES, _DRAFTS = "images-*.pt", "images-*.part"
 HOST_MEMORY = "DefaultCPUAllocator"  # says torch of what it lacks, in a RuntimeError
 
 
@@ -76,6 +76,8 @@ class Checkpoints:
     def write(self, images: int, state: dict[str, Any]) -> None:
         """Writes a checkpoint, then removes the oldest beyond those to keep.
 
+        What a writer left that was killed goes first: it would fill the storage bit by bit.
+
         Args:
             images: How many images the model has seen.
             state: What `read` shall return.
@@ -87,6 +89,7 @@ class Checkpoints:
         draft = path.with_suffix(".part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove(self._folder.glob(_DRAFTS))
             with draft.open("wb") as file:
                 torch.save(state, file)
                 _settle(file.fileno())
@@ -94,15 +97,19 @@ class Checkpoints:
             draft.replace(path)
             _settle_folder(self._folder)
         except (OSError, RuntimeError) as error:
-            draft.unlink(missing_ok=True)
-            if not path.exists():
-                _sum_of(path).unlink(missing_ok=True)
+            self._remove([draft] if path.exists() else [draft, _sum_of(path)])
             raise NotWritten(self._reason(path, error)) from error
-        for old in self.all()[: -self._kept]:
-            # Another may count more images: a damaged one that could not be set aside.
-            if old != path:
-                old.unlink()
-                _sum_of(old).unlink(missing_ok=True)
+        # Another may count more images: a damaged one that could not be set aside.
+        for old in (old for old in self.all()[: -self._kept] if old != path):
+            self._remove([old, _sum_of(old)])
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        """Removes files; a storage that refuses is told, and no reason to end a training."""
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                self._say(f"{path} could not be removed: {error}")
 
     def _reason(self, path: Path, error: Exception) -> str:
         last = next(iter(reversed(self.all())), None)

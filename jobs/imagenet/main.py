@@ -220,7 +220,7 @@ def main() -> int:
     device = device_of_this_rank(given.precision)
     try:
         train(given, device)
-    except (data.Unusable, Failed, Unfit, MemoryError, RuntimeError) as error:
+    except (data.Unusable, Failed, Unfit, MemoryError, OSError, RuntimeError) as error:
         said = words(error, given, device)
         print(said or traceback.format_exc(), file=sys.stderr)
         return 1

@@ -21,12 +21,16 @@ class Stop:
 
     Steps take as long on all ranks, so they meet after a number of steps. A rank that waits for
     one that is gone meets nobody, and ends as it would have without this.
+
+    Args:
+        averaging: By which ranks tell each other.
+        begun: Steps that were done before these ranks began.
     """
 
-    def __init__(self, averaging: Averaging) -> None:
+    def __init__(self, averaging: Averaging, begun: int) -> None:
         self._averaging = averaging
         self._asked, self._ends = threading.Event(), threading.Event()
-        self._next, self._met, self._slowest_s = 0, (0, time.monotonic()), MEET_S
+        self._next, self._met, self._slowest_s = begun, (begun, time.monotonic()), MEET_S
         heard, told = os.pipe()
         os.set_blocking(told, False)
         # Python's own handlers wait while the main thread waits for other ranks.

@@ -206,7 +206,7 @@ class Training:
         batches = self.feed.batches(self.steps_per_epoch * passes, self.start * passes)
         self._told_at, self._told_step = time.monotonic(), self.start
         # Who keeps nothing ends at once.
-        self.stop = Stop(self.averaging) if self.keeper.keeps else None
+        self.stop = Stop(self.averaging, self.start) if self.keeper.keeps else None
         self.averaging.network.train()
         for step in range(self.start, self.total):
             if step == self.start + self._untimed:

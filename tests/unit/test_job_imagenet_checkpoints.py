@@ -219,6 +219,36 @@ def test_without_any_whole_checkpoint_a_training_begins(files):
     assert newest(files.kept) is None
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_checkpoint(files, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.module, "digest", killed)
+        for images in (100, 110):
+            with pytest.raises(Killed):
+                files.kept.write(images, {"images": images})
+    assert list(files.folder.glob("*.part")), "a kill leaves it"
+    files.kept.write(120, {"images": 120})
+    assert {path.name for path in files.folder.iterdir()} == {
+        *("images-000000000120.pt", "images-000000000120.pt.sha256"),
+    }
+
+
+def test_what_cannot_be_removed_ends_no_training(files):
+    files.kept.write(100, {"images": 100})
+    [path] = files.kept.all()
+    path.unlink()
+    path.mkdir()  # nothing removes it as a file
+    files.kept.write(200, {"images": 200})
+    files.kept.write(300, {"images": 300})
+    assert files.kept.newest()[1] == {"images": 300}
+    assert files.said == [f"{path} could not be removed: [Errno 21] Is a directory: '{path}'"]
+
+
 def test_a_full_disk_leaves_the_checkpoints_before(files):
     files.kept.write(100, {"images": 100})
     before = sorted(files.folder.iterdir())

@@ -40,24 +40,36 @@ class Ranks:
         return [value, self.other]
 
 
-def test_they_meet_after_as_many_steps_as_the_slowest_does_in_three_seconds(stopping):
+@pytest.mark.parametrize("begun", [0, 50_000])
+def test_they_meet_after_as_many_steps_as_the_slowest_does_in_three_seconds(stopping, begun):
+    """Also where a training goes on: the steps of former ranks took these ones no time."""
     ranks = Ranks()
-    stop = stopping.Stop(ranks)
-    assert stop.meets(1)
+    stop = stopping.Stop(ranks, begun)
+    assert stop.meets(begun + 1)
     ranks.other = (False, 0.5)
-    assert not stop.agreed(1)
-    assert [step for step in range(2, 10) if stop.meets(step)] == [7, 8, 9]
+    assert not stop.agreed(begun + 1)
+    assert [step for step in range(2, 10) if stop.meets(begun + step)] == [7, 8, 9]
     ranks.other = (False, 100.0)
-    assert not stop.agreed(7)
-    assert stop.meets(8), "a step that takes longer is a meeting"
+    assert not stop.agreed(begun + 7)
+    assert stop.meets(begun + 8), "a step that takes longer is a meeting"
+
+
+def test_a_step_that_takes_long_is_a_meeting_wherever_a_training_began(stopping, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    stop = stopping.Stop(Ranks(), 5000)
+    now[0] = 0.5
+    assert not stop.agreed(5001)
+    assert stop.meets(5007)
+    assert not stop.meets(5006)
 
 
 def test_one_that_was_asked_ends_all(stopping):
     ranks = Ranks()
-    stop = stopping.Stop(ranks)
+    stop = stopping.Stop(ranks, 0)
     ranks.other = (True, 1.0)
     assert stop.agreed(1)
-    mine = stopping.Stop(ranks)
+    mine = stopping.Stop(ranks, 0)
     ranks.other = (False, 1.0)
     assert not mine.agreed(1)
     mine._asked.set()
@@ -72,7 +84,7 @@ sys.path.insert(0, sys.argv[1])
 sys.dont_write_bytecode = True
 import stopping
 stopping.MEET_S = 0.2
-stop = stopping.Stop(SimpleNamespace(gather=lambda value: [value]))
+stop = stopping.Stop(SimpleNamespace(gather=lambda value: [value]), 0)
 stop._slowest_s = 0.2
 print(flush=True)
 if sys.argv[2] == "stuck":
