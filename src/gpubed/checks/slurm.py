@@ -11,8 +11,10 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
-# States of a node that works, or would if it had work.
-_ABLE = {"idle", "allocated", "mixed", "completing"}
+# States of a node that works, or would if it had work; planned, also as a mark at the end of
+# another state (-), is what the next job of the queue waits for.
+_ABLE = {"idle", "allocated", "mixed", "completing", "planned"}
+_PLANNED, _MAINTAINED = "-", "$"
 _NODES = "sinfo --noheader --Node --format '%N|%T|%G|%E' | sort -u"
 # Only root may decode it.
 _CREDENTIAL = "munge --no-input --restrict-uid=0"
@@ -75,15 +77,19 @@ def _munge(context: Context) -> Iterator[Check]:
 
 
 def _state(node: Node, state: str, reason: str) -> Check:
-    # Without the marks for "does not answer" (*), "is powered down" (~) and the like.
-    able = state in _ABLE
+    # Other marks say that it does not answer (*), is powered down (~) and the like.
+    able = state.removesuffix(_PLANNED) in _ABLE
+    if state in ("reserved", "maint") or state.endswith(_MAINTAINED):
+        help_ = "somebody has reserved it: scontrol show reservation"
+    else:
+        help_ = f"{reason}; journalctl -u slurmd there, then scontrol update"
     return Check(
         id="slurm.node",
         node=node.name,
         result="pass" if able else "fail",
         value=state,
         limit="idle or at work",
-        reason="" if able else f"{reason}; journalctl -u slurmd there, then scontrol update",
+        reason="" if able else help_,
     )
 
 

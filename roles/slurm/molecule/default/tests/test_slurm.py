@@ -91,6 +91,31 @@ def test_hooks_run_as_root_around_a_job(head):
         head.check_output("rm -f /etc/gpubed/slurm/*.d/90-test /run/*log.bob")
 
 
+def test_a_job_whose_node_fails_its_prolog_runs_on_another(head):
+    head.check_output(
+        "printf '#!/bin/sh\\n[ $(hostname) != node-0 ]\\n' >/etc/gpubed/slurm/prolog.d/90-test"
+        " && chmod +x /etc/gpubed/slurm/prolog.d/90-test"
+    )
+    try:
+        job = as_user(head, "bob", "sbatch --parsable -o /dev/null --wrap 'sleep 1'").stdout
+        tells = f"sacct -nXP -j {job.strip()} -o state,nodelist"
+        head.check_output(f"timeout 90 sh -c 'until {tells} | grep -q COMPLETED; do sleep 1; done'")
+        assert head.check_output(tells).split("|") == ["COMPLETED", "node-1"]
+    finally:
+        head.check_output("rm -f /etc/gpubed/slurm/prolog.d/90-test")
+        head.check_output("scontrol update nodename=node-0 state=resume")
+
+
+def test_leftovers_that_another_epilog_removes_drain_no_node(head):
+    head.check_output(
+        "mkdir -p /dev/shm/left && chown bob /dev/shm/left && "
+        "runuser -u bob -- sh -c 'for i in $(seq 400); do : >/dev/shm/left/$i; done'"
+    )
+    epilog = "SLURM_JOB_UID=20002 sh /etc/gpubed/slurm/epilog.d/10-shared-memory"
+    head.check_output(f"{epilog} & {epilog} & {epilog}; one=$?; wait; exit $one")
+    assert not head.file("/dev/shm/left").exists
+
+
 def test_the_key_is_for_munge_only(host):
     key = host.file("/etc/munge/munge.key")
     assert (key.user, key.mode) == ("munge", 0o400)
