@@ -116,3 +116,18 @@ def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
     anew = "gpubed run lab imagenet --elastic --set checkpoint=mine begins anew"
     assert refused.value.hint == anew
     assert len(scene.hosts) == begun
+
+
+def test_a_folder_that_the_job_names_is_no_name_of_a_run(scene, tmp_path):
+    """The second training of such a job, and where it names a folder within another the first."""
+    (folder := tmp_path / "jobs/mine").mkdir(parents=True)
+    (folder / "job.yml").write_text(
+        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
+        "command: [python, main.py]\nsanity: []\nmetrics:\n"
+        "  loss: {unit: nat}\n  loss_fall: {unit: nat}\n  checkpoint_failures: {unit: '1'}\n"
+        "arguments:\n  checkpoint: {default: team/a, resumes: true, help: their folder}\n"
+    )
+    for _ in range(2):
+        told = json.loads(say("mine", "--elastic", "--json").stdout)
+        assert told["run_id"].endswith("-mine")
+        assert record.find(scene.cluster, told["run_id"]).values["checkpoint"] == "team/a"

@@ -67,6 +67,21 @@ class Leg:
 
 
 @dataclass(frozen=True)
+class Keeps:
+    """Where a job keeps its checkpoints.
+
+    Attributes:
+        argument: By which it is told.
+        folder: Its name.
+        is_named: Whether somebody named it, or `job.yml` did; else it is called as the first run.
+    """
+
+    argument: str
+    folder: str
+    is_named: bool
+
+
+@dataclass(frozen=True)
 class _Pool:
     """What a training may use now: the nodes that are well, and why others are left out."""
 
@@ -108,12 +123,11 @@ class Training:
         *,
         resumes: str = "",
     ) -> None:
-        self._name = require_elastic(paths, request)
-        [(argument, self._folder)] = self._name.items()
-        # Checkpoints that nobody named are called as its first run.
-        self._first = "" if request.settings.get(argument) else self._folder
+        keeps = require_elastic(paths, request)
+        self._folder = keeps.folder
+        self._first = "" if keeps.is_named else keeps.folder
         self._paths, self._bounds = paths, bounds
-        settings = {**request.settings, **self._name}
+        settings = {**request.settings, keeps.argument: keeps.folder}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
         self._uuid = ""
@@ -132,7 +146,7 @@ class Training:
             GpubedError: It cannot begin, or there were too few nodes for an hour.
         """
         with (
-            checkpoints.kept(self._paths, self._name.values(), checkpoints.ELASTIC),
+            checkpoints.kept(self._paths, [self._folder], checkpoints.ELASTIC),
             runlock.measuring(self._paths.state, checkpoints.ELASTIC, shared=True),
         ):
             began = time.monotonic()
@@ -320,11 +334,8 @@ def require_bounds(bounds: Bounds) -> None:
         raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
 
 
-def require_elastic(paths: ClusterPaths, request: Request) -> dict[str, str]:
-    """Refuse a job that cannot outlive its nodes.
-
-    Returns:
-        The argument by which it keeps its checkpoints, with the name of their folder.
+def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
+    """Refuse a job that cannot outlive its nodes; return where the others keep checkpoints.
 
     Raises:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
@@ -342,8 +353,8 @@ def _require_ending(launcher: str) -> None:
         )
 
 
-def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
-    """Return the argument by which the job keeps its checkpoints, with the name of their folder.
+def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> Keeps:
+    """Return where a job keeps its checkpoints.
 
     Raises:
         UsageError: It has none, or an argument is wrong.
@@ -356,7 +367,7 @@ def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
             "keeps some",
         )
     given = job.values(request.job, request.settings)[names[0]]
-    return {names[0]: given or execution.name_run(request.job)}
+    return Keeps(names[0], given or execution.name_run(request.job), is_named=bool(given))
 
 
 def _who(node: Node) -> tuple[str, str]:
