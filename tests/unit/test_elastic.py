@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,20 @@ def test_it_ends_with_its_cluster(scene, call, how):
 def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
     with runlock.hold(scene.cluster.state, "up"), pytest.raises(Locked):
         call()
+    assert scene.hosts == []
+
+
+def test_nor_beside_what_began_while_it_looked(scene, call, monkeypatch):
+    """A watch that repairs the node which kept the look waiting."""
+    with ExitStack() as held:
+
+        def hang(cluster):
+            held.enter_context(runlock.hold(cluster.paths.state, "up"))
+            return scene.usable(cluster)
+
+        monkeypatch.setattr(health, "usable", hang)
+        with pytest.raises(Locked):
+            call()
     assert scene.hosts == []
 
 

@@ -209,11 +209,12 @@ class Training:
             raise NotUp(
                 f"the {paths.name} that it was begun on is no more", f"gpubed runs {paths.name}"
             )
-        runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+        _require_settled(paths)
         unfinished.require_configured(cluster)
-        unfinished.require_none(paths)
         rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
+        # A node that hangs is asked for minutes, in which a watch begins to repair it.
+        _require_settled(paths)
         return _Pool(usable, {one.node: one.reason for one in unwell})
 
     def _lacks(self, pool: _Pool) -> str:
@@ -368,6 +369,17 @@ def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> Keeps:
         )
     given = job.values(request.job, request.settings)[names[0]]
     return Keeps(names[0], given or execution.name_run(request.job), is_named=bool(given))
+
+
+def _require_settled(paths: ClusterPaths) -> None:
+    """Refuse to begin while a cluster is being changed, or was left half changed.
+
+    Raises:
+        Locked: A run is at work.
+        GpubedError: The last one did not come to its end.
+    """
+    runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+    unfinished.require_none(paths)
 
 
 def _who(node: Node) -> tuple[str, str]:
