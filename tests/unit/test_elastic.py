@@ -18,6 +18,7 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
+from gpubed.testbeds import copies
 from support.trainings import call, files, lookouts, say, scene
 
 __all__ = ["call", "lookouts", "scene"]
@@ -332,6 +333,36 @@ def test_a_node_that_was_made_anew_is_another(scene, sight):
     text = scene.cluster.allocation.read_text().replace("id-node-2", "id-new")
     scene.cluster.allocation.write_text(text)
     assert look().lost == "node-2 was replaced"
+
+
+@pytest.fixture
+def edited(scene):
+    """A function that leaves a mistake in the specification that was applied."""
+    copies.keep(scene.cluster, "local")
+    return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
+
+
+def test_who_edits_the_specification_does_not_blind_it(scene, sight, edited):
+    look = sight("node-0", "node-1", "node-2")
+    edited()
+    scene.loses("node-2")
+    assert look().lost == "away"
+
+
+def test_nor_end_it(scene, call, edited, monkeypatch):
+    monkeypatch.setattr(elastic, "_WAIT_S", 1.0)
+    scene.script = [lambda: edited() or scene.loses("node-2") or 1] + [lambda: 1] * 2
+    done = call()
+    assert [len(hosts) for hosts in scene.hosts] == [3, 2, 2, 2]
+    told = f"{scene.cluster.spec} cannot be used as it is now: what was applied last counts"
+    assert "".join(done.stderr.split()).count("".join(told.split())) == 1
+
+
+def test_one_does_not_begin_with_a_specification_that_has_a_mistake(scene, call, edited):
+    edited()
+    with pytest.raises(UsageError, match="backend: is missing"):
+        call()
+    assert scene.hosts == []
 
 
 def test_what_is_being_configured_is_not_taken_in_yet(scene, sight):

@@ -28,6 +28,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.allocation import Node, NotUp
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
+from gpubed.testbeds import current
 from gpubed.testbeds.specification import load_cluster
 
 _TRIES = 3
@@ -130,7 +131,7 @@ class Training:
         settings = {**request.settings, keeps.argument: keeps.folder}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
-        self._uuid = ""
+        self._uuid = self._told = ""
         self._pace_s: float | None = None
         self.run_id = resumes
         self.legs: list[Leg] = []
@@ -203,7 +204,7 @@ class Training:
 
     def _look(self) -> _Pool:
         paths = self._paths
-        cluster = load_cluster(paths)
+        cluster = self._now() if self._uuid else load_cluster(paths)
         self._uuid = self._uuid or cluster.allocation.uuid
         if cluster.allocation.uuid != self._uuid:
             raise NotUp(
@@ -216,6 +217,16 @@ class Training:
         # A node that hangs is asked for minutes, in which a watch begins to repair it.
         _require_settled(paths)
         return _Pool(usable, {one.node: one.reason for one in unwell})
+
+    def _now(self) -> Cluster:
+        """Load the cluster: who edits its file does not mean the training that is under way."""
+
+        def tell(what: str) -> None:
+            if what != self._told:
+                self._say(what)
+                self._told = what
+
+        return current.load(self._paths, tell)
 
     def _lacks(self, pool: _Pool) -> str:
         """Return why there are too few nodes; empty where there are enough."""
@@ -276,12 +287,12 @@ class Training:
         """Look whether the nodes of a run are there, and whether others would do better."""
         paths = self._paths
         try:
-            cluster = load_cluster(paths)
+            cluster = self._now()
             usable, unwell = health.usable(cluster)
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
-            return Sight()  # the head is not well, but there; or somebody writes the file
+            return Sight()  # the head is not well, but there
         there = set(map(_who, cluster.allocation.nodes))
         lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
         names = [node.name for node in had]
