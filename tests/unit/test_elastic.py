@@ -287,11 +287,12 @@ def test_a_campaign_keeps_it_out(scene, call):
 def sight(scene):
     """A function that looks at the nodes of a run as it goes on."""
     request = record.Request(job="imagenet")
-    training = elastic.Training(
-        scene.cluster, request, elastic.Bounds(2, 3), lambda _: None, lambda _: None
-    )
 
-    def look(*names):
+    def look(*names, most=3):
+        bounds = elastic.Bounds(2, most)
+        training = elastic.Training(
+            scene.cluster, request, bounds, lambda _: None, lambda _: None
+        )
         pool = training._look()
         had = [node for node in pool.usable.allocation.nodes if node.name in names]
         return lambda: training._sight(had)
@@ -313,6 +314,21 @@ def test_a_silent_node_is_lost_and_one_in_quarantine_left_out_later(scene, sight
 
 def test_a_node_that_came_is_taken_in(sight):
     assert sight("node-0", "node-1")().better == "node-2 is taken in"
+
+
+def test_a_node_is_not_taken_in_for_another_that_is_well(scene, sight):
+    scene.loses("node-1")
+    look = sight("node-0", "node-2", most=2)
+    scene.unwell.clear()
+    assert look() == elastic.Sight()
+    scene.loses("node-2", reachable=True)
+    assert look().better == "node-2 is left out (Xid 79; away); node-1 is taken in"
+
+
+def test_nor_by_the_next_part(scene, call):
+    scene.script = [lambda: scene.loses("node-1") or 1, lambda: scene.unwell.clear() or 1]
+    assert call("--max", "2").return_value == 0
+    assert scene.hosts == [["node-0", "node-1"], ["node-0", "node-2"], ["node-0", "node-2"]]
 
 
 def test_the_head_is_a_node_too(scene, sight):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gpubed.configuration import health, unfinished
@@ -89,10 +89,6 @@ class _Pool:
     usable: Cluster
     left_out: dict[str, str]
 
-    def able(self, most: int | None) -> tuple[Node, ...]:
-        """Return the nodes that ranks may start on, up to a number."""
-        return self.usable.allocation.with_ranks[:most]
-
 
 class Training:
     """A training of one cluster that goes on until it is done.
@@ -162,10 +158,10 @@ class Training:
             checkpoint_files.require_some(pool.usable, [self._folder], hint)
         kept = self._kept(pool)
         while True:
-            result, lookout = self._leg(pool)
+            had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
+            result, lookout = self._leg(pool, had)
             if result.completed:  # what is wrong with it then, it would be again
                 return result
-            had = pool.able(self._bounds.most)
             pool = self._wait_for_nodes()
             lost = {_who(node) for node in had}.difference(map(_who, pool.usable.allocation.nodes))
             now = self._kept(pool)
@@ -230,14 +226,13 @@ class Training:
 
     def _lacks(self, pool: _Pool) -> str:
         """Return why there are too few nodes; empty where there are enough."""
-        able, least = len(pool.able(None)), self._bounds.least
+        able, least = len(pool.usable.allocation.with_ranks), self._bounds.least
         if able >= least:
             return ""
         reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
         return f"{able} node(s) are well, and at least {least} are wanted{reasons}"
 
-    def _leg(self, pool: _Pool) -> tuple[JobResult, Lookout]:
-        had = pool.able(self._bounds.most)
+    def _leg(self, pool: _Pool, had: Sequence[Node]) -> tuple[JobResult, Lookout]:
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
         lookout = Lookout(
@@ -300,7 +295,7 @@ class Training:
         lost += [reasons[one.node] for one in unwell if one.node in reasons and not one.reachable]
         if lost:
             return Sight(lost="; ".join(lost))
-        able = [node.name for node in usable.allocation.with_ranks][: self._bounds.most]
+        able = [node.name for node in _chosen(usable, self._bounds, names)]
         changes = runlock.holder(paths.state) or unfinished.state(paths)
         if changes or len(able) < self._bounds.least:
             return Sight()
@@ -324,7 +319,7 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
             f"{len(able)} node(s) are well, and at least {bounds.least} are wanted: it would wait",
             f"gpubed health {usable.name}",
         )
-    return Choice(on=tuple(node.name for node in able[: bounds.most]))
+    return Choice(on=tuple(node.name for node in _chosen(usable, bounds)))
 
 
 def begin_anew(paths: ClusterPaths, request: Request) -> str:
@@ -391,6 +386,17 @@ def _require_settled(paths: ClusterPaths) -> None:
     """
     runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
     unfinished.require_none(paths)
+
+
+def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple[Node, ...]:
+    """Return the nodes for ranks, as many as there may be.
+
+    Args:
+        had: Names of those that the training has; they come first: another instead costs a start.
+    """
+    able = usable.allocation.with_ranks
+    chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
+    return tuple(node for node in able if node in chosen)
 
 
 def _who(node: Node) -> tuple[str, str]:
