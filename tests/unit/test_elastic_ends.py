@@ -91,8 +91,8 @@ def test_the_next_part_knows_the_pace(scene, call, lookouts):
     scene.script = [step]
     call()
     first, second = lookouts
-    assert first.pace_s is not None
-    assert second.pace_s == first.pace_s
+    assert first.pace.longest_s is not None
+    assert second.pace == first.pace
 
 
 def test_a_part_that_finds_no_checkpoint_says_so(scene, call):

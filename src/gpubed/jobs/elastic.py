@@ -21,7 +21,7 @@ from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.execution import Terms
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
-from gpubed.jobs.lookout import Lookout, Sight
+from gpubed.jobs.lookout import Lookout, Pace, Sight
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.nodes import rates
@@ -128,7 +128,7 @@ class Training:
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
         self._uuid = self._told = ""
-        self._pace_s: float | None = None
+        self._pace = Pace()
         self.run_id = resumes
         self.legs: list[Leg] = []
         self.seconds = 0.0
@@ -239,7 +239,7 @@ class Training:
             lambda: self._sight(had),
             lambda: self._kept(pool),
             self._say,
-            self._pace_s,
+            self._pace,
             tells=jobfile.load(request.job).progress,
         )
         former, began = self.run_id, time.monotonic()
@@ -271,7 +271,7 @@ class Training:
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
-        self._pace_s = lookout.pace_s
+        self._pace = lookout.pace
         why = "; ".join(reason.removesuffix(result.to_see) for reason in result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
         if why:
