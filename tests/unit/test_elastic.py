@@ -290,9 +290,7 @@ def sight(scene):
 
     def look(*names, most=3):
         bounds = elastic.Bounds(2, most)
-        training = elastic.Training(
-            scene.cluster, request, bounds, lambda _: None, lambda _: None
-        )
+        training = elastic.Training(scene.cluster, request, bounds, lambda _: None, lambda _: None)
         pool = training._look()
         had = [node for node in pool.usable.allocation.nodes if node.name in names]
         return lambda: training._sight(had)

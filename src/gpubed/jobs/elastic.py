@@ -84,10 +84,17 @@ class Keeps:
 
 @dataclass(frozen=True)
 class _Pool:
-    """What a training may use now: the nodes that are well, and why others are left out."""
+    """What a training may use now.
+
+    Attributes:
+        usable: With the nodes that are well.
+        left_out: Why others are not in it.
+        waited: Whether it had to wait for that.
+    """
 
     usable: Cluster
     left_out: dict[str, str]
+    waited: bool = False
 
 
 class Training:
@@ -163,11 +170,13 @@ class Training:
             if result.completed:  # what is wrong with it then, it would be again
                 return result
             pool = self._wait_for_nodes()
-            lost = {_who(node) for node in had}.difference(map(_who, pool.usable.allocation.nodes))
             now = self._kept(pool)
             got_on = bool(now and kept and now.new(kept))
             # A job that fails by itself, without having got anywhere, would do so for ever.
-            in_vain = 0 if lookout.blames_nodes or lost or got_on else in_vain + 1
+            by_nodes = lookout.blames_nodes or _lacked_nodes(pool, had)
+            # Before its first step, a way between nodes may be missing that never was there.
+            by_nodes = by_nodes or (result.cut_off and lookout.has_stepped)
+            in_vain = 0 if by_nodes or got_on else in_vain + 1
             if in_vain == _TRIES:
                 why = f"it ended {_TRIES} times in a row before it had kept anything new"
                 return replace(result, failures=[why, *result.failures])
@@ -183,7 +192,7 @@ class Training:
                 pool = self._look()
                 why = self._lacks(pool)
                 if not why:
-                    return pool
+                    return replace(pool, waited=bool(said))
             except NotUp:
                 raise  # who takes a cluster down means its trainings, too
             except GpubedError as error:
@@ -271,6 +280,7 @@ class Training:
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
+            result.cut_off = isinstance(error, Unreachable)
         self._pace = lookout.pace
         why = "; ".join(reason.removesuffix(result.to_see) for reason in result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
@@ -397,6 +407,12 @@ def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple
     able = usable.allocation.with_ranks
     chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
     return tuple(node for node in able if node in chosen)
+
+
+def _lacked_nodes(pool: _Pool, had: Sequence[Node]) -> bool:
+    """Say whether a node of a part was found missing since, also where it is back by now."""
+    there = set(map(_who, pool.usable.allocation.nodes))
+    return pool.waited or not there.issuperset(map(_who, had))
 
 
 def _who(node: Node) -> tuple[str, str]:

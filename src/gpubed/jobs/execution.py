@@ -21,7 +21,7 @@ from gpubed.jobs import images, job_result, jobfile, launchers, leftovers
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
-from gpubed.jobs.rank_output import RankOutput
+from gpubed.jobs.rank_output import SSH_FAILED, RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Record, Request
@@ -301,6 +301,7 @@ class _Run:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
             result.failures.append(asked or f"{who}{result.to_see}")
             result.last_words = said.last_words
+            result.cut_off = said.lost_its_node or code == SSH_FAILED
             if said.lost_its_node:
                 result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing

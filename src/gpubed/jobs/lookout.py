@@ -101,6 +101,11 @@ class Lookout:
         """What the next part should know."""
         return Pace(self._longest_s if self._is_paced else None, self._first_s)
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the training has made a step."""
+        return self._steps > 0
+
     def hear(self, line: str) -> None:
         """Take a line of the training's output."""
         progress = job_progress.read(line)
