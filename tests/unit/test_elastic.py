@@ -15,7 +15,7 @@ from gpubed.cli import background, run_detached
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import elastic
+from gpubed.jobs import elastic, leftovers
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
 from gpubed.testbeds import copies
@@ -118,6 +118,25 @@ def test_the_head_may_go_and_come_back(scene, call, monkeypatch):
     assert (done.return_value, len(told["legs"])) == (0, 2)
     assert told["legs"][0]["why"] == "node-0 does not answer"
     assert record.find(scene.cluster, told["legs"][0]["run_id"]).state == "failed"
+
+
+def test_a_part_ends_what_still_writes_its_checkpoints(scene, call, monkeypatch):
+    """The part before, from which the connection broke without the head noticing."""
+    asked = []
+
+    def end(_cluster, is_over):
+        there = sorted(path.name for path in scene.cluster.runs.glob("*-*"))
+        asked.append([is_over(run) for run in there if run != there[-1]])
+        return []
+
+    monkeypatch.setattr(leftovers, "end", end)
+    say("imagenet", "--set", "checkpoint=another")
+    say("digits")
+    scene.script = [lambda: 255]
+    call("--set", "checkpoint=mine")
+    assert asked[-1] == [False, False, True]
+    call("--set", "checkpoint=mine")
+    assert asked[-1] == [False, False, True, True], "also what another training left"
 
 
 def test_no_more_nodes_than_were_asked_for(scene, call):

@@ -273,7 +273,7 @@ class _Run:
             words = [_IN_CONTAINER, image, *words]
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             others = list[str]()
-            for line in leftovers.end(self.cluster):
+            for line in leftovers.end(self.cluster, self._is_over):
                 keep(line)
                 if not isinstance(line, leftovers.AtWork):
                     continue
@@ -310,6 +310,14 @@ class _Run:
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _is_over(self, run: str) -> bool:
+        """Say whether a run kept the checkpoints of this one: it lost its owner, as their lock."""
+        mine = checkpoints.folders(self.job, self.record.values)
+        with suppress(GpubedError):
+            its = checkpoints.of(record.read(self.cluster.paths.runs / run))
+            return not set(its).isdisjoint(mine)
+        return False  # it is no run of this controller
 
     def _collect(self, head: SSH, folder: str, code: int, keep: Callable[[str], None]) -> list[str]:
         """Bring the results back; returns why those of a job that is done are not here.
