@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,10 @@ from gpubed.cli import background, run_detached
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import elastic
+from gpubed.jobs import elastic, leftovers
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
+from gpubed.testbeds import copies
 from support.trainings import call, files, lookouts, say, scene
 
 __all__ = ["call", "lookouts", "scene"]
@@ -116,6 +118,25 @@ def test_the_head_may_go_and_come_back(scene, call, monkeypatch):
     assert (done.return_value, len(told["legs"])) == (0, 2)
     assert told["legs"][0]["why"] == "node-0 does not answer"
     assert record.find(scene.cluster, told["legs"][0]["run_id"]).state == "failed"
+
+
+def test_a_part_ends_what_still_writes_its_checkpoints(scene, call, monkeypatch):
+    """The part before, from which the connection broke without the head noticing."""
+    asked = []
+
+    def end(_cluster, is_over):
+        there = sorted(path.name for path in scene.cluster.runs.glob("*-*"))
+        asked.append([is_over(run) for run in there if run != there[-1]])
+        return []
+
+    monkeypatch.setattr(leftovers, "end", end)
+    say("imagenet", "--set", "checkpoint=another")
+    say("digits")
+    scene.script = [lambda: 255]
+    call("--set", "checkpoint=mine")
+    assert asked[-1] == [False, False, True]
+    call("--set", "checkpoint=mine")
+    assert asked[-1] == [False, False, True, True], "also what another training left"
 
 
 def test_no_more_nodes_than_were_asked_for(scene, call):
@@ -261,6 +282,20 @@ def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
     assert scene.hosts == []
 
 
+def test_nor_beside_what_began_while_it_looked(scene, call, monkeypatch):
+    """A watch that repairs the node which kept the look waiting."""
+    with ExitStack() as held:
+
+        def hang(cluster):
+            held.enter_context(runlock.hold(cluster.paths.state, "up"))
+            return scene.usable(cluster)
+
+        monkeypatch.setattr(health, "usable", hang)
+        with pytest.raises(Locked):
+            call()
+    assert scene.hosts == []
+
+
 def test_a_campaign_keeps_it_out(scene, call):
     with runlock.measuring(scene.cluster.state, "bench"), pytest.raises(Locked, match="bench"):
         call()
@@ -271,11 +306,10 @@ def test_a_campaign_keeps_it_out(scene, call):
 def sight(scene):
     """A function that looks at the nodes of a run as it goes on."""
     request = record.Request(job="imagenet")
-    training = elastic.Training(
-        scene.cluster, request, elastic.Bounds(2, 3), lambda _: None, lambda _: None
-    )
 
-    def look(*names):
+    def look(*names, most=3):
+        bounds = elastic.Bounds(2, most)
+        training = elastic.Training(scene.cluster, request, bounds, lambda _: None, lambda _: None)
         pool = training._look()
         had = [node for node in pool.usable.allocation.nodes if node.name in names]
         return lambda: training._sight(had)
@@ -299,6 +333,21 @@ def test_a_node_that_came_is_taken_in(sight):
     assert sight("node-0", "node-1")().better == "node-2 is taken in"
 
 
+def test_a_node_is_not_taken_in_for_another_that_is_well(scene, sight):
+    scene.loses("node-1")
+    look = sight("node-0", "node-2", most=2)
+    scene.unwell.clear()
+    assert look() == elastic.Sight()
+    scene.loses("node-2", reachable=True)
+    assert look().better == "node-2 is left out (Xid 79; away); node-1 is taken in"
+
+
+def test_nor_by_the_next_part(scene, call):
+    scene.script = [lambda: scene.loses("node-1") or 1, lambda: scene.unwell.clear() or 1]
+    assert call("--max", "2").return_value == 0
+    assert scene.hosts == [["node-0", "node-1"], ["node-0", "node-2"], ["node-0", "node-2"]]
+
+
 def test_the_head_is_a_node_too(scene, sight):
     look = sight("node-0", "node-1", "node-2")
     scene.head_is_gone = True
@@ -317,6 +366,36 @@ def test_a_node_that_was_made_anew_is_another(scene, sight):
     text = scene.cluster.allocation.read_text().replace("id-node-2", "id-new")
     scene.cluster.allocation.write_text(text)
     assert look().lost == "node-2 was replaced"
+
+
+@pytest.fixture
+def edited(scene):
+    """A function that leaves a mistake in the specification that was applied."""
+    copies.keep(scene.cluster, "local")
+    return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
+
+
+def test_who_edits_the_specification_does_not_blind_it(scene, sight, edited):
+    look = sight("node-0", "node-1", "node-2")
+    edited()
+    scene.loses("node-2")
+    assert look().lost == "away"
+
+
+def test_nor_end_it(scene, call, edited, monkeypatch):
+    monkeypatch.setattr(elastic, "_WAIT_S", 1.0)
+    scene.script = [lambda: edited() or scene.loses("node-2") or 1] + [lambda: 1] * 2
+    done = call()
+    assert [len(hosts) for hosts in scene.hosts] == [3, 2, 2, 2]
+    told = f"{scene.cluster.spec} cannot be used as it is now: what was applied last counts"
+    assert "".join(done.stderr.split()).count("".join(told.split())) == 1
+
+
+def test_one_does_not_begin_with_a_specification_that_has_a_mistake(scene, call, edited):
+    edited()
+    with pytest.raises(UsageError, match="backend: is missing"):
+        call()
+    assert scene.hosts == []
 
 
 def test_what_is_being_configured_is_not_taken_in_yet(scene, sight):

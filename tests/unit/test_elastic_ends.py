@@ -1,12 +1,16 @@
 """When a training is done, is given up, or would begin with nothing."""
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs import elastic
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
+from gpubed.nodes.ssh import Unreachable
 from support.stand_in_head import Head
 from support.trainings import call, files, lookouts, say, scene
 
@@ -29,6 +33,66 @@ def test_one_that_gets_on_is_not(scene, call):
     scene.script = [get_on] * 5
     assert call().return_value == 0
     assert len(scene.hosts) == 6
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """A function that says what happens while a training waits."""
+
+    def meanwhile(do):
+        clock = SimpleNamespace(sleep=lambda _seconds: do(), monotonic=time.monotonic)
+        monkeypatch.setattr(elastic, "time", clock)
+
+    return meanwhile
+
+
+def test_nodes_that_go_and_come_back_are_no_failing_of_the_job(scene, call, waits):
+    """A watch restarts a node that froze, and it is the same node as before."""
+    waits(lambda: scene.unwell.clear())
+    scene.script = [lambda: scene.loses("node-2") or 1] * 5
+    assert call("--min", "3").return_value == 0
+    assert scene.hosts == [["node-0", "node-1", "node-2"]] * 6
+
+
+def test_nor_is_a_head_that_does(scene, call, waits):
+    def go():
+        scene.head_is_gone = True
+        raise Unreachable("node-0 does not answer")
+
+    waits(lambda: setattr(scene, "head_is_gone", False))
+    scene.script = [go] * 5
+    assert call().return_value == 0
+    assert len(scene.hosts) == 6
+
+
+def to_the_head(_scene):
+    return 255
+
+
+def to_the_head_that_is_back(_scene):
+    raise Unreachable("node-0 does not answer")
+
+
+def to_a_rank(scene):
+    scene.say("[2]<stderr>:Connection to node-2 closed by remote host.")
+    for line in ("Traceback (most recent call last):", "Process name: 2", "Exit code: 255"):
+        scene.say(line)
+    return 1
+
+
+@pytest.mark.parametrize("lose", [to_the_head, to_the_head_that_is_back, to_a_rank])
+@pytest.mark.parametrize(("begins", "parts"), [(True, 6), (False, 3)])
+def test_nor_is_a_connection_that_was_lost_once_there_were_steps(scene, call, lose, begins, parts):
+    """Before, the way from the head to a node may be missing, and would be for ever."""
+
+    def part():
+        if begins:
+            scene.say("progress: 1/9 steps")
+        return lose(scene)
+
+    scene.script = [part] * 5
+    call()
+    assert len(scene.hosts) == parts
 
 
 def test_where_nobody_can_tell_what_is_kept_nothing_new_is(scene, call):
@@ -91,8 +155,8 @@ def test_the_next_part_knows_the_pace(scene, call, lookouts):
     scene.script = [step]
     call()
     first, second = lookouts
-    assert first.pace_s is not None
-    assert second.pace_s == first.pace_s
+    assert first.pace.longest_s is not None
+    assert second.pace == first.pace
 
 
 def test_a_part_that_finds_no_checkpoint_says_so(scene, call):
@@ -116,3 +180,18 @@ def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
     anew = "gpubed run lab imagenet --elastic --set checkpoint=mine begins anew"
     assert refused.value.hint == anew
     assert len(scene.hosts) == begun
+
+
+def test_a_folder_that_the_job_names_is_no_name_of_a_run(scene, tmp_path):
+    """The second training of such a job, and where it names a folder within another the first."""
+    (folder := tmp_path / "jobs/mine").mkdir(parents=True)
+    (folder / "job.yml").write_text(
+        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
+        "command: [python, main.py]\nsanity: []\nmetrics:\n"
+        "  loss: {unit: nat}\n  loss_fall: {unit: nat}\n  checkpoint_failures: {unit: '1'}\n"
+        "arguments:\n  checkpoint: {default: team/a, resumes: true, help: their folder}\n"
+    )
+    for _ in range(2):
+        told = json.loads(say("mine", "--elastic", "--json").stdout)
+        assert told["run_id"].endswith("-mine")
+        assert record.find(scene.cluster, told["run_id"]).values["checkpoint"] == "team/a"

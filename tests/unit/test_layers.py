@@ -16,6 +16,7 @@ BACKENDS = sorted((SOURCE / "backends").rglob("*.py"))
 # By these a module reads `cluster.yml`, or a copy of it; a testbed's `reach` does it for a backend.
 SPECIFICATION = {
     "gpubed.core.located",
+    "gpubed.testbeds.current",
     *(f"gpubed.testbeds.{name}" for name in ("copies", "made_on", "registry", "specification")),
 }
 # Whoever parses by himself meets what is malformed by himself.

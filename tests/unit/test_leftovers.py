@@ -119,6 +119,14 @@ def test_what_is_at_work_is_named_and_left_alone(cluster, rank):
     assert process.poll() is None
 
 
+def test_what_is_known_to_be_over_is_ended_while_its_heartbeat_is_young(cluster, rank):
+    """A connection broke, and its head waits for the next word still."""
+    process, _ = rank
+    [said] = leftovers.end(cluster, lambda run: run == "20260101-digits")
+    assert said.startswith("run 20260101-digits has no owner any more; ended what it left")
+    assert process.wait(5) == -15
+
+
 def test_nothing_is_nothing(cluster):
     assert list(leftovers.end(cluster)) == []
 

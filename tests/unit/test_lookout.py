@@ -4,7 +4,7 @@ import pytest
 
 from gpubed.jobs import lookout
 from gpubed.jobs.checkpoint_files import Files
-from gpubed.jobs.lookout import Lookout, Sight
+from gpubed.jobs.lookout import Lookout, Pace, Sight
 
 
 def files(*finished, beside=()):
@@ -13,14 +13,17 @@ def files(*finished, beside=()):
     return Files(*map(frozenset, kinds))
 
 
+NO_PACE = Pace()
+
+
 class Scene:
     """A training, its nodes and its checkpoints, as a lookout sees them."""
 
-    def __init__(self, pace_s=None, *, tells=False):
+    def __init__(self, pace=NO_PACE, *, tells=False):
         self.now, self.sight, self.kept, self.said = 0.0, Sight(), files("a"), []
         self.looks = self.asks = 0
         clock = lambda: self.now  # noqa: E731
-        self.it = Lookout(self.look, self.ask, self.said.append, pace_s, clock, tells=tells)
+        self.it = Lookout(self.look, self.ask, self.said.append, pace, clock, tells=tells)
 
     def look(self):
         self.looks += 1
@@ -136,16 +139,30 @@ def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
 def test_who_was_ended_for_its_silence_is_given_twice_the_time(scene):
     scene.pass_(60, step_s=4)
     scene.pass_(600)
-    then = Scene(scene.it.pace_s)
+    then = Scene(scene.it.pace)
     then.pass_(60, step_s=4)
     assert then.pass_(2 * lookout._STUCK_S - 10) == ""
     assert then.pass_(60)
 
 
+def test_so_is_who_was_slow_to_begin():
+    """A dataset that nobody has read yet; its steps are as quick as ever."""
+    first = Scene(tells=True)
+    first.pass_(3600)
+    then = Scene(first.it.pace, tells=True)
+    assert then.pass_(1100) == ""
+    then.pass_(60, step_s=4)
+    then.sight = Sight(lost="node-2 does not answer")
+    assert then.pass_(2 * lookout._SUSPICIOUS_S)
+    never = Scene(first.it.pace, tells=True)
+    assert never.pass_(3600)
+    assert never.now == pytest.approx(2 * first.now, abs=2 * lookout._TICK_S)
+
+
 def test_who_goes_on_is_ended_where_it_does_not_begin(scene):
-    assert scene.it.pace_s is None
+    assert scene.it.pace == NO_PACE
     scene.pass_(60, step_s=4)
-    then = Scene(scene.it.pace_s)
+    then = Scene(scene.it.pace)
     assert then.pass_(lookout._FIRST_S - 10) == ""
     assert then.pass_(60)
 

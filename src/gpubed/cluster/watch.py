@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal
 
-from gpubed.cluster import condition, current, renewal, watch_faults
+from gpubed.cluster import condition, renewal, watch_faults
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.watch_faults import Fault
@@ -25,7 +25,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import registry
+from gpubed.testbeds import current, registry
 
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""

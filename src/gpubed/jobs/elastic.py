@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gpubed.configuration import health, unfinished
@@ -21,13 +21,14 @@ from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.execution import Terms
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
-from gpubed.jobs.lookout import Lookout, Sight
+from gpubed.jobs.lookout import Lookout, Pace, Sight
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Node, NotUp
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
+from gpubed.testbeds import current
 from gpubed.testbeds.specification import load_cluster
 
 _TRIES = 3
@@ -67,15 +68,33 @@ class Leg:
 
 
 @dataclass(frozen=True)
+class Keeps:
+    """Where a job keeps its checkpoints.
+
+    Attributes:
+        argument: By which it is told.
+        folder: Its name.
+        is_named: Whether somebody named it, or `job.yml` did; else it is called as the first run.
+    """
+
+    argument: str
+    folder: str
+    is_named: bool
+
+
+@dataclass(frozen=True)
 class _Pool:
-    """What a training may use now: the nodes that are well, and why others are left out."""
+    """What a training may use now.
+
+    Attributes:
+        usable: With the nodes that are well.
+        left_out: Why others are not in it.
+        waited: Whether it had to wait for that.
+    """
 
     usable: Cluster
     left_out: dict[str, str]
-
-    def able(self, most: int | None) -> tuple[Node, ...]:
-        """Return the nodes that ranks may start on, up to a number."""
-        return self.usable.allocation.with_ranks[:most]
+    waited: bool = False
 
 
 class Training:
@@ -108,16 +127,15 @@ class Training:
         *,
         resumes: str = "",
     ) -> None:
-        self._name = require_elastic(paths, request)
-        [(argument, self._folder)] = self._name.items()
-        # Checkpoints that nobody named are called as its first run.
-        self._first = "" if request.settings.get(argument) else self._folder
+        keeps = require_elastic(paths, request)
+        self._folder = keeps.folder
+        self._first = "" if keeps.is_named else keeps.folder
         self._paths, self._bounds = paths, bounds
-        settings = {**request.settings, **self._name}
+        settings = {**request.settings, keeps.argument: keeps.folder}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
-        self._uuid = ""
-        self._pace_s: float | None = None
+        self._uuid = self._told = ""
+        self._pace = Pace()
         self.run_id = resumes
         self.legs: list[Leg] = []
         self.seconds = 0.0
@@ -132,7 +150,7 @@ class Training:
             GpubedError: It cannot begin, or there were too few nodes for an hour.
         """
         with (
-            checkpoints.kept(self._paths, self._name.values(), checkpoints.ELASTIC),
+            checkpoints.kept(self._paths, [self._folder], checkpoints.ELASTIC),
             runlock.measuring(self._paths.state, checkpoints.ELASTIC, shared=True),
         ):
             began = time.monotonic()
@@ -147,16 +165,18 @@ class Training:
             checkpoint_files.require_some(pool.usable, [self._folder], hint)
         kept = self._kept(pool)
         while True:
-            result, lookout = self._leg(pool)
+            had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
+            result, lookout = self._leg(pool, had)
             if result.completed:  # what is wrong with it then, it would be again
                 return result
-            had = pool.able(self._bounds.most)
             pool = self._wait_for_nodes()
-            lost = {_who(node) for node in had}.difference(map(_who, pool.usable.allocation.nodes))
             now = self._kept(pool)
             got_on = bool(now and kept and now.new(kept))
             # A job that fails by itself, without having got anywhere, would do so for ever.
-            in_vain = 0 if lookout.blames_nodes or lost or got_on else in_vain + 1
+            by_nodes = lookout.blames_nodes or _lacked_nodes(pool, had)
+            # Before its first step, a way between nodes may be missing that never was there.
+            by_nodes = by_nodes or (result.cut_off and lookout.has_stepped)
+            in_vain = 0 if by_nodes or got_on else in_vain + 1
             if in_vain == _TRIES:
                 why = f"it ended {_TRIES} times in a row before it had kept anything new"
                 return replace(result, failures=[why, *result.failures])
@@ -172,7 +192,7 @@ class Training:
                 pool = self._look()
                 why = self._lacks(pool)
                 if not why:
-                    return pool
+                    return replace(pool, waited=bool(said))
             except NotUp:
                 raise  # who takes a cluster down means its trainings, too
             except GpubedError as error:
@@ -189,36 +209,46 @@ class Training:
 
     def _look(self) -> _Pool:
         paths = self._paths
-        cluster = load_cluster(paths)
+        cluster = self._now() if self._uuid else load_cluster(paths)
         self._uuid = self._uuid or cluster.allocation.uuid
         if cluster.allocation.uuid != self._uuid:
             raise NotUp(
                 f"the {paths.name} that it was begun on is no more", f"gpubed runs {paths.name}"
             )
-        runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+        _require_settled(paths)
         unfinished.require_configured(cluster)
-        unfinished.require_none(paths)
         rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
+        # A node that hangs is asked for minutes, in which a watch begins to repair it.
+        _require_settled(paths)
         return _Pool(usable, {one.node: one.reason for one in unwell})
+
+    def _now(self) -> Cluster:
+        """Load the cluster: who edits its file does not mean the training that is under way."""
+
+        def tell(what: str) -> None:
+            if what != self._told:
+                self._say(what)
+                self._told = what
+
+        return current.load(self._paths, tell)
 
     def _lacks(self, pool: _Pool) -> str:
         """Return why there are too few nodes; empty where there are enough."""
-        able, least = len(pool.able(None)), self._bounds.least
+        able, least = len(pool.usable.allocation.with_ranks), self._bounds.least
         if able >= least:
             return ""
         reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
         return f"{able} node(s) are well, and at least {least} are wanted{reasons}"
 
-    def _leg(self, pool: _Pool) -> tuple[JobResult, Lookout]:
-        had = pool.able(self._bounds.most)
+    def _leg(self, pool: _Pool, had: Sequence[Node]) -> tuple[JobResult, Lookout]:
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
         lookout = Lookout(
             lambda: self._sight(had),
             lambda: self._kept(pool),
             self._say,
-            self._pace_s,
+            self._pace,
             tells=jobfile.load(request.job).progress,
         )
         former, began = self.run_id, time.monotonic()
@@ -250,7 +280,8 @@ class Training:
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
-        self._pace_s = lookout.pace_s
+            result.cut_off = isinstance(error, Unreachable)
+        self._pace = lookout.pace
         why = "; ".join(reason.removesuffix(result.to_see) for reason in result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
         if why:
@@ -261,12 +292,12 @@ class Training:
         """Look whether the nodes of a run are there, and whether others would do better."""
         paths = self._paths
         try:
-            cluster = load_cluster(paths)
+            cluster = self._now()
             usable, unwell = health.usable(cluster)
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
-            return Sight()  # the head is not well, but there; or somebody writes the file
+            return Sight()  # the head is not well, but there
         there = set(map(_who, cluster.allocation.nodes))
         lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
         names = [node.name for node in had]
@@ -274,7 +305,7 @@ class Training:
         lost += [reasons[one.node] for one in unwell if one.node in reasons and not one.reachable]
         if lost:
             return Sight(lost="; ".join(lost))
-        able = [node.name for node in usable.allocation.with_ranks][: self._bounds.most]
+        able = [node.name for node in _chosen(usable, self._bounds, names)]
         changes = runlock.holder(paths.state) or unfinished.state(paths)
         if changes or len(able) < self._bounds.least:
             return Sight()
@@ -298,7 +329,7 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
             f"{len(able)} node(s) are well, and at least {bounds.least} are wanted: it would wait",
             f"gpubed health {usable.name}",
         )
-    return Choice(on=tuple(node.name for node in able[: bounds.most]))
+    return Choice(on=tuple(node.name for node in _chosen(usable, bounds)))
 
 
 def begin_anew(paths: ClusterPaths, request: Request) -> str:
@@ -320,11 +351,8 @@ def require_bounds(bounds: Bounds) -> None:
         raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
 
 
-def require_elastic(paths: ClusterPaths, request: Request) -> dict[str, str]:
-    """Refuse a job that cannot outlive its nodes.
-
-    Returns:
-        The argument by which it keeps its checkpoints, with the name of their folder.
+def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
+    """Refuse a job that cannot outlive its nodes; return where the others keep checkpoints.
 
     Raises:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
@@ -342,8 +370,8 @@ def _require_ending(launcher: str) -> None:
         )
 
 
-def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
-    """Return the argument by which the job keeps its checkpoints, with the name of their folder.
+def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> Keeps:
+    """Return where a job keeps its checkpoints.
 
     Raises:
         UsageError: It has none, or an argument is wrong.
@@ -356,7 +384,35 @@ def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
             "keeps some",
         )
     given = job.values(request.job, request.settings)[names[0]]
-    return {names[0]: given or execution.name_run(request.job)}
+    return Keeps(names[0], given or execution.name_run(request.job), is_named=bool(given))
+
+
+def _require_settled(paths: ClusterPaths) -> None:
+    """Refuse to begin while a cluster is being changed, or was left half changed.
+
+    Raises:
+        Locked: A run is at work.
+        GpubedError: The last one did not come to its end.
+    """
+    runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+    unfinished.require_none(paths)
+
+
+def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple[Node, ...]:
+    """Return the nodes for ranks, as many as there may be.
+
+    Args:
+        had: Names of those that the training has; they come first: another instead costs a start.
+    """
+    able = usable.allocation.with_ranks
+    chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
+    return tuple(node for node in able if node in chosen)
+
+
+def _lacked_nodes(pool: _Pool, had: Sequence[Node]) -> bool:
+    """Say whether a node of a part was found missing since, also where it is back by now."""
+    there = set(map(_who, pool.usable.allocation.nodes))
+    return pool.waited or not there.issuperset(map(_who, had))
 
 
 def _who(node: Node) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from gpubed.jobs import images, job_result, jobfile, launchers, leftovers
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
-from gpubed.jobs.rank_output import RankOutput
+from gpubed.jobs.rank_output import SSH_FAILED, RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Record, Request
@@ -273,7 +273,7 @@ class _Run:
             words = [_IN_CONTAINER, image, *words]
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             others = list[str]()
-            for line in leftovers.end(self.cluster):
+            for line in leftovers.end(self.cluster, self._is_over):
                 keep(line)
                 if not isinstance(line, leftovers.AtWork):
                     continue
@@ -301,6 +301,7 @@ class _Run:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
             result.failures.append(asked or f"{who}{result.to_see}")
             result.last_words = said.last_words
+            result.cut_off = said.lost_its_node or code == SSH_FAILED
             if said.lost_its_node:
                 result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing
@@ -309,6 +310,14 @@ class _Run:
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _is_over(self, run: str) -> bool:
+        """Say whether a run kept the checkpoints of this one: it lost its owner, as their lock."""
+        mine = checkpoints.folders(self.job, self.record.values)
+        with suppress(GpubedError):
+            its = checkpoints.of(record.read(self.cluster.paths.runs / run))
+            return not set(its).isdisjoint(mine)
+        return False  # it is no run of this controller
 
     def _collect(self, head: SSH, folder: str, code: int, keep: Callable[[str], None]) -> list[str]:
         """Bring the results back; returns why those of a job that is done are not here.

@@ -42,6 +42,7 @@ class JobResult:
         shared_with: Runs that were at work on its nodes at the same time.
         completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
         interrupted: Whether gpubed ended it although it was well, for what `failures` says.
+        cut_off: Whether it ended with a connection, that of a rank or ours to the head.
     """
 
     job: str
@@ -61,6 +62,7 @@ class JobResult:
     shared_with: list[str] = field(default_factory=list)
     completed: bool = False
     interrupted: bool = False
+    cut_off: bool = False
     seconds: float = 0.0
 
     @property

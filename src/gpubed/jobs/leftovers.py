@@ -10,7 +10,7 @@ look at all of them, and takes no word of theirs for more than a file's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Self
@@ -126,8 +126,18 @@ def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
     return beats
 
 
-def end(cluster: Cluster) -> Iterator[str]:
-    """End the processes of runs that have no owner any more; yields what was found, in words."""
+def _is_owned(cluster: Cluster, beat: str) -> bool:
+    with SSH(cluster.allocation.head, cluster.paths) as head:
+        return head.run(_OWNED, _IS_OWNED, beat, check=False).exit_code == 0
+
+
+def end(cluster: Cluster, is_over: Callable[[str], bool] = lambda _run: False) -> Iterator[str]:
+    """End the processes of runs that have no owner any more; yields what was found, in words.
+
+    Args:
+        is_over: Whether a run has none, as is known here: a connection that broke unnoticed is
+            noticed on its head only after `SILENCE_S`, and until then it computes and writes.
+    """
     looked = parallel.each(lambda node: processes(cluster.paths, node), cluster.allocation.nodes)
     found = [beats or {} for beats in looked]
     for node, beats in zip(cluster.allocation.nodes, looked, strict=True):
@@ -141,9 +151,7 @@ def end(cluster: Cluster) -> Iterator[str]:
             if beat in beats
         }
         where = ", ".join(f"{len(pids)} process(es) on {node.name}" for node, pids in busy.items())
-        with SSH(cluster.allocation.head, cluster.paths) as head:
-            owned = head.run(_OWNED, _IS_OWNED, beat, check=False).exit_code == 0
-        if owned:
+        if not is_over(run) and _is_owned(cluster, beat):
             yield AtWork(run, where)
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"

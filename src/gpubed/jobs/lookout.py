@@ -35,6 +35,19 @@ _FIRST_S = 600.0
 
 
 @dataclass(frozen=True)
+class Pace:
+    """What a part of a training tells the next one of its own.
+
+    Attributes:
+        longest_s: The longest that it was silent and went on; None where it has made no step.
+        first_s: How long it may be silent before its pace is known.
+    """
+
+    longest_s: float | None = None
+    first_s: float = _FIRST_S
+
+
+@dataclass(frozen=True)
 class Sight:
     """What a look at the nodes found.
 
@@ -58,7 +71,7 @@ class Lookout:
         look: Looks at the nodes.
         kept: Looks at what the training keeps; None where nobody can tell.
         say: Is told what is about to happen.
-        pace_s: That of the part before; None for the first.
+        pace: That of the part before.
         tells: Whether the job says how far it is, as `job.yml` has it.
         clock: Seconds that pass.
     """
@@ -68,14 +81,15 @@ class Lookout:
         look: Callable[[], Sight],
         kept: Callable[[], Files | None],
         say: Callable[[str], None],
-        pace_s: float | None = None,
+        pace: Pace = Pace(),
         clock: Callable[[], float] = time.monotonic,
         *,
         tells: bool = False,
     ) -> None:
         self._look, self._kept, self._say, self._clock = look, kept, say, clock
         self._heard = self._looked = self._asked = clock()
-        self._is_paced, self._longest_s, self._steps = pace_s is not None, pace_s or 0.0, 0
+        self._is_paced, self._longest_s = pace.longest_s is not None, pace.longest_s or 0.0
+        self._first_s, self._steps = pace.first_s, 0
         self._tells = tells
         self._better = ""
         self._found: Files | None = None
@@ -83,9 +97,14 @@ class Lookout:
         self.verdict, self.blames_nodes, self.makes_room = "", False, False
 
     @property
-    def pace_s(self) -> float | None:
-        """The longest that it was silent and went on; None where it has made no step."""
-        return self._longest_s if self._is_paced else None
+    def pace(self) -> Pace:
+        """What the next part should know."""
+        return Pace(self._longest_s if self._is_paced else None, self._first_s)
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the training has made a step."""
+        return self._steps > 0
 
     def hear(self, line: str) -> None:
         """Take a line of the training's output."""
@@ -120,8 +139,7 @@ class Lookout:
         if not self.verdict and self._clock() - self._looked > self._pause_s:
             self._look_at_nodes()
         if not self.verdict and (silence := self._silence_s) > self._limit_s:
-            # It may only have been slow: the next part is given twice the time.
-            self._longest_s = max(self._longest_s, 2 * silence / _STUCK_STEPS)
+            self._allow(2 * silence)  # it may only have been slow
             self.verdict = f"nothing was heard of its progress for {silence:.0f} s"
 
     @property
@@ -144,7 +162,15 @@ class Lookout:
         """How long a silence may last."""
         if not (self._is_paced or self._tells):
             return float("inf")
-        return max(_STUCK_S if self._steps > 1 else _FIRST_S, _STUCK_STEPS * self._longest_s)
+        least = _STUCK_S if self._steps > 1 else self._first_s
+        return max(least, _STUCK_STEPS * self._longest_s)
+
+    def _allow(self, silence: float) -> None:
+        """Let the next part be silent for that long where this one was."""
+        if self._steps > 1:
+            self._longest_s = max(self._longest_s, silence / _STUCK_STEPS)
+        else:  # how long it takes to begin tells nothing of its steps
+            self._first_s = max(self._first_s, silence)
 
     def _live(self) -> None:
         """Note a sign of life; how long it took to begin tells nothing of what is to come."""

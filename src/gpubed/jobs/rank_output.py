@@ -11,6 +11,8 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
+SSH_FAILED = 255
+"""OpenSSH's own exit code: of a connection that was lost, or never came about."""
 # Horovod puts the rank before each line, MPI also the number of the job.
 _OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last):"
@@ -20,12 +22,11 @@ _OF_PROCESS = re.compile(
     r"Process \d{1,6} exit with status code -?\d{1,6}\.|"
     r"Terminating remaining workers after failure of Process \d{1,6}\."
 )
-# By what OpenSSH says, which starts ranks on other nodes, and by its exit code.
+# By what OpenSSH says, which starts ranks on other nodes.
 _LOST = re.compile(
     r"Connection (?:to|closed|reset)|Read from remote host|Timeout, server|ssh: connect to host|"
     r"client_loop:|kex_exchange_identification:"
 )
-_SSH_FAILED = 255
 # A traceback of Python's has its reason at the end, below where it came from.
 _LAST = 10
 _LONGEST = 2000  # characters of a line that are kept
@@ -77,7 +78,7 @@ class RankOutput:
     @property
     def lost_its_node(self) -> bool:
         """Whether the rank that failed first did because nobody reached its node any more."""
-        return self.code == _SSH_FAILED and any(map(_LOST.match, self.last_words))
+        return self.code == SSH_FAILED and any(map(_LOST.match, self.last_words))
 
     def failure(self, nodes: Sequence[str]) -> str:
         """Say which rank failed first, and where; empty where the launcher names none of them.

@@ -8,12 +8,13 @@ import typer
 
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import current, lease, renewal
+from gpubed.cluster import lease, renewal
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import NotUp, load
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import current
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed renew vw --for 12h"

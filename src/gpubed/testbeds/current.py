@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
@@ -12,23 +14,28 @@ from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load_plan
 
 
-def load(paths: ClusterPaths) -> Cluster:
+def load(paths: ClusterPaths, tell: Callable[[str], None] = lambda _what: None) -> Cluster:
     """Return what is granted for a cluster, and what it is to be.
+
+    Args:
+        tell: Is told where what was applied last counts, since the file says no such.
 
     Raises:
         NotUp: Nothing is granted.
         GpubedError: What is granted, or what was applied last, cannot be read.
     """
     allocation = allocations.load(paths.allocation)
-    return Cluster(paths, _wanted(paths, allocation.backend), allocation)
+    wanted = _wanted(paths, allocation.backend)
+    if wanted is None:
+        tell(f"{paths.spec} cannot be used as it is now: what was applied last counts")
+        wanted = plan(registry.reach(allocation.backend, paths).applied())
+    return Cluster(paths, wanted, allocation)
 
 
-def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
-    """Return what it is to be; what was applied last where the file says no such."""
+def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan | None:
+    """Return what it is to be; None where the file says no such."""
     try:
         found = load_plan(paths.spec)
-        if spec_backend(found.spec) == backend:
-            return found
     except UsageError:
-        pass  # somebody is writing it, perhaps
-    return plan(registry.reach(backend, paths).applied())
+        return None  # somebody is writing it, perhaps
+    return found if spec_backend(found.spec) == backend else None
