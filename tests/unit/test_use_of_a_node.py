@@ -362,3 +362,20 @@ def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, 
         use.program.STATE.write_text(text)
         use.program.main("look")
         assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"
+
+
+def test_who_asks_is_told_though_monitoring_cannot_be(use, monkeypatch, capsys):
+    use.program.METRICS.parent.mkdir()
+    replace = use.program.keeping.replace
+
+    def full(path, text):
+        if path == use.program.METRICS:
+            raise OSError(28, "No space left on device")
+        replace(path, text)
+
+    monkeypatch.setattr(use.program.keeping, "replace", full)
+    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
+    assert use.program.main("status") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["idle_s"] == 0
+    assert "monitoring is not told: [Errno 28]" in told.err

@@ -85,8 +85,6 @@ def told(record: judging.Record) -> dict[str, Any]:
 
 def publish(record: judging.Record) -> None:
     """Leave the figures for the cluster's monitoring, where there is one."""
-    if not METRICS.parent.is_dir():
-        return
     lines = [f"gpubed_use_idle_seconds {record['idle_s']:.0f}"]
     for row in judging.total(record):
         # JSON quotes as Prometheus does.
@@ -97,7 +95,7 @@ def publish(record: judging.Record) -> None:
     if WARNED.exists():
         text = json.dumps(WARNED.read_text(), ensure_ascii=False)
         lines.append(f"gpubed_use_warned{{text={text}}} 1")
-    keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
+    keeping.publish(METRICS, lines)
 
 
 def main(verb: str, *words: str) -> int:
