@@ -76,11 +76,11 @@ class Unused:
         self.saving()
         return ["collected 2 run(s)"]
 
-    def down(self, cluster, _engine, *, keep_data):
+    def down(self, cluster, _engine, *, keep_data, whose):
         with runlock.hold(cluster.state, "down"):
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
-            cluster.removing.touch()
+            cluster.removing.write_text(whose)
             if self.breaks:
                 return self.breaks.pop(0)()
             cluster.allocation.unlink()
@@ -285,6 +285,20 @@ def test_another_run_that_has_the_cluster_is_waited_for(world, unused):
     assert unused.downs == []
 
 
+def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
+    """Results were not saved, and the watch took it for a release of its own that they were of."""
+
+    def fail():
+        raise GpubedError("checkpoints/c1/x.pt: it is larger than what is free", "free space")
+
+    unused.saving = fail
+    world.looks(155)
+    world.cluster.removing.touch()  # as `gpubed down lab` does, which Ctrl-C ends
+    assert set(world.looks(60)) <= {"well", "amiss"}
+    assert unused.downs == []
+    assert UNFINISHED not in [event.why for event in world.events]
+
+
 @pytest.fixture
 def half_way(world, unused):
     """A function that lets a `down` end half-way: one node is gone, and others do not answer."""
@@ -334,6 +348,17 @@ def test_a_release_that_does_not_go_on_is_tried_more_and_more_seldom(world, unus
     world.looks(150 + 400)
     assert len(unused.downs) == 19
     assert world.kinds == ["idle"] * 8, "told as long as it brings news"
+
+
+def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
+    half_way(GpubedError("the API fails"))
+    world.looks(151)
+    world.cluster.removing.write_text("")  # as `gpubed down lab` does, which Ctrl-C ends
+    world.looks(60)
+    assert len(unused.downs) == 1
+    assert world.events[-1].event == "person"
+    assert "a `down` of lab was begun" in world.events[-1].why
+    assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
 
 
 def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):

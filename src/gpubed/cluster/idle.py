@@ -19,6 +19,7 @@ from gpubed.configuration.use import Use
 from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import checkpoints
 from gpubed.nodes.cluster import Cluster
@@ -27,6 +28,7 @@ from gpubed.spec.sections import Idle
 Act = Literal["", "warn", "back", "release"]
 _HOOK_S = 60.0
 _LONGEST = 1000  # characters of the reason that a hook is told
+_WHO = "watch"  # releases it, says the sign that something is being removed
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,10 @@ class Warned:
     Attributes:
         idle_s: After how many idle seconds.
         spell: Which use was the last then.
-        begun: Whether its release was begun; perhaps nothing is gone yet.
     """
 
     idle_s: float
     spell: str
-    begun: bool = False
 
 
 GiveBack = Callable[[Cluster, EngineName, Warned, dict[str, str]], tuple[str, bool]]
@@ -142,6 +142,14 @@ def release(
     return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
 
 
+def is_unfinished(paths: ClusterPaths) -> bool:
+    """Say whether a release did not come to its end; what a person's `down` left is theirs."""
+    try:
+        return reading.file(paths.removing).text() == _WHO
+    except Unreadable:
+        return False
+
+
 def finish(
     cluster: Cluster,
     engine: EngineName,
@@ -181,10 +189,10 @@ def _of_the_rest(warned: Warned, use: Use) -> Warned:
 def _give_back(cluster: Cluster, engine: EngineName) -> list[str]:
     """Remove a cluster but for its volumes; return what was done, in words."""
     paths = cluster.paths
-    with runlock.measuring(paths.state, "watch"):
+    with runlock.measuring(paths.state, _WHO):
         path = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", path):
-            gone = down.down(paths, engine, keep_data=True)
+            gone = down.down(paths, engine, keep_data=True, whose=_WHO)
         path.unlink(missing_ok=True)
     if left := [*gone.survivors, *gone.unseen, *map(str, gone.unasked)]:
         raise GpubedError(
