@@ -38,10 +38,12 @@ class Warned:
     Attributes:
         idle_s: After how many idle seconds.
         spell: Which use was the last then.
+        saved: Whether results were saved since.
     """
 
     idle_s: float
     spell: str
+    saved: bool = False
 
 
 GiveBack = Callable[[Cluster, EngineName, Warned, dict[str, str]], tuple[str, bool]]
@@ -113,13 +115,26 @@ def take_back(cluster: Cluster) -> str:
     return f"the warning is taken back{told}"
 
 
+def save(cluster: Cluster) -> str:
+    """Save results before a release; return what was done, in words.
+
+    What the network carries meanwhile counts as no use: somebody whom nothing else tells of is
+    seen by a look after it, and so it is not the one that releases.
+
+    Raises:
+        GpubedError: Not all could be saved; the rest is all the same.
+    """
+    done = before_end.prepare(cluster)
+    return "; ".join([*done, "released at the next look unless somebody uses it"])
+
+
 def release(
     cluster: Cluster,
     engine: EngineName,
     warned: Warned,
     held: dict[str, str],
 ) -> tuple[str, bool]:
-    """Save results, ask once more, and give the nodes back; what is on volumes stays.
+    """Save what is new of results, ask once more, and give the nodes back; volumes stay.
 
     Args:
         warned: The warning: a use after it, also while results are saved, keeps the cluster.
@@ -134,7 +149,7 @@ def release(
     paths, policy = cluster.paths, cluster.plan.spec.lease.idle
     if not paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    saved = before_end.prepare(cluster)
+    saved = before_end.prepare(cluster, again=True)
     last = look(cluster, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False

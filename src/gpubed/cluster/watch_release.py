@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpubed.cluster import idle, watch_log
 from gpubed.cluster import lease as leases
 from gpubed.cluster.idle import Warned
@@ -69,6 +71,11 @@ class Release:
         return False
 
     def _release(self, cluster: Cluster, warned: Warned, why: str) -> bool:
+        if not warned.saved:
+            saved = idle.save(cluster)
+            self._telling.remember(warned=replace(warned, saved=True))
+            self._telling.tell("idle", why, saved)
+            return False
         if stays := self._given_back(cluster, idle.release, warned, why):
             self._telling.tell("idle", why, stays)
         return not stays
