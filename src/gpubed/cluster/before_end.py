@@ -70,7 +70,7 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
 
 @contextmanager
 def _sessions(cluster: Cluster) -> Iterator[list[SSH]]:
-    """Log in to the head, and to the node that serves the shared storage, if that is another."""
+    """Give a session with the head, and one with another node that serves the shared storage."""
     allocation, server = cluster.allocation, cluster.plan.spec.storage.shared.server
     others = [n for n in allocation.nodes if n.name == server != allocation.head.name]
     with ExitStack() as stack:

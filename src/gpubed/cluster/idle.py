@@ -122,8 +122,9 @@ def save(cluster: Cluster) -> str:
     seen by a look after it, and so it is not the one that releases.
 
     Raises:
-        GpubedError: Not all could be saved; the rest is all the same.
+        GpubedError: Not all could be saved (the rest is all the same), or it could not be released.
     """
+    _require_state(cluster)
     done = before_end.prepare(cluster)
     return "; ".join([*done, "released at the next look unless somebody uses it"])
 
@@ -147,14 +148,18 @@ def release(
         GpubedError: Results could not be saved, or not all could be removed: `finish` goes on.
     """
     paths, policy = cluster.paths, cluster.plan.spec.lease.idle
-    if not paths.has_stack:
-        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
+    _require_state(cluster)
     saved = before_end.prepare(cluster, again=True)
     last = look(cluster, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
     done = [*saved, *_give_back(cluster, engine)]
     return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
+
+
+def _require_state(cluster: Cluster) -> None:
+    if not cluster.paths.has_stack:
+        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
 
 
 def is_unfinished(paths: ClusterPaths) -> bool:

@@ -178,19 +178,24 @@ def own(sessions: Sequence[SSH]) -> Iterator[None]:
     session, however that ends. A node that cannot be told, or whose role is a former version's,
     counts all of it as a use.
     """
-    _tell_own(sessions, "own")
+    told = _tell_own(sessions, "own")
     try:
         yield
     finally:
-        _tell_own(sessions, "disown")
+        _tell_own(told, "disown")
 
 
-def _tell_own(sessions: Sequence[SSH], verb: str) -> None:
-    def tell(session: SSH) -> None:
+def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
+    """Tell nodes, and return the sessions with those that answer."""
+
+    def tell(session: SSH) -> bool:
         with suppress(GpubedError):
             session.run(f"{_PROGRAM} {verb}", check=False)
+            return True
+        return False
 
-    parallel.each(tell, sessions)
+    answers = parallel.each(tell, sessions)
+    return [one for one, answer in zip(sessions, answers, strict=True) if answer]
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
