@@ -109,5 +109,6 @@ class Node:
             },
             "logins": self._logins.see(second, upload) if self._logins else {},
             "network": self._bytes,
+            "own": [],
             "mute": [],
         }

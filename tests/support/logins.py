@@ -1,5 +1,7 @@
 """Logins by SSH, in a folder that is as /proc (STAND-IN for the kernel, which counts)."""
 
+import os
+import shutil
 from contextlib import contextmanager
 
 SERVER, SESSION = "/system.slice/ssh.service", "/user.slice/user-1000.slice/session-3.scope"
@@ -29,6 +31,18 @@ class Proc:
             (self.folder / str(number) / "cmdline").write_text(f"{title or command}\0")
         self.carry(number, 0)
 
+    def start(self, number, of, command):
+        """Let a login have another command."""
+        self._add(number, command, of - 1, SESSION)
+
+    def compute(self, number, seconds):
+        """Say what a process has computed so far."""
+        path = self.folder / str(number) / "stat"
+        head, _, rest = path.read_text().rpartition(") ")
+        figures = rest.split()
+        figures[11] = str(round(seconds * os.sysconf("SC_CLK_TCK")))
+        path.write_text(f"{head}) {' '.join(figures)}\n")
+
     def carry(self, number, so_far):
         """Say what a login has carried so far, in bytes; None where that may not be read."""
         counts = self.folder / str(number - 1) / "io"
@@ -40,9 +54,11 @@ class Proc:
     def logout(self, number):
         """Let a login end."""
         for gone in (number, number - 1, number - 2):
-            for path in (self.folder / str(gone)).iterdir():
-                path.unlink()
-            (self.folder / str(gone)).rmdir()
+            self.end(gone)
+
+    def end(self, number):
+        """Let a process end, if it is there."""
+        shutil.rmtree(self.folder / str(number), ignore_errors=True)
 
     def _add(self, number, name, parent, group, terminal=0):
         place = self.folder / str(number)

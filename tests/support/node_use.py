@@ -19,6 +19,7 @@ QUIET = {
     "kernels": {},
     "logins": {},
     "network": 0,
+    "own": [],
     "mute": [],
 }
 
@@ -35,6 +36,7 @@ def use(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "EXPECTED", expected)
     monkeypatch.setattr(program, "STATE", tmp_path / "use.json")
     monkeypatch.setattr(program, "WARNED", tmp_path / "warned")
+    monkeypatch.setattr(program, "OWN", tmp_path / "own")
     monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-use.prom")
     return SimpleNamespace(
         judging=judging,

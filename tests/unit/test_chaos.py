@@ -3,7 +3,6 @@
 What breaks nodes, what looks at them and what repairs them are STAND-INs.
 """
 
-import hashlib
 import json
 import subprocess
 from contextlib import contextmanager
@@ -21,7 +20,10 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.testbeds import broken, registry
 from gpubed.testbeds.breaker import Breaker, Harm
 from support.bound import kind
+from support.damaged import Shell, checkpoints
 from support.samples import granted_cluster
+
+__all__ = ["checkpoints"]
 
 NODES = ("node-0", "node-1", "node-2")
 BARE = "version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\nconfigure: false\n"
@@ -349,80 +351,6 @@ def test_a_node_that_does_not_fit_is_refused(cluster, world):
 def test_an_audit_that_is_not_clean_does_not_hold(chaos, world):
     world.clean = False
     assert chaos("kill-node").return_value == 1
-
-
-class Shell:
-    """A STAND-IN for a node: its scripts run here, as ours."""
-
-    def scripted(self, _node, do, undo, *, mounts=False):
-        def run(script):
-            subprocess.run(["sh", "-c", script], check=True, capture_output=True)
-
-        return Harm(lambda: run(do), lambda: run(undo), "by hand", undo, mounts)
-
-
-@pytest.fixture
-def checkpoints(tmp_path):
-    """A folder with a checkpoint, and what damages it; without privileges there is no `sudo`."""
-    folder = tmp_path / "checkpoints" / "c1"
-    folder.mkdir(parents=True)
-    content = bytes(range(256)) * 8
-    (folder / "step").write_bytes(content)
-    (folder / "step.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  step\n")
-    shared = SimpleNamespace(storage=SimpleNamespace(shared=SimpleNamespace(path=str(tmp_path))))
-    there = SimpleNamespace(plan=SimpleNamespace(spec=shared))
-    ground = SimpleNamespace(checkpoint="c1", cluster=there, breaker=Shell())
-
-    def harm(file="step"):
-        scenario = named("corrupt-checkpoint")(ground, SimpleNamespace(name="node-0"), None)
-        scenario.__dict__["_file"] = file
-        return scenario.harm()
-
-    return SimpleNamespace(folder=folder, content=content, harm=harm)
-
-
-def test_a_checkpoint_that_was_damaged_twice_comes_back_as_it_was(checkpoints):
-    """Nobody undid the first, which was killed: the copy that it kept is the only good one."""
-    file = checkpoints.folder / "step"
-    checkpoints.harm().do()
-    assert file.read_bytes() != checkpoints.content
-    second = checkpoints.harm()
-    second.do()
-    assert file.read_bytes() != checkpoints.content
-    second.undo()
-    second.undo()
-    assert file.read_bytes() == checkpoints.content
-    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step", "step.sha256"]
-
-
-def test_another_that_was_damaged_before_comes_back_too(checkpoints):
-    checkpoints.harm().do()
-    (checkpoints.folder / "step2").write_bytes(b"newer" * 100)
-    checkpoints.harm("step2").do()
-    assert (checkpoints.folder / "step").read_bytes() == checkpoints.content
-    checkpoints.harm("step2").undo()
-    assert (checkpoints.folder / "step2").read_bytes() == b"newer" * 100
-
-
-def test_a_copy_that_was_cut_short_is_not_put_back(checkpoints):
-    (checkpoints.folder / ".copying-for-chaos").write_bytes(b"half")
-    checkpoints.harm().undo()
-    checkpoints.harm().do()
-    checkpoints.harm().undo()
-    assert (checkpoints.folder / "step").read_bytes() == checkpoints.content
-
-
-def test_what_a_training_wrote_anew_or_removed_meanwhile_stays_so(checkpoints):
-    harm, file = checkpoints.harm(), checkpoints.folder / "step"
-    harm.do()
-    file.write_bytes(b"anew")
-    (checkpoints.folder / "step.sha256").write_text(f"{hashlib.sha256(b'anew').hexdigest()}  step")
-    harm.undo()
-    assert file.read_bytes() == b"anew"
-    harm.do()
-    file.unlink()
-    harm.undo()
-    assert not file.exists()
 
 
 @pytest.fixture

@@ -222,8 +222,11 @@ def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(down.audits, "uuid_of", lambda _: None)
     asked = SimpleNamespace(remove_data=no_answer)
     with pytest.raises(GpubedError, match="no answer"):
+        down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False, whose="watch")
+    assert cluster.removing.read_text() == "watch"
+    with pytest.raises(GpubedError, match="no answer"):
         down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False)
-    assert cluster.removing.exists()
+    assert cluster.removing.read_text() == "", "a person's, whoever began"
     cluster.watching.touch()
     assert down._forget(cluster, set()) == [], "neither is worth a word"
     assert not cluster.state.exists()

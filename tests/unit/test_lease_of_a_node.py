@@ -258,6 +258,24 @@ def test_a_full_disk_ends_no_watch(node, monkeypatch):
     assert not node.program.SPARE.exists()
 
 
+def test_a_renewal_counts_though_the_disk_is_full(node, monkeypatch, capsys):
+    """It failed once monitoring could not be told, and its controller said that it had not come."""
+    node.program.METRICS.parent.mkdir()
+    tell(node)
+    pass_time(node, 55 * 60)
+    replace = node.program.keeping.replace
+
+    def full(path, text):
+        if path not in (node.program.SPARE, node.health.SPARE):
+            raise OSError(28, "No space left on device")
+        replace(path, text)
+
+    monkeypatch.setattr(node.program.keeping, "replace", full)
+    tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
+    assert held(node) is None
+    assert "monitoring is not told: [Errno 28]" in capsys.readouterr().err
+
+
 @pytest.fixture
 def start(node, tmp_path):
     """A function that starts a real program, as a rank of a run where that is wanted."""

@@ -58,7 +58,7 @@ def test_a_node_that_says_anything_ends_nobody_who_asks(ask):
     ]
 
 
-def test_nodes_are_told_what_gpubed_itself_sends_and_when_that_is_over():
+def test_nodes_are_told_which_logins_are_gpubeds_own_and_when_that_is_over():
     said = []
 
     class Session:
@@ -72,10 +72,10 @@ def test_nodes_are_told_what_gpubed_itself_sends_and_when_that_is_over():
             if self.name == "gone":
                 raise Unreachable("no answer")
 
-    with use.measuring([Session("there"), Session("gone")]):
-        assert sorted(said) == [(n, "sudo -n gpubed-use own 600") for n in ("gone", "there")]
+    with use.own([Session("there"), Session("gone")]):
+        assert sorted(said) == [(n, "sudo -n gpubed-use own") for n in ("gone", "there")]
         said.clear()
-    assert sorted(said) == [(n, "sudo -n gpubed-use own 0") for n in ("gone", "there")]
+    assert said == [("there", "sudo -n gpubed-use disown")], "nobody waits for the other again"
 
 
 @pytest.mark.parametrize(

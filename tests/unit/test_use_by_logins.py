@@ -6,10 +6,11 @@ The reader and the judging are the node's own; processes are those of a folder t
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from support.logins import Proc, read
+from support.logins import Proc, in_place, read
 from support.node_use import HOUR, QUIET, use
 
 __all__ = ["use"]
@@ -128,3 +129,94 @@ def test_the_kernels_own_count_is_read(use, tmp_path):
         finally:
             os.killpg(started.pid, signal.SIGKILL)
     assert 200_000 <= carried < 300_000
+
+
+class Collected:
+    """A node from which a controller copies results in a login, 50 MB each second.
+
+    What is read is a folder as /proc; the program, its reader and the judging are the node's own.
+    """
+
+    def __init__(self, use, proc, monkeypatch):
+        self._use, self._proc = use, proc
+        self._at, self._carried, self._network = 100.0, 0, use.program.STATE.parent / "net"
+        terminals = use.program.STATE.parent / "pts"
+        terminals.mkdir()
+        monkeypatch.setattr(use.terminals, "FOLDER", terminals)
+        monkeypatch.setattr(use.machine, "NETWORK", self._network)
+        clock = SimpleNamespace(clock_gettime=lambda _: self._at, CLOCK_BOOTTIME=None)
+        monkeypatch.setattr(use.machine, "time", clock)
+        for module in (use.machine, use.program):
+            monkeypatch.setattr(module, "os", SimpleNamespace(getpid=lambda: self._asks))
+        proc.start(990, of=602, command="gpubed-use")  # of the timer, and not in a login
+        proc.login(ME, "sftp-server")
+        self.later("look")
+        self.later("look")
+
+    def later(self, verb, copied=0, network=0):
+        """Let a minute pass, in which the login copies so much; return what is known then."""
+        self._at += 60
+        self._carried += copied
+        self._sent = getattr(self, "_sent", 0) + copied + network
+        self._network.write_text(f"\n\neth0: 0 0 0 0 0 0 0 0 {self._sent}\n")
+        if (self._proc.folder / str(ME)).exists():
+            self._proc.carry(ME, self._carried)
+            self._proc.compute(ME, self._carried / 10**8)
+        self._asks = 990
+        if verb in ("own", "disown"):
+            self._asks = 901
+            self._proc.start(self._asks, of=ME, command="gpubed-use")
+        with in_place(self._use.processes, self._proc.folder):
+            assert self._use.program.main(verb) == 0
+        self._proc.end(901)
+        return self._use.program.told(self._use.program._read())
+
+
+@pytest.fixture
+def collected(use, proc, monkeypatch):
+    return Collected(use, proc, monkeypatch)
+
+
+A_MINUTE = 60 * 50_000_000
+
+
+def test_what_gpubed_collects_is_no_use_and_what_follows_is(collected):
+    """A release was put off: its own copy was taken for somebody's, each time."""
+    idle_s = collected.later("own")["idle_s"]
+    for verb in ("look", "look", "disown"):
+        found = collected.later(verb, copied=A_MINUTE)
+        idle_s += 60
+        assert found["idle_s"] == idle_s, found["last"]
+    assert collected.later("look")["idle_s"] == idle_s + 60
+    found = collected.later("look", copied=A_MINUTE)
+    assert (found["idle_s"], found["last"]["what"]) == (0, "programs compute")
+
+
+def test_who_copies_meanwhile_in_a_login_of_the_same_account_is_seen(proc, collected):
+    collected.later("own")
+    proc.login(1000, "rsync")
+    proc.carry(1000, 60 * 25_000)
+    found = collected.later("look", copied=A_MINUTE)
+    assert (found["idle_s"], found["last"]["what"]) == (0, WHAT)
+
+
+def test_whose_program_computes_meanwhile_is_seen(proc, collected):
+    proc.login(1000, "make")
+    collected.later("own")
+    proc.compute(1000, 30.0)
+    found = collected.later("look", copied=A_MINUTE)
+    assert (found["idle_s"], found["last"]["what"]) == (0, "programs compute")
+
+
+def test_a_controller_that_was_killed_hides_nothing_any_more(proc, collected):
+    """Its login has ended, and with it what was gpubed's own."""
+    collected.later("own")
+    proc.logout(ME)
+    found = collected.later("look", network=A_MINUTE)
+    assert (found["idle_s"], found["last"]["what"]) == (0, "the network carries data")
+
+
+def test_who_says_so_outside_a_login_hides_nothing(use, collected, monkeypatch):
+    monkeypatch.setattr(use.program, "logins", SimpleNamespace(of=lambda *_: ""))
+    collected.later("own")
+    assert collected.later("look", network=A_MINUTE)["idle_s"] == 0

@@ -84,35 +84,6 @@ def test_looks_that_follow_each_other_closely_hide_no_work(use):
     assert fold(use, {}, {}, start)["idle_s"] == 62
 
 
-def test_what_gpubed_sends_to_measure_links_is_no_use_and_what_follows_is(use, monkeypatch):
-    """After each `up`, an idle cluster was in use: the network carried data."""
-    monkeypatch.setattr(use.program, "OWN", use.program.STATE.parent / "own")
-    look = {**QUIET}
-    monkeypatch.setattr(use.machine, "see", lambda *_: dict(look))
-
-    def later(network, *words):
-        look.update(uptime=look["uptime"] + 60, network=network)
-        assert use.program.main(*words) == 0
-        return json.loads(use.program.STATE.read_text())["last"]["what"]
-
-    assert later(0, "look") == "its start"
-    assert later(0, "own", "600") == "its start"
-    assert later(10**9, "look") == "its start"
-    assert later(2 * 10**9, "own", "0") == "its start"
-    assert later(3 * 10**9, "look") == "the network carries data"
-
-
-def test_what_is_never_taken_back_holds_for_a_while_alone(use, monkeypatch):
-    monkeypatch.setattr(use.program, "OWN", use.program.STATE.parent / "own")
-    look = {**QUIET}
-    monkeypatch.setattr(use.machine, "see", lambda *_: dict(look))
-    for number, words in enumerate((("look",), ("own", "90"), ("look",), ("look",))):
-        look.update(uptime=100.0 + 60 * number, network=10**9 * number)
-        use.program.main(*words)
-        last = json.loads(use.program.STATE.read_text())["last"]["what"]
-    assert last == "the network carries data"
-
-
 def test_who_holds_gpus_for_nothing_is_seen(use):
     held = {"gpus": [{"utilization": 0.0, "held": [["alice", "run-1"]]}, GPU]}
     record = fold(use, held, held, held)
@@ -362,3 +333,20 @@ def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, 
         use.program.STATE.write_text(text)
         use.program.main("look")
         assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"
+
+
+def test_who_asks_is_told_though_monitoring_cannot_be(use, monkeypatch, capsys):
+    use.program.METRICS.parent.mkdir()
+    replace = use.program.keeping.replace
+
+    def full(path, text):
+        if path == use.program.METRICS:
+            raise OSError(28, "No space left on device")
+        replace(path, text)
+
+    monkeypatch.setattr(use.program.keeping, "replace", full)
+    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
+    assert use.program.main("status") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["idle_s"] == 0
+    assert "monitoring is not told: [Errno 28]" in told.err

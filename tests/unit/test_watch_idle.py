@@ -71,16 +71,17 @@ class Unused:
         assert len(nodes) == 3
         self.told.append(("back" if back else "warn", text))
 
-    def prepare(self, *_):
+    def prepare(self, _cluster, again=False):
+        assert again == self.world.watch().telling.memory.warned.saved
         self.saved += 1
         self.saving()
         return ["collected 2 run(s)"]
 
-    def down(self, cluster, _engine, *, keep_data):
+    def down(self, cluster, _engine, *, keep_data, whose):
         with runlock.hold(cluster.state, "down"):
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
-            cluster.removing.touch()
+            cluster.removing.write_text(whose)
             if self.breaks:
                 return self.breaks.pop(0)()
             cluster.allocation.unlink()
@@ -97,8 +98,8 @@ def unused(world, monkeypatch):
 
 def test_an_unused_cluster_is_released_after_its_warning(world, unused):
     looked = world.looks(200)
-    assert looked.index("gone") == 150, "after 2 h, and the half hour of the warning"
-    assert (unused.downs, unused.saved) == ([True], 1)
+    assert looked.index("gone") == 151, "after 2 h, the half hour of the warning, and a last look"
+    assert (unused.downs, unused.saved) == ([True], 2)
     assert [what for what, _ in unused.told] == ["warn"]
     assert unused.told[0][1] == (
         "gpubed: nobody has used lab for 120 min: it is released in 30 min unless somebody uses it"
@@ -108,6 +109,8 @@ def test_an_unused_cluster_is_released_after_its_warning(world, unused):
         "2030-01-01T02:00:00Z idle: last use 120 min ago: alice: a terminal on node-0: warned: it "
         "is released in 30 min unless somebody uses it",
         "2030-01-01T02:30:00Z idle: last use 150 min ago: alice: a terminal on node-0: collected "
+        "2 run(s); released at the next look unless somebody uses it",
+        "2030-01-01T02:31:00Z idle: last use 151 min ago: alice: a terminal on node-0: collected "
         "2 run(s); released 3 node(s); kept volume shared",
     ]
 
@@ -190,12 +193,24 @@ def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
     assert unused.downs == [True]
 
 
-def test_who_comes_while_results_are_saved_keeps_it(world, unused):
-    unused.saving = unused.use_it
+@pytest.mark.parametrize("time", [1, 2])
+def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
+    unused.saving = lambda: unused.use_it() if unused.saved == time else None
     world.looks(155)
-    assert (unused.saved, unused.downs) == (1, [])
+    assert (unused.saved, unused.downs) == (time, [])
     assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert "not released: bob: a notebook on node-1" in world.events[1].outcome
+    said = ("released at the next look unless", "not released: bob: a notebook on node-1")
+    assert said[time - 1] in world.events[time].outcome
+
+
+def test_another_use_lets_results_be_saved_anew(world, unused):
+    """Those of the first time are not all that there is to save."""
+    world.looks(151)
+    unused.use_it()
+    world.looks(150)
+    assert (unused.saved, unused.downs) == (1, [])
+    world.looks(3)
+    assert (unused.saved, unused.downs) == (3, [True])
 
 
 def test_results_that_cannot_be_saved_keep_it(world, unused):
@@ -214,7 +229,7 @@ def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
     world.looks(200)
     assert (unused.told, unused.downs, world.watch().telling.memory.warned) == ([], [], None)
     unused.fails = None
-    world.looks(31)
+    world.looks(32)
     assert unused.downs == [True]
 
 
@@ -245,7 +260,7 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
 def test_a_node_that_nobody_took_out_of_use_is_no_use(world, unused, held):
     """Nobody is at work on it, and the GPUs of the others are idle."""
     world.unwell = [NodeHealth(node="node-1", quarantine=held)]
-    world.looks(151)
+    world.looks(152)
     assert unused.downs == [True]
 
 
@@ -285,6 +300,20 @@ def test_another_run_that_has_the_cluster_is_waited_for(world, unused):
     assert unused.downs == []
 
 
+def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
+    """Results were not saved, and the watch took it for a release of its own that they were of."""
+
+    def fail():
+        raise GpubedError("checkpoints/c1/x.pt: it is larger than what is free", "free space")
+
+    unused.saving = fail
+    world.looks(155)
+    world.cluster.removing.touch()  # as `gpubed down lab` does, which Ctrl-C ends
+    assert set(world.looks(60)) <= {"well", "amiss"}
+    assert unused.downs == []
+    assert UNFINISHED not in [event.why for event in world.events]
+
+
 @pytest.fixture
 def half_way(world, unused):
     """A function that lets a `down` end half-way: one node is gone, and others do not answer."""
@@ -315,13 +344,13 @@ def half_way(world, unused):
 def test_a_release_that_ends_half_way_is_gone_on_with(world, unused, half_way, how, said, silent):
     """Also by another watch; nothing of it is repaired, and nobody is told that it stays."""
     half_way(how, how, how, silent=silent)
-    assert world.looks(151)[-1] == "amiss"
+    assert world.looks(152)[-1] == "amiss"
     looked = [world.looks(1)[0] for _ in range(6)]
     assert looked == ["amiss", "amiss", "amiss", "gone", "gone", "gone"]
-    assert (unused.downs, world.repairs, unused.saved) == ([True] * 4, [], 1)
+    assert (unused.downs, world.repairs, unused.saved) == ([True] * 4, [], 2)
     assert [what for what, _ in unused.told] == ["warn"]
     assert unused.hook.read_text() == "lab warn\nlab released\n"
-    assert [(event.event, event.why, event.outcome) for event in world.events[1:5]] == [
+    assert [(event.event, event.why, event.outcome) for event in world.events[2:6]] == [
         ("idle", said, "tried again at the next look"),
         ("idle", UNFINISHED, f"failed: {said}; not again for 1 min"),
         ("idle", UNFINISHED, f"failed: {said}; not again for 2 min"),
@@ -333,17 +362,28 @@ def test_a_release_that_does_not_go_on_is_tried_more_and_more_seldom(world, unus
     half_way(*[GpubedError("the API fails")] * 100)
     world.looks(150 + 400)
     assert len(unused.downs) == 19
-    assert world.kinds == ["idle"] * 8, "told as long as it brings news"
+    assert world.kinds == ["idle"] * 9, "told as long as it brings news"
+
+
+def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
+    half_way(GpubedError("the API fails"))
+    world.looks(152)
+    world.cluster.removing.write_text("")  # as `gpubed down lab` does, which Ctrl-C ends
+    world.looks(60)
+    assert len(unused.downs) == 1
+    assert world.events[-1].event == "person"
+    assert "a `down` of lab was begun" in world.events[-1].why
+    assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
 
 
 def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     """Half a cluster is for a person, who is told once; its idle time begins anew."""
     half_way(GpubedError("the API fails"), silent="some")
-    world.looks(151)
+    world.looks(152)
     unused.use_it("bob: a notebook on node-0")
     world.looks(400)
     assert len(unused.downs) == 1
-    assert world.kinds == ["idle", "idle", "person"]
+    assert world.kinds == ["idle", "idle", "idle", "person"]
     assert world.events[-1].why == f"{UNFINISHED}: there is use since: bob: a notebook on node-0"
     assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
     assert [what for what, _ in unused.told] == ["warn"]
@@ -351,7 +391,7 @@ def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
 
 def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half_way):
     half_way(GpubedError("the API fails"))
-    world.looks(151)
+    world.looks(152)
     unused.policy(SPEC.replace("configure: false\n", ""))
     world.looks(10)
     assert len(unused.downs) == 1
@@ -360,7 +400,7 @@ def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half
 
 def test_who_has_it_back_is_watched_as_before(world, unused, half_way):
     half_way(GpubedError("the API fails"))
-    world.looks(151)
+    world.looks(152)
     world.cluster.removing.unlink()  # as `up` does
     world.states, unused.silent = {}, ""
     unused.use_it()

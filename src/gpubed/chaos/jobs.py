@@ -33,12 +33,18 @@ cp --preserve=all {file} .copying-for-chaos
 mv .copying-for-chaos {copy}
 dd if=/dev/urandom of={file} bs=1 count=64 seek=$(($(stat -c %s {file}) / 2)) conv=notrunc
 """
-# What a training has moved or removed meanwhile stays so, as does what it wrote anew.
+# What a training has removed meanwhile stays so, as does what it wrote anew. One that it has set
+# aside as damaged (`.damaged`, and a number) comes back with its SHA-256: the copy is the only good
+# one. The damaged one stays where it was set aside.
 _MEND = (
     'if cd {folder} 2>/dev/null; then for copy in .chaos-*; do file="${{copy#.chaos-}}"; '
-    'if [ ! -e "$copy" ]; then continue; fi; '
+    'if [ ! -e "$copy" ]; then continue; fi; set -- "$file".damaged*; '
     'if [ -e "$file" ] && ! sha256sum --status --check "./$file.sha256" 2>/dev/null; '
-    'then mv -f "$copy" "./$file"; else rm "$copy"; fi; done; fi'
+    'then mv -f "$copy" "./$file"; elif [ -e "$file" ] || [ ! -e "$1" ]; then rm "$copy"; '
+    'else sum="$(sha256sum < "$copy" | cut -c -64)"; for aside in "$file".damaged*.sha256; do '
+    'if [ ! -e "$file.sha256" ] && grep -qs "$sum" "./$aside"; '
+    'then cp --preserve=all "./$aside" "./$file.sha256"; fi; done; mv -n "$copy" "./$file"; '
+    "fi; done; fi"
 )
 
 

@@ -45,7 +45,7 @@ def verify(cluster: Cluster) -> Verification:
     with ExitStack() as stack:
         nodes = cluster.allocation.nodes
         sessions = {n.name: stack.enter_context(SSH(n, cluster.paths)) for n in nodes}
-        stack.enter_context(use.measuring([*sessions.values()]))
+        stack.enter_context(use.own([*sessions.values()]))
         context = Context(cluster, sessions)
         for check in stages.functions():
             # Some take a while before they have a result.

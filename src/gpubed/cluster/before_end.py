@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed.cluster import collected, down, last_checkpoints, listed
 from gpubed.cluster import lease as leases
 from gpubed.cluster.listed import NOT_UTF_8, Thing
+from gpubed.configuration import use
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import record
@@ -35,8 +38,13 @@ class Collected:
     told: tuple[str, ...]
 
 
-def prepare(cluster: Cluster) -> list[str]:
+def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
     """Do what `lease.before_end` says; what is here already does not come again.
+
+    Nodes take none of it for a use.
+
+    Args:
+        again: Whether the command has just been run.
 
     Returns:
         What was done, in words.
@@ -47,9 +55,10 @@ def prepare(cluster: Cluster) -> list[str]:
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
     wanted = policy.before_end
-    with SSH(cluster.allocation.head, cluster.paths) as head:
+    with _sessions(cluster) as sessions, use.own(sessions):
+        head = sessions[0]
         try:
-            if wanted.command and not leases.is_commanded(known):
+            if wanted.command and not (again or leases.is_commanded(known)):
                 head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
                 done.append(f"ran `{wanted.command}` on {cluster.allocation.head.name}")
                 leases.commanded(cluster.paths, known, policy)
@@ -57,6 +66,15 @@ def prepare(cluster: Cluster) -> list[str]:
             if wanted.collect:
                 done += _save(head, cluster)
     return done
+
+
+@contextmanager
+def _sessions(cluster: Cluster) -> Iterator[list[SSH]]:
+    """Give a session with the head, and one with another node that serves the shared storage."""
+    allocation, server = cluster.allocation, cluster.plan.spec.storage.shared.server
+    others = [n for n in allocation.nodes if n.name == server != allocation.head.name]
+    with ExitStack() as stack:
+        yield [stack.enter_context(SSH(node, cluster.paths)) for node in (allocation.head, *others)]
 
 
 def _save(head: SSH, cluster: Cluster) -> list[str]:

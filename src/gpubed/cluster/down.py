@@ -98,6 +98,7 @@ def down(
     *,
     keep_data: bool = False,
     without: Sequence[str] = (),
+    whose: str = "",
 ) -> Removal:
     """Remove everything that carries the cluster's id, and the cluster's state.
 
@@ -107,6 +108,7 @@ def down(
     Args:
         keep_data: Whether volumes stay, for the next `up` to take over.
         without: Own hosts, by node or address, that stay as they are if nobody can log in.
+        whose: Who removes it where that is no person; the sign that it was begun says so.
 
     Raises:
         UsageError: `without` names what is no own host of the cluster.
@@ -122,7 +124,7 @@ def down(
             raise _nowhere(paths)
         asked.require_engine(engine)
         with left_hosts.noted(paths, _left(stack, asked, without)):
-            return _remove(stack, asked, keep_data=keep_data)
+            return _remove(stack, asked, keep_data=keep_data, whose=whose)
 
 
 def _nowhere(paths: ClusterPaths) -> GpubedError:
@@ -143,7 +145,7 @@ def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
     return left_hosts.addresses(stack.paths.name, known, without)
 
 
-def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
+def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") -> Removal:
     paths, uuid = stack.paths, audits.uuid_of(stack)
 
     def left() -> list[Existing]:
@@ -153,7 +155,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     if uuid:
         asked.note()  # once the state is gone, nothing else says where the rest is
     with suppress(OSError):  # a full disk keeps nobody from removing
-        paths.removing.touch()  # what is missing from now on is meant to be
+        paths.removing.write_text(whose)  # what is missing from now on is meant to be
     within = asked.data_within() if keep_data else []
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()

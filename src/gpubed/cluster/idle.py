@@ -19,6 +19,7 @@ from gpubed.configuration.use import Use
 from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import checkpoints
 from gpubed.nodes.cluster import Cluster
@@ -27,6 +28,7 @@ from gpubed.spec.sections import Idle
 Act = Literal["", "warn", "back", "release"]
 _HOOK_S = 60.0
 _LONGEST = 1000  # characters of the reason that a hook is told
+_WHO = "watch"  # releases it, says the sign that something is being removed
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class Warned:
     Attributes:
         idle_s: After how many idle seconds.
         spell: Which use was the last then.
-        begun: Whether its release was begun; perhaps nothing is gone yet.
+        saved: Whether results were saved since.
     """
 
     idle_s: float
     spell: str
-    begun: bool = False
+    saved: bool = False
 
 
 GiveBack = Callable[[Cluster, EngineName, Warned, dict[str, str]], tuple[str, bool]]
@@ -113,13 +115,27 @@ def take_back(cluster: Cluster) -> str:
     return f"the warning is taken back{told}"
 
 
+def save(cluster: Cluster) -> str:
+    """Save results before a release; return what was done, in words.
+
+    What the network carries meanwhile counts as no use: somebody whom nothing else tells of is
+    seen by a look after it, and so it is not the one that releases.
+
+    Raises:
+        GpubedError: Not all could be saved (the rest is all the same), or it could not be released.
+    """
+    _require_state(cluster)
+    done = before_end.prepare(cluster)
+    return "; ".join([*done, "released at the next look unless somebody uses it"])
+
+
 def release(
     cluster: Cluster,
     engine: EngineName,
     warned: Warned,
     held: dict[str, str],
 ) -> tuple[str, bool]:
-    """Save results, ask once more, and give the nodes back; what is on volumes stays.
+    """Save what is new of results, ask once more, and give the nodes back; volumes stay.
 
     Args:
         warned: The warning: a use after it, also while results are saved, keeps the cluster.
@@ -132,14 +148,26 @@ def release(
         GpubedError: Results could not be saved, or not all could be removed: `finish` goes on.
     """
     paths, policy = cluster.paths, cluster.plan.spec.lease.idle
-    if not paths.has_stack:
-        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    saved = before_end.prepare(cluster)
+    _require_state(cluster)
+    saved = before_end.prepare(cluster, again=True)
     last = look(cluster, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
     done = [*saved, *_give_back(cluster, engine)]
     return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
+
+
+def _require_state(cluster: Cluster) -> None:
+    if not cluster.paths.has_stack:
+        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
+
+
+def is_unfinished(paths: ClusterPaths) -> bool:
+    """Say whether a release did not come to its end; what a person's `down` left is theirs."""
+    try:
+        return reading.file(paths.removing).text() == _WHO
+    except Unreadable:
+        return False
 
 
 def finish(
@@ -181,10 +209,10 @@ def _of_the_rest(warned: Warned, use: Use) -> Warned:
 def _give_back(cluster: Cluster, engine: EngineName) -> list[str]:
     """Remove a cluster but for its volumes; return what was done, in words."""
     paths = cluster.paths
-    with runlock.measuring(paths.state, "watch"):
+    with runlock.measuring(paths.state, _WHO):
         path = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", path):
-            gone = down.down(paths, engine, keep_data=True)
+            gone = down.down(paths, engine, keep_data=True, whose=_WHO)
         path.unlink(missing_ok=True)
     if left := [*gone.survivors, *gone.unseen, *map(str, gone.unasked)]:
         raise GpubedError(

@@ -71,8 +71,11 @@ class Release:
         return False
 
     def _release(self, cluster: Cluster, warned: Warned, why: str) -> bool:
-        # On disk before anything goes: another watch goes on with what this one began.
-        self._telling.remember(warned=replace(warned, begun=True))
+        if not warned.saved:
+            saved = idle.save(cluster)
+            self._telling.remember(warned=replace(warned, saved=True))
+            self._telling.tell("idle", why, saved)
+            return False
         if stays := self._given_back(cluster, idle.release, warned, why):
             self._telling.tell("idle", why, stays)
         return not stays
@@ -80,8 +83,7 @@ class Release:
     @property
     def _releasing(self) -> Warned | None:
         """The warning whose release did not come to its end; None also of a person's `down`."""
-        warned = self._telling.memory.warned
-        return warned if warned and warned.begun and self._telling.paths.removing.exists() else None
+        return self._telling.memory.warned if idle.is_unfinished(self._telling.paths) else None
 
     def _go_on(self, cluster: Cluster, warned: Warned) -> None:
         """Go on with a release, further and further apart: half a cluster is of no use."""

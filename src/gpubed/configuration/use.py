@@ -30,8 +30,6 @@ _SHOWN = 200  # characters of what a node says instead of an answer
 _ROWS = 1000  # of a node
 _MOST_S = 1e12  # more than anybody used; infinity is as little as "nan" a time
 _Seconds = Annotated[float, Field(ge=0, le=_MOST_S)]
-# After a verification that was killed, data on the network counts as a use again from then on.
-_MEASURES_S = 600
 
 
 class Last(BaseModel):
@@ -173,24 +171,31 @@ def _look(paths: ClusterPaths, node: Node) -> NodeUse | str:
 
 
 @contextmanager
-def measuring(sessions: Sequence[SSH]) -> Iterator[None]:
-    """Let nodes take for no use what gpubed itself sends between them to measure links.
+def own(sessions: Sequence[SSH]) -> Iterator[None]:
+    """Let nodes take for no use what gpubed itself does in sessions, as to measure or to collect.
 
-    A node that cannot be told, or whose role is a former version's, counts it as a use.
+    Nor what their networks carry meanwhile; whatever others do counts beside it. It ends with a
+    session, however that ends. A node that cannot be told, or whose role is a former version's,
+    counts all of it as a use.
     """
-    _tell_own(sessions, _MEASURES_S)
+    told = _tell_own(sessions, "own")
     try:
         yield
     finally:
-        _tell_own(sessions, 0)
+        _tell_own(told, "disown")
 
 
-def _tell_own(sessions: Sequence[SSH], seconds: int) -> None:
-    def tell(session: SSH) -> None:
+def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
+    """Tell nodes, and return the sessions with those that answer."""
+
+    def tell(session: SSH) -> bool:
         with suppress(GpubedError):
-            session.run(f"{_PROGRAM} own {seconds}", check=False)
+            session.run(f"{_PROGRAM} {verb}", check=False)
+            return True
+        return False
 
-    parallel.each(tell, sessions)
+    answers = parallel.each(tell, sessions)
+    return [one for one, answer in zip(sessions, answers, strict=True) if answer]
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:

@@ -289,7 +289,10 @@ class ClusterPaths:
 
     @property
     def removing(self) -> Path:
-        """There while a `down` removes the cluster, and after one that did not come to its end."""
+        """There while a `down` removes the cluster, and after one that did not come to its end.
+
+        It says whose that is; empty of a person's.
+        """
         return self.state / "removing"
 
     @property

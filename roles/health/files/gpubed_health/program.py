@@ -110,8 +110,6 @@ def _now(reason: str, *, own: bool = False) -> dict[str, Any]:
 
 def publish(state: dict[str, Any], found: Sequence[str]) -> None:
     """Leave the result for the cluster's monitoring, where there is one."""
-    if not METRICS.parent.is_dir():
-        return
     reason = state["quarantine"]["reason"] if state["quarantine"] else ""
     # JSON quotes as Prometheus does.
     label = json.dumps(reason, ensure_ascii=False)
@@ -119,10 +117,7 @@ def publish(state: dict[str, Any], found: Sequence[str]) -> None:
         f"gpubed_node_quarantined{{reason={label}}} {int(bool(reason))}",
         f"gpubed_node_problems {len(found)}",
     )
-    try:
-        keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
-    except OSError as error:  # the scheduler is to be told all the same
-        sys.stderr.write(f"monitoring is not told: {error}\n")
+    keeping.publish(METRICS, lines)
 
 
 def quarantine(

@@ -39,7 +39,7 @@ def first() -> Record:
     }
 
 
-def fold(record: Record, seen: Mapping[str, Any], hour: int, *, own: bool = False) -> Record:
+def fold(record: Record, seen: Mapping[str, Any], hour: int) -> Record:
     """Return the record after a look.
 
     Keys: `seen` (the look itself), `rates` (what was computed and carried over so many seconds,
@@ -49,13 +49,11 @@ def fold(record: Record, seen: Mapping[str, Any], hour: int, *, own: bool = Fals
 
     Args:
         hour: The hour since 1970; it only says where seconds are added.
-        own: Whether gpubed itself measured on the network since the look before: what that carried
-            is no use then, and all else is.
     """
     before = record["seen"]
     same = before is not None and before["boot"] == seen["boot"]
     elapsed = seen["uptime"] - before["uptime"] if same else seen["uptime"]
-    rates = _rates(record["rates"], before, seen, elapsed, own=own) if same else _NONE
+    rates = _rates(record["rates"], before, seen, elapsed) if same else _NONE
     use = next(_uses(before if same else None, seen, rates, elapsed), None)
     return {
         "version": VERSION,
@@ -73,10 +71,9 @@ def _rates(
     before: Mapping[str, Any],
     seen: Mapping[str, Any],
     elapsed: float,
-    *,
-    own: bool,
 ) -> dict[str, Any]:
-    carried = 0 if own else max(0, seen["network"] - before["network"])
+    # While gpubed measures or collects, what the network carries is no use, and all else is.
+    carried = 0 if seen["own"] else max(0, seen["network"] - before["network"])
     return {
         "s": rates["s"] + elapsed,
         "cpu_s": rates["cpu_s"] + sum(row[2] for row in seen["work"]),
@@ -98,8 +95,12 @@ def _copied(before: Mapping[str, Any], seen: Mapping[str, Any], rest: float) -> 
 def _by_login(
     before: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Iterator[tuple[str, float | None]]:
-    """Yield whose each login is, and what it carried since the last look; None where unknown."""
-    for key, (user, carried) in seen["logins"].items():
+    """Yield whose each login is, and what it carried since the last look; None where unknown.
+
+    None of gpubed's own is among them.
+    """
+    others = {key: one for key, one in seen["logins"].items() if key not in seen["own"]}
+    for key, (user, carried) in others.items():
         _, known = before["logins"].get(key, ("", 0))
         yield user, None if carried is None else carried - (known or 0)
 

@@ -34,8 +34,24 @@ def carried(every: Mapping[int, Process], mine: Collection[int]) -> dict[str, li
         if server and server.name.startswith(_SERVER) and _copies(number, one):
             written = _WRITTEN.search(processes.text(one.parent, "io"))
             whose = processes.user_of(one.uid)
-            found[f"{one.parent} {server.key}"] = [whose, int(written[1]) if written else None]
+            found[_key(one.parent, server)] = [whose, int(written[1]) if written else None]
     return found
+
+
+def of(number: int, every: Mapping[int, Process]) -> str:
+    """Return the key of the login that a process is of; empty where it is of none."""
+    servers = (n for n in processes.line(number, every) if every[n].name.startswith(_SERVER))
+    return next((_key(n, every[n]) for n in servers), "")
+
+
+def within(keys: Collection[str], every: Mapping[int, Process]) -> set[int]:
+    """Return the processes of the logins that have these keys and are still there."""
+    tops = {n for n, one in every.items() if _key(n, one) in keys}
+    return {n for n in every if not tops.isdisjoint(processes.line(n, every))} if tops else set()
+
+
+def _key(number: int, server: Process) -> str:
+    return f"{number} {server.key}"
 
 
 def _copies(number: int, one: Process) -> bool:

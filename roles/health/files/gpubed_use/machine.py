@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,30 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 NETWORK = Path("/proc/net/dev")
 
 
-def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+def see(
+    expected: Mapping[str, Any], before: Mapping[str, Any] | None, own: Collection[str] = ()
+) -> dict[str, Any]:
     """Look, and return what is to be judged.
 
     Keys: `boot`, `uptime` (s), `work` (user, job and CPU seconds since `before`), `processes`
     (what the next look compares with), `ranks` (user, job), `gpus` (utilization from 0 to 1 or
     null, and the user and job of each process on it), `terminals` (user and time by name),
     `kernels` (user, time and state by id), `logins` (user and bytes so far by process),
-    `network` (bytes so far), and `mute`: what could not be asked, in words.
+    `network` (bytes so far), `own` (the logins of gpubed's own, while there is one), and `mute`:
+    what could not be asked, in words.
 
     Args:
         expected: What role health says of this node.
         before: What the last look saw; None for the first.
+        own: Keys of logins in which what is done is gpubed's own, and no use.
     """
     mute = list[str]()
     every = processes.every()
     # Containers have the number of their machine's boot, and a first process of their own.
     boot = f"{BOOT.read_text().strip()} {every[1].began}"
-    mine = processes.people(every, os.getpid())
+    ours = logins.within(own, every)
+    people = processes.people(every, os.getpid())
+    mine = {number: one for number, one in people.items() if number not in ours}
     heads = processes.jobs(every)
 
     def whose(number: int) -> list[str]:
@@ -58,8 +64,9 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
             name: [processes.user_of(uid), typed] for name, uid, typed in terminals.every()
         },
         "kernels": _kernels(every, mute),
-        "logins": logins.carried(every, mine),
+        "logins": logins.carried(every, people),
         "network": _network(),
+        "own": sorted(own) if ours else [],
         "mute": mute,
     }
 

@@ -102,16 +102,22 @@ def _group(pid: int) -> str:
     return next(iter([*named, *(path for _, kind, path in parts if not kind)]), "")
 
 
+def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
+    """Yield a process and those that it was started by, the nearest first."""
+    seen = set[int]()
+    while number in processes and number not in seen:
+        yield number
+        seen.add(number)
+        number = processes[number].parent
+
+
 def people(processes: Mapping[int, Process], but: int) -> dict[int, Process]:
     """Return the processes that somebody started, and no service of the system.
 
     Args:
         but: A process that asks, and not for itself: with those that it was started by.
     """
-    asking = set()
-    while but in processes and but not in asking:
-        asking.add(but)
-        but = processes[but].parent
+    asking = {*line(but, processes)}
     return {n: one for n, one in processes.items() if n not in asking and _is_persons(one)}
 
 
@@ -162,13 +168,7 @@ def text(number: int, what: str) -> str:
 
 def job_of(number: int, processes: Mapping[int, Process], heads: Mapping[int, str]) -> str:
     """Return the job that a process belongs to, by those that it was started by; else empty."""
-    seen = set()
-    while number in processes and number not in seen:
-        if number in heads:
-            return heads[number]
-        seen.add(number)
-        number = processes[number].parent
-    return ""
+    return next((heads[n] for n in line(number, processes) if n in heads), "")
 
 
 def user_of(uid: int) -> str:

@@ -4,7 +4,9 @@
   gpubed-use status            look, and print what is known as JSON
   gpubed-use warn TEXT         write on all terminals; monitoring warns, too, until it is used
   gpubed-use unwarn TEXT       take it back
-  gpubed-use own SECONDS       for so long, data on the network is gpubed's own; 0 ends that
+  gpubed-use own               what this login does is gpubed's own, as long as it lasts, and so
+                               is data on the network meanwhile
+  gpubed-use disown            they are no more
 
 It only looks: nothing is ended here, and what could not be asked counts as use.
 """
@@ -19,13 +21,13 @@ from typing import Any
 
 from gpubed_health import keeping
 
-from gpubed_use import judging, machine, terminals
+from gpubed_use import judging, logins, machine, processes, terminals
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_USE_STATE", "/var/lib/gpubed/use.json"))
 # In memory: a node that restarts is used, and a warning of before says nothing.
 WARNED = Path("/run/gpubed-use-warned")
-# Until when data on the network is gpubed's own, in seconds since boot.
+# Logins of gpubed's own, a line for each: one that has ended is none.
 OWN = Path("/run/gpubed-use-own")
 # Role monitoring makes the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-use.prom")
@@ -38,26 +40,29 @@ def look() -> judging.Record:
     expected = json.loads(EXPECTED.read_text())
     with keeping.alone(STATE):
         record = _read()
-        seen = machine.see(expected, record["seen"])
-        own = _is_own(seen["uptime"])
-        record = judging.fold(record, seen, int(time.time() // 3600), own=own)
+        seen = machine.see(expected, record["seen"], _own())
+        record = judging.fold(record, seen, int(time.time() // 3600))
         keeping.replace(STATE, f"{json.dumps(record)}\n")
     return record
 
 
-def _is_own(uptime: float) -> bool:
-    """Say whether the data since the last look is gpubed's own: who says so looks before."""
+def _own() -> set[str]:
+    """Return the keys of gpubed's own logins, of which some may have ended."""
     try:
-        return uptime <= float(OWN.read_text())
-    except (OSError, ValueError):
-        return False
+        return {*OWN.read_text().splitlines()}
+    except OSError:
+        return set()
 
 
-def _own(seconds: float, uptime: float) -> None:
-    if seconds > 0:
-        keeping.replace(OWN, f"{uptime + seconds}\n")
-    else:
-        OWN.unlink(missing_ok=True)
+def _keep_own(*, is_own: bool) -> None:
+    """Note whether the login that asks is gpubed's own; who says so has looked before."""
+    with keeping.alone(STATE):
+        every = processes.every()
+        asking = logins.of(os.getpid(), every)
+        kept = {key for key in _own() if key != asking and logins.within((key,), every)}
+        if is_own and asking:
+            kept.add(asking)
+        keeping.replace(OWN, "".join(f"{key}\n" for key in sorted(kept)))
 
 
 def _read() -> judging.Record:
@@ -85,8 +90,6 @@ def told(record: judging.Record) -> dict[str, Any]:
 
 def publish(record: judging.Record) -> None:
     """Leave the figures for the cluster's monitoring, where there is one."""
-    if not METRICS.parent.is_dir():
-        return
     lines = [f"gpubed_use_idle_seconds {record['idle_s']:.0f}"]
     for row in judging.total(record):
         # JSON quotes as Prometheus does.
@@ -97,7 +100,7 @@ def publish(record: judging.Record) -> None:
     if WARNED.exists():
         text = json.dumps(WARNED.read_text(), ensure_ascii=False)
         lines.append(f"gpubed_use_warned{{text={text}}} 1")
-    keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
+    keeping.publish(METRICS, lines)
 
 
 def main(verb: str, *words: str) -> int:
@@ -106,12 +109,12 @@ def main(verb: str, *words: str) -> int:
     text = " ".join(words)
     if verb in ("warn", "unwarn"):
         terminals.tell(text)
-    elif verb not in ("look", "status", "own"):
+    elif verb not in ("look", "status", "own", "disown"):
         sys.stderr.write(__doc__ or "")
         return 2
     record = look()
-    if verb == "own":
-        _own(float(words[0]), record["seen"]["uptime"])
+    if verb in ("own", "disown"):
+        _keep_own(is_own=verb == "own")
     if verb == "warn":
         keeping.replace(WARNED, text)
     elif verb == "unwarn" or record["idle_s"] == 0:
