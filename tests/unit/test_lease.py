@@ -103,6 +103,21 @@ def test_the_lease_of_a_former_testbed_is_none_of_the_one_that_takes_nothing_bac
     assert (found.since, found.requested_until) == (NOW + 25 * HOUR, None)
 
 
+def test_the_testbed_that_lends_the_nodes_is_asked_and_not_the_one_that_is_wanted_next(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    testbed = Stingy(24 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda name: asked.append(name) or testbed)
+    plan = sample_plan(lease={"on_nodes": {}})
+    granted = sample_allocation(plan).model_copy(update={"backend": "virtualwall"})
+    edited = Cluster(cluster, plan, granted)
+    assert lease.read(edited).granted_until == NOW + HOUR
+    assert lease.renew(edited, NOW + 9 * HOUR).granted_until == NOW + 9 * HOUR
+    assert asked == ["virtualwall"] * 2
+    assert not lease.last(cluster).own
+
+
 def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
     return lease.Record(granted_until=NOW + left, since=NOW - since)
 

@@ -210,6 +210,14 @@ def test_an_end_of_its_own_is_no_going_on_of_a_former_testbeds_lease(world):
     assert found.requested_until is None
 
 
+def test_an_end_of_its_own_stays_while_another_testbed_is_only_wanted(world):
+    """`status` looks by the edited `cluster.yml`, which says nothing of these nodes."""
+    lease.read(world.cluster)
+    world.granted = world.granted.model_copy(update={"backend": "static"})
+    world.plan = sample_plan()
+    assert lease.read(world.cluster).granted_until == NOW + 12 * HOUR
+
+
 def test_without_it_nobody_is_asked(world):
     world.plan = sample_plan()
     world.tell(anew=True)

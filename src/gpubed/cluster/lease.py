@@ -21,7 +21,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec.plan import ClusterPlan
+from gpubed.spec import backend_config
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
 
@@ -125,9 +125,9 @@ def read(cluster: Cluster) -> Record:
     Raises:
         GpubedError: It does not answer.
     """
-    own, granted = _is_own(cluster.plan), None
+    own, granted = _is_own(cluster), None
     if not own:
-        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.lease(cluster.allocation).granted_until
         if granted is None and not cluster.paths.lease.exists():
             return Record()
@@ -148,9 +148,9 @@ def renew(cluster: Cluster, until: datetime) -> Record:
         Refused: The testbed said no; the lease is as it was.
         UsageError: Nodes do not expire.
     """
-    own, granted = _is_own(cluster.plan), None
+    own, granted = _is_own(cluster), None
     if not own:
-        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.renew(cluster.allocation, until).granted_until
 
     def renewed(before: Record) -> Record:
@@ -353,5 +353,9 @@ def _change(
     return kept
 
 
-def _is_own(plan: ClusterPlan) -> bool:
-    return not plan.spec.backend.leases and node_lease.are_to_mind(plan)
+def _is_own(cluster: Cluster) -> bool:
+    """Say whether the end is the cluster's own; what is asked for next is not granted yet."""
+    lender = cluster.allocation.backend
+    if cluster.plan.backend != lender:  # the plan says nothing of these nodes
+        return known(cluster.paths).own
+    return not backend_config.named(lender).leases and node_lease.are_to_mind(cluster.plan)
