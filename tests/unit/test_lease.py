@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpubed.cluster import lease
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Lease as Wanted
@@ -83,8 +84,47 @@ def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_be
     assert lease.last(cluster).since == NOW + 24 * HOUR
 
 
+def test_the_lease_of_a_former_testbed_is_none_of_the_one_that_takes_nothing_back(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were refused from its end on, and `up --refresh`, which that names, changed nothing."""
+    plan = sample_plan()
+    lent = Cluster(cluster, plan, sample_allocation(plan))
+    with monkeypatch.context() as wall:
+        wall.setattr(registry, "backend", lambda _: Stingy(24 * HOUR))
+        lease.renew(lent, NOW + 24 * HOUR)
+    assert lease.read(lent).state(60) == "unlimited"
+    monkeypatch.setattr(lease, "now", lambda: NOW + 25 * HOUR)
+    lease.check_not_expired(cluster)
+    back = Stingy(72 * HOUR)
+    back.until = NOW + 72 * HOUR
+    monkeypatch.setattr(registry, "backend", lambda _: back)
+    found = lease.read(lent)
+    assert (found.since, found.requested_until) == (NOW + 25 * HOUR, None)
+
+
+def test_the_testbed_that_lends_the_nodes_is_asked_and_not_the_one_that_is_wanted_next(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    testbed = Stingy(24 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda name: asked.append(name) or testbed)
+    plan = sample_plan(lease={"on_nodes": {}})
+    granted = sample_allocation(plan).model_copy(update={"backend": "virtualwall"})
+    edited = Cluster(cluster, plan, granted)
+    assert lease.read(edited).granted_until == NOW + HOUR
+    assert lease.renew(edited, NOW + 9 * HOUR).granted_until == NOW + 9 * HOUR
+    assert asked == ["virtualwall"] * 2
+    assert not lease.last(cluster).own
+
+
 def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
     return lease.Record(granted_until=NOW + left, since=NOW - since)
+
+
+def kept(cluster: ClusterPaths, known: lease.Record) -> lease.Record:
+    cluster.lease.write_text(known.model_dump_json())
+    return known
 
 
 @pytest.mark.usefixtures("cluster")
@@ -139,7 +179,7 @@ def test_a_lease_shorter_than_its_margin_is_not_due_the_moment_it_is_granted(
 
 def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
     assert not lease.is_ending(record(HOUR), Wanted())
-    near = record(HOUR / 4)
+    near = kept(cluster, record(HOUR / 4))
     assert lease.is_ending(near, Wanted())
     assert not lease.is_ending(lease.ended(cluster, near), Wanted())
 
@@ -159,7 +199,7 @@ def test_and_again_as_it_comes_nearer(
     minutes: list[int],
 ) -> None:
     end, policy, done = NOW + HOUR, Wanted.model_validate(wanted), []
-    known = lease.Record(granted_until=end, since=NOW)
+    known = kept(cluster, lease.Record(granted_until=end, since=NOW))
     for left in range(59, -2, -1):
         moment = end - timedelta(minutes=left, seconds=1)
         monkeypatch.setattr(lease, "now", lambda moment=moment: moment)
@@ -189,6 +229,24 @@ def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text
     assert lease.read(Cluster(cluster, plan, sample_allocation(plan))).granted_until == NOW + HOUR
 
 
+def test_what_cannot_be_read_ends_where_nothing_ends(cluster: ClusterPaths) -> None:
+    """The hint says so: the testbed was asked again."""
+    cluster.lease.write_text("[]")
+    plan = sample_plan()
+    lease.read(Cluster(cluster, plan, sample_allocation(plan)))
+    lease.check_not_expired(cluster)
+
+
+def test_who_changes_a_record_waits_for_who_does_so(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = kept(cluster, record(HOUR / 4))
+    monkeypatch.setattr(lease, "_OTHERS_S", 0.0)
+    with runlock.locked(cluster.state / "lease.lock", "renew"), pytest.raises(Locked):
+        lease.ended(cluster, near)
+    assert lease.ended(cluster, near).ended_for == near.granted_until
+
+
 def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: ClusterPaths) -> None:
     ended = (NOW - HOUR).isoformat()
     cluster.lease.write_text(f'{{"granted_until": "{ended}", "own": true, "newer": 1}}')
@@ -197,8 +255,8 @@ def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: Cl
 
 
 def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:
-    lease.ended(cluster, record(HOUR))
+    kept(cluster, record(HOUR))
     lease.check_not_expired(cluster)
-    lease.ended(cluster, record(-HOUR))
+    kept(cluster, record(-HOUR))
     with pytest.raises(GpubedError, match="--refresh"):
         lease.check_not_expired(cluster)

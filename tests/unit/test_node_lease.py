@@ -6,6 +6,7 @@ What nodes answer is a STAND-IN's.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import lease, renewal
+from gpubed.cluster import before_end, lease, renewal
 from gpubed.configuration import health, node_lease
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core.errors import GpubedError
@@ -40,6 +41,7 @@ class World:
         self.paths.state.mkdir(parents=True)
         self.heard: dict[str, list[Any]] = {}
         self.silent: dict[str, Exception] = {}
+        self.meanwhile: list[Callable[[], object]] = []  # while a node is told
         self.plan: ClusterPlan = sample_plan(**MINDED)
         self.granted: Allocation = sample_allocation(self.plan)
 
@@ -61,6 +63,8 @@ def world(tmp_path, monkeypatch):
 
         def run(self, command, verb, *words):
             assert command.startswith("sudo -n gpubed-lease %s")
+            if found.meanwhile:
+                found.meanwhile.pop()()
             if fault := found.silent.get(self.name):
                 raise fault
             said = [json.loads(word) for word in words] or [verb]
@@ -144,6 +148,74 @@ def test_who_cannot_be_told_is_named_and_told_the_next_time(world, fault, why):
     world.silent.clear()
     assert renewal.look(world.cluster).untold is None
     assert [len(heard) for heard in world.heard.values()] == [1] * 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_renewal_by_hand_while_the_end_is_prepared_stays(world, monkeypatch, fails):
+    """What was known before was written back: nodes ended what ran, and nobody told them anew."""
+    lease.read(world.cluster)
+    world.tell()
+    now = NOW + 12 * HOUR - timedelta(minutes=25)
+    monkeypatch.setattr(lease, "now", lambda: now)
+    world.plan = sample_plan(lease={**MINDED["lease"], "renewal": {"most": "12 h"}})
+
+    def prepare(cluster):
+        lease.renew(cluster, now + 12 * HOUR)
+        lease.tell_nodes(cluster)
+        if fails:
+            raise GpubedError("no space left on device")
+        return ["collected"]
+
+    monkeypatch.setattr(before_end, "prepare", prepare)
+    looked = renewal.look(world.cluster)
+    assert looked.record.granted_until == now + 12 * HOUR
+    assert (looked.prepared == ("collected",), looked.unprepared is None) == (not fails,) * 2
+    assert lease.last(world.paths).granted_until == now + 12 * HOUR
+    assert lease.last(world.paths).ended_for == (None if fails else NOW + 12 * HOUR)
+    later = ["2030-01-01T12:00:00+00:00", "2030-01-01T23:35:00+00:00"]
+    for heard in world.heard.values():
+        assert [said["until"] for said in heard] == later
+
+
+def test_nor_does_the_command_before_the_end_undo_it(world):
+    before = lease.read(world.cluster)
+    lease.renew(world.cluster, NOW + 20 * HOUR)
+    lease.commanded(world.paths, before, world.plan.spec.lease)
+    assert lease.last(world.paths).granted_until == NOW + 20 * HOUR
+
+
+def test_who_was_told_of_an_end_that_was_moved_meanwhile_is_told_again(world):
+    """Of two that tell nodes at once, the one that knows less may come last."""
+
+    def renewed():
+        lease.renew(world.cluster, NOW + 20 * HOUR)
+        world.tell()
+
+    lease.read(world.cluster)
+    world.meanwhile = [renewed]
+    world.tell()
+    later = "2030-01-01T20:00:00+00:00"
+    assert [heard[-1]["until"] for heard in world.heard.values()] == [later] * 3
+    assert all(later in words for words in lease.last(world.paths).told.values())
+    assert lease.last(world.paths).granted_until == NOW + 20 * HOUR
+
+
+def test_an_end_of_its_own_is_no_going_on_of_a_former_testbeds_lease(world):
+    former = lease.Record(
+        granted_until=NOW + HOUR, requested_until=NOW + HOUR, since=NOW - 150 * HOUR
+    )
+    world.paths.lease.write_text(former.model_dump_json())
+    found = lease.read(world.cluster)
+    assert (found.granted_until, found.since) == (NOW + 12 * HOUR, NOW)
+    assert found.requested_until is None
+
+
+def test_an_end_of_its_own_stays_while_another_testbed_is_only_wanted(world):
+    """`status` looks by the edited `cluster.yml`, which says nothing of these nodes."""
+    lease.read(world.cluster)
+    world.granted = world.granted.model_copy(update={"backend": "static"})
+    world.plan = sample_plan()
+    assert lease.read(world.cluster).granted_until == NOW + 12 * HOUR
 
 
 def test_without_it_nobody_is_asked(world):

@@ -17,7 +17,7 @@ from gpubed.cluster import before_end, lease
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import registry
+from gpubed.testbeds import copies, registry
 from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
 
@@ -26,6 +26,19 @@ SPEC = {
     "backend": {"type": "local"},
     "nodes": [{"count": 3}],
     "networks": {"experiment": {"rate": "1 Gbit/s"}},
+}
+
+WALL = {
+    "version": 1,
+    "backend": {
+        "type": "virtualwall",
+        "aggregate": {"url": "https://am.example", "urn": "urn:publicid:IDN+am+authority+cm"},
+        "authority": {"slices": "https://sa.example/2", "members": "https://ma.example/2"},
+        "project": "p",
+        "login": "/alice.pem",
+    },
+    "nodes": [{"count": 3}],
+    "lease": {"duration": "48 h"},
 }
 
 
@@ -218,6 +231,24 @@ def test_auto_ends_with_its_cluster(
     done = run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
     assert isinstance(done.exception, GpubedError)
     assert said in done.exception.message
+
+
+@pytest.mark.parametrize("words", [("--auto", "--once"), ()])
+def test_nodes_of_a_testbed_that_cluster_yml_no_longer_names_are_renewed(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Until the next `up` they are the cluster: it was said that they do not expire."""
+    granted = sample_allocation(sample_plan()).model_copy(update={"backend": "virtualwall"})
+    cluster.allocation.write_text(granted.model_dump_json())
+    copy = copies.last(cluster, "virtualwall")
+    copy.parent.mkdir(parents=True)
+    copy.write_text(yaml.safe_dump(WALL))
+    testbed = Testbed(HOUR, 100 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda name: {"virtualwall": testbed}[name])
+    done = CliRunner().invoke(cli.build(), ["renew", "lab", *words], standalone_mode=False)
+    assert done.return_value == 0
+    left = testbed.until - datetime.now(UTC)
+    assert left.total_seconds() == pytest.approx(48 * 3600, abs=60)
 
 
 def test_auto_asks_again_where_nothing_is_known_yet(

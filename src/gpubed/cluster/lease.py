@@ -8,19 +8,20 @@ end is the cluster's own, and `lease.json` alone has it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.configuration import node_lease
-from gpubed.core import files, reading
+from gpubed.core import files, reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec.plan import ClusterPlan
+from gpubed.spec import backend_config
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
 
@@ -28,6 +29,7 @@ State = Literal["unlimited", "active", "expiring", "expired"]
 _GAIN_S = 60.0  # less is not asked for
 _PATIENCE_S = 300.0  # for a testbed that does not answer when it is asked for more
 _AHEAD_S = 86400.0  # that the last end of all is told, at least
+_OTHERS_S = 10.0  # for others who change the record, which takes no time
 
 
 class Record(BaseModel):
@@ -123,15 +125,20 @@ def read(cluster: Cluster) -> Record:
     Raises:
         GpubedError: It does not answer.
     """
-    own = _is_own(cluster.plan)
-    before = last(cluster.paths) if own else known(cluster.paths)
-    granted = before.granted_until if before.own else None
+    own, granted = _is_own(cluster), None
     if not own:
-        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.lease(cluster.allocation).granted_until
-    elif granted is None:
-        granted = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
-    return _keep(cluster.paths, before.model_copy(update={"granted_until": granted, "own": own}))
+        if granted is None and not cluster.paths.lease.exists():
+            return Record()
+
+    def answered(before: Record) -> Record:
+        end = before.granted_until if own and before.own else granted
+        if own and end is None:
+            end = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
+        return _answered(before, end, own=own)
+
+    return _change(cluster.paths, answered, heals=not own)
 
 
 def renew(cluster: Cluster, until: datetime) -> Record:
@@ -141,15 +148,18 @@ def renew(cluster: Cluster, until: datetime) -> Record:
         Refused: The testbed said no; the lease is as it was.
         UsageError: Nodes do not expire.
     """
-    before, own = known(cluster.paths), _is_own(cluster.plan)
-    granted: datetime | None
-    if own:  # as a testbed's, never shortened
-        granted = max(until, before.granted_until or until) if before.own else until
-    else:
-        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+    own, granted = _is_own(cluster), None
+    if not own:
+        testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.renew(cluster.allocation, until).granted_until
-    changed = {"granted_until": granted, "requested_until": until, "own": own}
-    return _keep(cluster.paths, before.model_copy(update=changed))
+
+    def renewed(before: Record) -> Record:
+        end = granted
+        if own:  # as a testbed's, never shortened
+            end = max(until, before.granted_until or until) if before.own else until
+        return _answered(before, end, own=own).model_copy(update={"requested_until": until})
+
+    return _change(cluster.paths, renewed, heals=True)
 
 
 def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
@@ -166,9 +176,11 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
     told = node_lease.tell(cluster, record.granted_until, left, had)
-    if told.words != record.told:
-        _write(cluster.paths, record.model_copy(update={"told": told.words}))
-    if told.failed:
+    by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told.words}))
+    if by_now.granted_until != record.granted_until:
+        # Renewed meanwhile, and told by who did so: what was told here may have come later.
+        tell_nodes(cluster)
+    elif told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
             f"not all nodes know until when the lease lasts, and act by what they know: {each}",
@@ -251,9 +263,17 @@ def _most(since: datetime, wanted: Wanted) -> datetime:
 
 
 def ended(paths: ClusterPaths, record: Record) -> Record:
-    """Keep that `before_end` has been done for the present end."""
+    """Keep that `before_end` has been done for an end; return the lease as it is by now.
+
+    Args:
+        paths: The cluster's paths.
+        record: The lease as it was when that was begun.
+
+    Raises:
+        GpubedError: It cannot be kept.
+    """
     done = {"ended_for": record.granted_until, "ended_at": now()}
-    return _keep(paths, record.model_copy(update=done))
+    return _change(paths, lambda known: known.model_copy(update=done))
 
 
 def is_commanded(record: Record) -> bool:
@@ -263,9 +283,19 @@ def is_commanded(record: Record) -> bool:
 
 
 def commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
-    """Keep that the command has been run before the present end, if that is near."""
+    """Keep that the command has been run before an end, if that is near.
+
+    Args:
+        paths: The cluster's paths.
+        record: The lease as it was when the command was begun.
+        wanted: The policy.
+
+    Raises:
+        GpubedError: It cannot be kept.
+    """
     if record.state(wanted.before_end.margin) == "expiring":
-        _keep(paths, record.model_copy(update={"commanded_for": record.granted_until}))
+        done = {"commanded_for": record.granted_until}
+        _change(paths, lambda known: known.model_copy(update=done))
 
 
 def check_not_expired(paths: ClusterPaths) -> None:
@@ -289,20 +319,43 @@ def check_not_expired(paths: ClusterPaths) -> None:
         )
 
 
-def _keep(paths: ClusterPaths, record: Record) -> Record:
-    before, moment = known(paths), now()
-    is_another = before.state(0) == "expired" and record.state(0) != "expired"
-    since = moment if is_another else record.since or moment
-    kept = record.model_copy(update={"read_at": moment, "since": since})
-    # Also that there is no end any more, where the cluster had one of its own.
-    if (kept.granted_until or before.own) and paths.state.is_dir():
-        _write(paths, kept)
+def _answered(before: Record, end: datetime | None, *, own: bool) -> Record:
+    """Return what is known of a lease whose end is known; of another one, what nodes were told."""
+    if end is None or own != before.own:  # the former one was another testbed's
+        before = Record(told=before.told)
+    if end is None:
+        return before
+    kept = before.model_copy(update={"granted_until": end, "own": own, "read_at": now()})
+    goes_on = before.state(0) == "active" or kept.state(0) == "expired"
+    since = before.since if goes_on else None
+    return kept.model_copy(update={"since": since or kept.read_at})
+
+
+def _change(
+    paths: ClusterPaths, change: Callable[[Record], Record], *, heals: bool = False
+) -> Record:
+    """Keep what becomes of the record as it is by now: others change it meanwhile, and it stays.
+
+    Args:
+        paths: The cluster's paths.
+        change: Makes the new record of the present one; asks nobody, for others wait.
+        heals: Whether one that cannot be read is begun anew.
+
+    Raises:
+        Unreadable: It cannot be read.
+        Locked: Another process does not come to an end with it.
+    """
+    if not paths.state.is_dir():  # nothing is kept of a cluster that is gone
+        return change(Record())
+    with runlock.locked(paths.state / "lease.lock", "renew", _OTHERS_S):
+        kept = change(known(paths) if heals else last(paths))
+        files.write_if_changed(paths.lease, kept.model_dump_json(indent=2))
     return kept
 
 
-def _write(paths: ClusterPaths, record: Record) -> None:
-    files.write(paths.lease, record.model_dump_json(indent=2).encode())
-
-
-def _is_own(plan: ClusterPlan) -> bool:
-    return not plan.spec.backend.leases and node_lease.are_to_mind(plan)
+def _is_own(cluster: Cluster) -> bool:
+    """Say whether the end is the cluster's own; what is asked for next is not granted yet."""
+    lender = cluster.allocation.backend
+    if cluster.plan.backend != lender:  # the plan says nothing of these nodes
+        return known(cluster.paths).own
+    return not backend_config.named(lender).leases and node_lease.are_to_mind(cluster.plan)

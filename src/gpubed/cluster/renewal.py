@@ -86,6 +86,10 @@ def _prepared(cluster: Cluster, looked: Looked) -> Looked:
         return looked
     try:
         done = before_end.prepare(cluster)
+        leases.ended(cluster.paths, looked.record)
+        looked = replace(looked, prepared=tuple(done))
     except GpubedError as error:
-        return replace(looked, unprepared=error)
-    return replace(looked, record=leases.ended(cluster.paths, looked.record), prepared=tuple(done))
+        looked = replace(looked, unprepared=error)
+    # That takes minutes, in which somebody may have renewed it by hand.
+    by_now = leases.known(cluster.paths)
+    return replace(looked, record=by_now if by_now.granted_until else looked.record)

@@ -11,11 +11,10 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import lease, renewal
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import parse_seconds
-from gpubed.nodes.allocation import NotUp, load
+from gpubed.nodes.allocation import NotUp
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import current
-from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed renew vw --for 12h"
 _LOOK_EVERY_S = 60.0
@@ -48,8 +47,7 @@ def command(
         raise UsageError("--auto follows cluster.yml: it takes neither --for nor --until", _POLICY)
     if once and not auto:
         raise UsageError("--once goes with --auto", "gpubed renew CLUSTER --auto --once")
-    ui, paths = UI(as_json), find(name)
-    cluster = Cluster(paths, load_plan(paths.spec), load(paths.allocation))
+    ui, cluster = UI(as_json), current.load(find(name))
     if auto:
         return _keep(ui, cluster, once)
     after = timedelta(seconds=_duration(for_, cluster.plan))
