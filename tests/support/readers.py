@@ -25,6 +25,7 @@ from openstack.network.v2.quota import QuotaDetails
 
 from gpubed.backends.gpulab import login as gpulab_login
 from gpubed.backends.gpulab import offers as gpulab_offers
+from gpubed.backends.gpulab import record as gpulab_record
 from gpubed.backends.gpulab.client import Answer, Client
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
@@ -626,6 +627,12 @@ def _gpulab_job(data, _folder):
     str(_client(data).job("id").status)
 
 
+def _gpulab_record(data, folder):
+    (folder / "run").mkdir(exist_ok=True)
+    _file(folder / "run" / gpulab_record.NAME, data)
+    list(gpulab_record.left(folder))
+
+
 def _gpulab_events(data, _folder):
     _client(data).events("id")
 
@@ -972,6 +979,7 @@ def _readers():
         Reader("gpulab-login", _login(gpulab_login.read, {}), pem, None),
         Reader("gpulab-jobs", _gpulab_jobs, json_text({"items": [JOB]})),
         Reader("gpulab-job", _gpulab_job, json_text(JOB)),
+        Reader("gpulab-record", _gpulab_record, json_text([{"name": "n", "id": "", "open": True}])),
         Reader("gpulab-events", _gpulab_events, json_text([{"type": "x", "msg": "m"}])),
         Reader("gpulab-version", _gpulab_version, json_text({"latest_client_version": "1"})),
         Reader(

@@ -19,6 +19,7 @@ from support.samples import sample_plan
 
 PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"
 NO_HOST = "No valid host was found."
+UUID = "aaaaaaaa-0000-4000-8000-000000000000"
 
 
 class Cloud:
@@ -28,6 +29,7 @@ class Cloud:
         self.paths, self.plan, self.failures = cluster, plan, dict(failures)
         self.asked: list[list[str]] = []
         self.broken: list[str] = []
+        self.uuid = UUID
 
     def up(self, _: Any) -> list[str]:
         out = left_out.read(self.paths, self.plan)
@@ -43,13 +45,15 @@ class Cloud:
         return False
 
     def export(self) -> dict[str, Any]:
-        return {}
+        result = {"result": {"uuid": UUID}}
+        identity = {"type": "gpubed:Identity", "urn": "urn::identity", "outputs": result}
+        return {"deployment": {"resources": [identity]}}
 
     def refresh(self, _: Any) -> None:
         assert not self.broken, "what is left of a server would pass for a node"
 
     def faults(self) -> list[Fault]:
-        return [Fault(n, NO_HOST, Existing("server", n, n, "u")) for n in self.broken]
+        return [Fault(n, NO_HOST, Existing("server", n, n, self.uuid)) for n in self.broken]
 
     def remove(self, thing: Existing) -> None:
         self.broken.remove(thing.name)
@@ -128,6 +132,18 @@ def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
     with pytest.raises(GpubedError, match="unexpected state"):
         up()
     assert len(cloud.asked) == 1
+
+
+@pytest.mark.parametrize("on_failure", ["replace", "leave_out"])
+def test_a_node_of_another_cluster_of_the_name_is_neither_removed_nor_taken_for_ours(
+    run, on_failure
+):
+    cloud, up = run(on_failure, {"node-1": 1})
+    cloud.uuid = UUID.replace("a", "b")
+    with pytest.raises(GpubedError, match="unexpected state"):
+        up()
+    assert cloud.broken == ["node-1"]
+    assert not cloud.paths.left_out.exists()
 
 
 def test_a_killed_run_leaves_nobody_out(run):

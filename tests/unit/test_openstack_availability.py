@@ -257,12 +257,23 @@ def test_only_what_comes_in_addition_counts(there: Cloud) -> None:
 
 def test_servers_of_the_cluster_that_are_there_are_not_asked_for_again(there: Cloud) -> None:
     metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
-    other = {**metadata, "gpubed.name": "other"}
-    there.servers = [SimpleNamespace(metadata=m) for m in (metadata, metadata, other, {})]
-    held = availability.held(there, needs(), "cloudy")  # type: ignore[arg-type]
+    other, theirs = {**metadata, "gpubed.name": "other"}, {**metadata, "gpubed.cluster": "v"}
+    found = (metadata, metadata, other, theirs, {})
+    there.servers = [SimpleNamespace(metadata=m) for m in found]
+    held = availability.held(there, needs(), "cloudy", "u")  # type: ignore[arg-type]
     assert held is not None
     assert held.nodes == 2
-    assert availability.held(there, needs(), "nobody") is None  # type: ignore[arg-type]
+    for cluster, uuid in (("nobody", "u"), ("cloudy", "w"), ("cloudy", None)):
+        assert availability.held(there, needs(), cluster, uuid) is None  # type: ignore[arg-type]
+
+
+def test_servers_of_another_cluster_of_the_name_make_no_room_for_ours(there: Cloud) -> None:
+    metadata = {"gpubed.cluster": "v", "gpubed.name": "cloudy", "gpubed.group": "node"}
+    there.servers = [SimpleNamespace(metadata=metadata) for _ in range(3)]
+    there.used |= {"instances_used": 9}
+    wanted = plan.plan(clusterspec.model().model_validate(DATA))
+    messages = [found.message for found in offers.obstacles(wanted, "u", needs())]
+    assert messages == ["quota: 3 more server(s) are wanted, and 1 of 10 are left"]
 
 
 def test_volumes_that_grow_count(there: Cloud) -> None:
@@ -283,7 +294,7 @@ def test_what_servers_that_are_there_were_made_with_is_not_what_they_shall_be(th
     there.used |= {"total_cores_used": 9}
     larger = {**DATA, "backend": {**DATA["backend"], "flavor": "g1"}}
     wanted = plan.plan(clusterspec.model().model_validate(larger))
-    messages = [found.message for found in offers.obstacles(wanted, needs())]
+    messages = [found.message for found in offers.obstacles(wanted, "u", needs())]
     assert "quota: 21 more CPU(s) are wanted, and 1 of 10 are left" in messages
 
 
@@ -325,7 +336,10 @@ class TestRetiredImages:
         metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
         image = SimpleNamespace(id="old")
         there.servers = [SimpleNamespace(metadata=metadata, image=image) for _ in range(3)]
-        return availability.retired(there, wanted, before, "cloudy")  # type: ignore[arg-type]
+        other = {**metadata, "gpubed.cluster": "v"}
+        there.servers.append(SimpleNamespace(metadata=other, image=SimpleNamespace(id="theirs")))
+        at: Any = there
+        return availability.retired(at, wanted, before, "cloudy", "u")
 
     def test_growth_is_refused_and_says_what_the_way_out_costs(self, there: Cloud) -> None:
         (found,) = self.found(there, needs([{"count": 4}]), needs())
@@ -462,5 +476,5 @@ def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> Non
 
 def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
     there.used |= {"instances_used": 9}
-    (found,) = offers.obstacles(plan.plan(clusterspec.model().model_validate(DATA)), None)
+    (found,) = offers.obstacles(plan.plan(clusterspec.model().model_validate(DATA)), None, None)
     assert found.message == "quota: 3 more server(s) are wanted, and 1 of 10 are left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 
 from gpubed.backends.openstack import census
 from gpubed.core.errors import Refused
+from gpubed.core.paths import Project
+from gpubed.testbeds import identities, registry
+from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
 OURS = {"gpubed.cluster": "u", "gpubed.name": "cloudy"}
+# Of two people who share a project, each may have a cluster of this name.
+THEIRS = {**OURS, "gpubed.cluster": "v"}
+UUID = "aaaaaaaa-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
@@ -62,7 +69,7 @@ def test_what_the_plugin_cannot_read_is_named_with_the_way_back(
     servers: list[Any], status: str, command: str
 ) -> None:
     servers.append(server(status))
-    found = census.unrefreshable(connection(servers), "cloudy")
+    found = census.unrefreshable(connection(servers), "cloudy", "u")
     assert found is not None
     assert status in found.message
     assert command in str(found.hint)
@@ -71,7 +78,40 @@ def test_what_the_plugin_cannot_read_is_named_with_the_way_back(
 def test_only_our_own_servers_are_in_the_way(servers: list[Any]) -> None:
     servers += [server("ACTIVE"), server("SHUTOFF"), server("ERROR"), server("SUSPENDED", {})]
     servers.append(server("SUSPENDED", {**OURS, "gpubed.name": "other"}))
-    assert census.unrefreshable(connection(servers), "cloudy") is None
+    servers.append(server("SUSPENDED", THEIRS))
+    assert census.unrefreshable(connection(servers), "cloudy", "u") is None
+    assert census.unrefreshable(connection(servers), "cloudy", None) is None
+
+
+def failing(*servers: Any) -> Any:
+    """A STAND-IN for Nova's servers in the state ERROR."""
+    found = {each.id: each for each in servers}
+    return SimpleNamespace(
+        compute=SimpleNamespace(servers=lambda **_: [*servers], get_server=found.__getitem__)
+    )
+
+
+def failed(metadata: Any, uuid: str, launched_at: str | None = None) -> Any:
+    name = f"gpubed-cloudy-{uuid}-node-1"
+    reason = {"message": "No valid host was found."}
+    return SimpleNamespace(
+        id=uuid, name=name, metadata=metadata, fault=reason, launched_at=launched_at
+    )
+
+
+def test_only_our_own_servers_have_failed_us() -> None:
+    nova = failing(failed(THEIRS, "v"), failed(OURS, "u"), failed({}, "w"))
+    (found,) = census.faults(nova, "cloudy", "u")
+    assert (found.node, found.reason) == ("node-1", "No valid host was found.")
+    assert (found.thing.id, found.thing.uuid) == ("u", "u")
+
+
+def test_a_server_that_has_run_is_no_failed_one() -> None:
+    assert census.faults(failing(failed(OURS, "u", "2026-01-01T00:00:00")), "cloudy", "u") == []
+
+
+def test_who_has_made_nothing_yet_has_nothing_that_failed() -> None:
+    assert census.faults(failing(failed(THEIRS, "v")), "cloudy", None) == []
 
 
 class Nova:
@@ -101,6 +141,20 @@ def test_a_server_that_hangs_is_rebooted_hard_and_waited_for() -> None:
     census.restart(connected, allocation, node)
     assert nova.done == [(node.id, "HARD")]
     assert nova.looks == 2, "it was ACTIVE before, which counts for nothing"
+
+
+def test_the_kept_uuid_says_which_servers_are_ours(tmp_path: Path, monkeypatch: Any) -> None:
+    uuids = (UUID, UUID.replace("a", "b"))
+    servers = [failed({**OURS, "gpubed.cluster": uuid}, uuid) for uuid in uuids]
+    monkeypatch.setattr(kind("openstack"), "_connection", failing(*servers))
+    cluster = Project(tmp_path).cluster("cloudy")
+    testbed = registry.bound("openstack", cluster)
+    assert testbed.faults() == []
+    identities.keep(cluster, UUID)
+    assert [fault.thing.id for fault in testbed.faults()] == [UUID]
+    for server in servers:
+        server.status = "SUSPENDED"
+    assert f"resume {UUID};" in str(testbed.unrefreshable())
 
 
 @pytest.mark.parametrize("metadata", [{}, OURS, {"gpubed.cluster": "u", "gpubed.name": "lab"}])

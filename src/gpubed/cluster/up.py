@@ -302,7 +302,9 @@ def _remove_faulty(
     """Remove nodes that never started: a plugin keeps them in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
-        faults = testbed.faults()
+        uuid = audits.uuid_of(stack)
+        # Nobody is asked: another cluster of the name keeps its own, whatever was handed back.
+        faults = [fault for fault in testbed.faults() if fault.thing.uuid == uuid]
     for fault in faults:
         testbed.remove(fault.thing)
     if faults:

@@ -372,7 +372,10 @@ class Testbed(ABC):
         return None
 
     def faults(self) -> list[Fault]:
-        """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
+        """Return the cluster's own nodes that a plugin asked for and the testbed did not give.
+
+        What is left of them is removed unasked: none of another cluster of the name is among them.
+        """
         return []
 
     def plugin_environment(self) -> dict[str, str]:

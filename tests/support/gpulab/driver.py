@@ -12,7 +12,7 @@ from gpubed.jobs import jobfile
 jobs, *words = sys.argv[1:]
 # Whatever the job's name, one that needs no Horovod runs.
 jobfile.folder = lambda _name: Path(jobs) / "quick"
-GpulabBackend.service = lambda _: GpulabLauncher(poll_s=0.05, silence_s=2, settle_s=0.5)
+GpulabBackend.service = lambda _: GpulabLauncher(poll_s=0.05, silence_s=2, settle_s=0.5, late_s=0.5)
 client._BACKOFF_S = 0.01
 sys.argv = ["gpubed", *words]
 cli.main()

@@ -33,7 +33,8 @@ _BACKOFF_S = 0.25
 _STUMBLES = {500, 502, 503, 504}
 # A job list or log part that is larger is not read: it would only fill the memory.
 _LONGEST_ANSWER = 64 * 2**20
-_PAGE = 500
+# The most jobs that are listed; facts of REST v4.0 say neither their order nor how to go on.
+PAGE = 500
 _AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
 T = TypeVar("T")
@@ -106,8 +107,8 @@ class Client:
         return self._read(f"jobs/{quote(id_)}").json(RemoteJob)
 
     def jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs that the service lists."""
-        query = urlencode({"user_urn": self.login.urn, "page_size": _PAGE})
+        """Return the user's jobs that the service lists: where they are `PAGE`, maybe not all."""
+        query = urlencode({"user_urn": self.login.urn, "page_size": PAGE})
         return list(self._read(f"jobs?{query}").json(Jobs).items)
 
     def cancel(self, id_: str) -> None:

@@ -7,7 +7,6 @@ submission, so that no job is lost when anything here dies.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import deque
@@ -15,12 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpubed.backends.gpulab import offers, request
+from gpubed.backends.gpulab import offers, record, request
 from gpubed.backends.gpulab.client import Client, NoSuchJob, Unanswered
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.backends.gpulab.remote import WAITING, RemoteJob
-from gpubed.core import files
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
@@ -31,9 +29,10 @@ _POLL_S = 2.0
 _SILENCE_S = 600.0
 _SETTLE_S = 20.0
 _CANCEL_S = 60.0
+# A job whose submission got no answer may be listed only once the service is done with it.
+_LATE_S = 60.0
 _LAST_LINES = 10
 _LONGEST_LINE = 2**20
-_IDS = "jobs.json"  # of a run's jobs, in its folder
 
 
 class _Silent(GpubedError):
@@ -56,6 +55,7 @@ class _Job:
     rest: bytes = b""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     ended: bool = False
+    over: bool = False  # GPULab says so: `ended` says only that nobody follows it any more
     failure: str = ""
 
     def say(self, text: str) -> str:
@@ -69,12 +69,17 @@ class GpulabLauncher(JobService):
         poll_s: How often jobs are looked at.
         silence_s: How long the service may be silent before its jobs are given up.
         settle_s: How long after a job's end its log may still grow.
+        late_s: How long a job is looked for whose submission got no answer.
     """
 
     def __init__(
-        self, poll_s: float = _POLL_S, silence_s: float = _SILENCE_S, settle_s: float = _SETTLE_S
+        self,
+        poll_s: float = _POLL_S,
+        silence_s: float = _SILENCE_S,
+        settle_s: float = _SETTLE_S,
+        late_s: float = _LATE_S,
     ) -> None:
-        self._poll_s, self._silence_s, self._settle_s = poll_s, silence_s, settle_s
+        self.times = (poll_s, silence_s, settle_s, late_s)
 
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
         """Run all worlds to their ends; see `JobService.run`.
@@ -98,11 +103,6 @@ class GpulabLauncher(JobService):
             raise
         return [job.failure for job in jobs]
 
-    @property
-    def times(self) -> tuple[float, float, float]:
-        """Return seconds: between looks, of silence, after the end."""
-        return self._poll_s, self._silence_s, self._settle_s
-
 
 def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
     """A job that no worker can run would wait for ever, without a word."""
@@ -123,7 +123,7 @@ def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
     made, storage = [], plan.spec.storage
     label = request.label(plan.cluster, cluster.allocation.uuid)
     root = request.folder(plan.spec, task.run_id)
-    own = task.own | {_IDS}
+    own = task.own | {record.NAME}
     for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
         several = len(task.worlds) > 1
         folder = f"{root}/{world.here.name}" if several else root
@@ -163,9 +163,9 @@ class _Run:
         jobs: Sequence[_Job],
         on_output: Callable[[str], None],
     ) -> None:
-        self._poll_s, self._silence_s, self._settle_s = launcher.times
+        self._poll_s, self._silence_s, self._settle_s, self._late_s = launcher.times
         self._client, self._jobs, self._say = client, jobs, on_output
-        self._cluster, self._record = plan.cluster, task.here / _IDS
+        self._cluster, self._here = plan.cluster, task.here
         options = request.config(plan.spec)
         self._parallel, self._patience_s = options.parallel, options.patience
         self._answered = time.monotonic()
@@ -173,7 +173,7 @@ class _Run:
     def to_the_end(self) -> None:
         """Submit all, some at a time, and follow each until it has ended."""
         waiting = list(self._jobs)
-        while waiting or self._live:
+        while waiting or self._live or self._came_late():
             while waiting and len(self._live) < self._parallel:
                 self._submit(waiting.pop(0))
             for job in self._live:
@@ -186,7 +186,7 @@ class _Run:
         return [job for job in self._jobs if job.id and not job.ended]
 
     def _submit(self, job: _Job) -> None:
-        """Submit a job once; when no answer comes, look whether it exists."""
+        """Submit a job once; when no answer comes, look for it."""
         job.asked = True
         self._write_down()
         try:
@@ -195,36 +195,63 @@ class _Run:
             except Unanswered as error:
                 job.id = self._find(job, error)
         except GpubedError as error:
+            job.over = not isinstance(error, Unanswered)
+            self._write_down()
             if len(self._jobs) == 1 or not any(other.id for other in self._jobs):
                 raise
             # Some run already: one that is refused, by a quota say, does not end them.
-            job.ended, job.failure = True, error.message
-            self._say(job.say(error.message))
+            helps = f" ({error.hint})" if isinstance(error, Unanswered) else ""
+            job.ended, job.failure = True, error.message + helps
+            self._say(job.say(job.failure))
             return
+        self._begun(job)
+
+    def _begun(self, job: _Job) -> None:
         job.since = time.monotonic()
         self._write_down()
         self._say(job.say(f"gpulab: submitted as job {job.id}"))
 
     def _find(self, job: _Job, error: Unanswered) -> str:
+        """Return the id of a job whose submission got no answer.
+
+        Raises:
+            Unanswered: It is not listed by now, which says nothing of later.
+        """
         self._say(job.say(f"{error.message}; looking whether the job is there"))
-        try:
-            found = self._known_as(job)
-        except Unanswered:
-            raise Unanswered(
-                f"{error.message}; nobody knows whether job {job.definition.name} exists",
-                f"gpubed status {self._cluster}; gpubed down {self._cluster} cancels it",
-            ) from error
-        if not found:
-            raise error
-        return found
+        until = time.monotonic() + self._late_s
+        while True:
+            with suppress(GpubedError):
+                if found := self._known_as(job):
+                    return found
+            if time.monotonic() >= until:
+                break
+            time.sleep(self._poll_s)
+        raise Unanswered(
+            f"{error.message}; job {job.definition.name} may exist all the same, or come to",
+            f"gpubed status {self._cluster} tells; gpubed down {self._cluster} cancels it",
+        ) from error
+
+    def _came_late(self) -> bool:
+        """Look once more for jobs whose submission got no answer; those that are there count."""
+        for job in self._jobs:
+            if job.asked and not job.id and not job.over:
+                with suppress(GpubedError):
+                    job.id = self._known_as(job)
+                if job.id:
+                    job.ended, job.failure = False, ""
+                    self._begun(job)
+        return bool(self._live)
 
     def _known_as(self, job: _Job) -> str:
         ids = [one.uuid for one in self._client.jobs() if one.name == job.definition.name]
         return ids[0] if ids else ""
 
     def _write_down(self) -> None:
-        rows = [{"name": job.definition.name, "id": job.id} for job in self._jobs]
-        files.write(self._record, json.dumps(rows, indent=2).encode() + b"\n")
+        rows = [
+            record.Row(name=job.definition.name, id=job.id, open=job.asked and not job.over)
+            for job in self._jobs
+        ]
+        record.write(self._here, rows)
 
     def _look(self, job: _Job) -> None:
         try:
@@ -234,13 +261,19 @@ class _Run:
             if now.status not in WAITING:
                 self._read_log(job)
             if now.ended:
+                self._over(job)
                 self._end(job, now)
             elif now.status in WAITING:
                 self._mind_patience(job, now)
         except NoSuchJob:
+            self._over(job)
             self._fail(job, "GPULab has forgotten it: somebody deleted it")
         except Unanswered as error:
             self._bear(error)
+
+    def _over(self, job: _Job) -> None:
+        job.over = True
+        self._write_down()
 
     def _tell(self, job: _Job, now: RemoteJob) -> None:
         said = f"{now.status} {now.explanation}".strip()
@@ -330,10 +363,7 @@ class _Run:
 
     def cancel_all(self) -> None:
         """Cancel what runs, and see that it ends; an end that cannot be seen is told."""
-        for job in self._jobs:
-            if job.asked and not job.id and not job.ended:
-                with suppress(GpubedError):  # interrupted before the answer came
-                    job.id = self._known_as(job)
+        self._came_late()  # or it was interrupted before the answer came
         left = self._live
         if left:
             self._say(f"gpulab: cancelling {len(left)} job(s)")
@@ -349,7 +379,7 @@ class _Run:
             self._say(job.say(f"gpulab: job {job.id} may still run; cancel it by hand"))
 
     def _is_over(self, job: _Job) -> bool:
-        try:
-            return self._client.is_over(job.id)
-        except GpubedError:
-            return False
+        with suppress(GpubedError):
+            if self._client.is_over(job.id):
+                self._over(job)
+        return job.over

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpubed.backends.gpulab import login, offers, request
-from gpubed.backends.gpulab.client import Client
+from gpubed.backends.gpulab import login, offers, record, request
+from gpubed.backends.gpulab.client import PAGE, Client, NoSuchJob
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.remote import RemoteJob
+from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan as make_plan
@@ -28,6 +30,8 @@ _CLOCK_S = 60.0
 
 class GpulabTestbed(JobTestbed):
     """Checks, lists and cancels."""
+
+    _told = False
 
     @cached_property
     def _config(self) -> Config:
@@ -57,7 +61,7 @@ class GpulabTestbed(JobTestbed):
     def existing(self) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""
         found: list[Existing] = []
-        for job in Client(self._config).jobs():
+        for job in self._jobs():
             labels = dict(word.split("=", 1) for word in _labels(job))
             if labels.get("gpubed.name") == self.paths.name and not job.ended:
                 owner = labels.get("gpubed.cluster", "")
@@ -76,9 +80,37 @@ class GpulabTestbed(JobTestbed):
         wanted = request.label(self.paths.name, uuid)
         return [
             JobState(job.uuid, job.name, job.status, job.explanation)
-            for job in Client(self._config).jobs()
+            for job in self._jobs()
             if (job.description or "").startswith(wanted)
         ]
+
+    def _jobs(self) -> list[RemoteJob]:
+        """Return the user's jobs: those that are listed, and those of the runs here that are not.
+
+        Raises:
+            GpubedError: A job of which no id is known may be among those that are not listed.
+        """
+        client = Client(self._config)
+        found = client.jobs()
+        is_page, names = len(found) >= PAGE, {job.name for job in found}
+        for path, row in record.left(self.paths.runs):
+            if row.name in names:
+                continue
+            if row.id:
+                with suppress(NoSuchJob):
+                    found.append(client.job(row.id))
+            elif is_page:
+                raise GpubedError(
+                    f"whether job {row.name} exists is not known: GPULab never told its id, and "
+                    f"lists {len(found)} of your jobs, but maybe not all",
+                    f"cancel it on GPULab's own page if it is there, then: rm {path}",
+                )
+        if is_page and not self._told:
+            self._told = True
+            said = f"GPULab lists {PAGE} of your jobs, but maybe not all"
+            own = f"those of the runs of {self.paths.name} here were asked for one by one"
+            progress.emit("note", message=f"{said}; {own}")
+        return found
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the service's clusters."""

@@ -47,14 +47,20 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     return looked
 
 
-def retired(connection: Connection, needs: Needs, before: Needs, cluster: str) -> list[Finding]:
+def retired(
+    connection: Connection, needs: Needs, before: Needs, cluster: str, uuid: str | None
+) -> list[Finding]:
     """Return groups that lack nodes, and whose pinned image the cloud has no more.
 
     Nodes to come are made of the image that those that are there were made of, whatever its name
     means by now. Servers that boot from a volume do not tell theirs.
 
     Args:
+        connection: To the cloud.
+        needs: What is wanted.
         before: The needs of the specification that was applied last.
+        cluster: The cluster's name, which another one of the project may have.
+        uuid: Its UUID; None where it has none yet.
     """
     names = {group.name: group.image for group in before.groups}
     found = list[Finding]()
@@ -62,7 +68,7 @@ def retired(connection: Connection, needs: Needs, before: Needs, cluster: str) -
         servers = [
             server
             for server in connection.compute.servers(details=True)
-            if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+            if labels.is_own(server.metadata or {}, cluster, uuid)
             and server.metadata.get(GROUP, "") == group.name
         ]
         if names.get(group.name) != group.image or len(servers) >= group.count:
@@ -97,16 +103,24 @@ def _flavor(connection: Connection, name: str) -> Any:
 
 
 def held(
-    connection: Connection, needs: Needs, cluster: str, before: Needs | None = None
+    connection: Connection,
+    needs: Needs,
+    cluster: str,
+    uuid: str | None,
+    before: Needs | None = None,
 ) -> Needs | None:
     """Return what of a cluster's needs is met by servers that it has; None when it has none.
 
     Args:
+        connection: To the cloud.
+        needs: What is wanted.
+        cluster: The cluster's name, which another one of the project may have.
+        uuid: Its UUID; None where it has none yet.
         before: What they were made for, where that is known: the same but for their number, else.
     """
     counts: Counter[str] = Counter()
     for server in connection.compute.servers(details=True):
-        if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None:
+        if labels.is_own(server.metadata or {}, cluster, uuid):
             counts[server.metadata.get(GROUP, "")] += 1
     if not counts:
         return None

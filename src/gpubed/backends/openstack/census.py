@@ -50,15 +50,20 @@ def restart(connection: Connection, allocation: Allocation, node: Node) -> None:
     compute = connection.compute
     with cloud.errors(f"reboot server {node.id} of {node.name}"):
         server = compute.get_server(node.id)
-        if labels.uuid_of_metadata(server.metadata or {}, allocation.cluster) != allocation.uuid:
+        if not labels.is_own(server.metadata or {}, allocation.cluster, allocation.uuid):
             raise Refused(f"server {node.id} does not bear the mark of {allocation.cluster}")
         compute.reboot_server(server, "HARD")
         # Nova notes that it reboots before it answers; what was read before says ACTIVE still.
         compute.wait_for_server(compute.get_server(node.id), wait=_REBOOTED_WITHIN_S)
 
 
-def unrefreshable(connection: Connection, cluster: str) -> Refused | None:
+def unrefreshable(connection: Connection, cluster: str, uuid: str | None) -> Refused | None:
     """Name a server in a state in which the plugin reads none, and what brings it back.
+
+    Args:
+        connection: To the cloud.
+        cluster: The cluster's name, which another one of the project may have.
+        uuid: Its UUID; None where it has none yet.
 
     Raises:
         GpubedError: The cloud cannot be asked.
@@ -66,8 +71,8 @@ def unrefreshable(connection: Connection, cluster: str) -> Refused | None:
     with cloud.errors("list the servers"):
         servers = list(connection.compute.servers(details=True))
     for server in servers:
-        ours = labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
-        if ours and server.status not in _READABLE:
+        own = labels.is_own(server.metadata or {}, cluster, uuid)
+        if own and server.status not in _READABLE:
             way_back = _WAY_BACK.get(server.status, _ENDS).format(id=server.id)
             return Refused(
                 f"server {server.name} is in the state {server.status}, in which Pulumi's plugin "
@@ -77,8 +82,16 @@ def unrefreshable(connection: Connection, cluster: str) -> Refused | None:
     return None
 
 
-def faults(connection: Connection, cluster: str) -> list[Fault]:
-    """Return the cluster's servers that are in the state ERROR and have never run."""
+def faults(connection: Connection, cluster: str, uuid: str | None) -> list[Fault]:
+    """Return the cluster's own servers that are in the state ERROR and have never run.
+
+    Args:
+        connection: To the cloud.
+        cluster: The cluster's name, which another one of the project may have.
+        uuid: Its UUID; None where it has none yet.
+    """
+    if uuid is None:
+        return []
     with cloud.errors("list the servers that failed"):
         failed = list(connection.compute.servers(details=True, status="ERROR"))
         # A list of servers has no reasons.
@@ -90,8 +103,7 @@ def faults(connection: Connection, cluster: str) -> list[Fault]:
             Existing("server", server.name, server.id, uuid),
         )
         for server in servers
-        if (uuid := labels.uuid_of_metadata(server.metadata or {}, cluster)) is not None
-        and server.launched_at is None
+        if labels.is_own(server.metadata or {}, cluster, uuid) and server.launched_at is None
     ]
 
 

@@ -21,6 +21,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan
+from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
 _PLUGIN = "openstack"
@@ -121,7 +122,8 @@ def cloud_findings(
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            held = availability.held(connection, needs, spec.name, before)
+            uuid = identities.kept(paths)
+            held = availability.held(connection, needs, spec.name, uuid, before)
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:
         yield Finding("openstack.credentials", False, error.message, error.hint)

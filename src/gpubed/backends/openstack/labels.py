@@ -64,6 +64,17 @@ def uuid_of_metadata(found: Mapping[str, str], cluster: str) -> str | None:
     return found.get(CLUSTER, "") if found.get(NAME) == cluster else None
 
 
+def is_own(found: Mapping[str, str], cluster: str, uuid: str | None) -> bool:
+    """Say whether metadata are those of a cluster; of another one of its name they are not.
+
+    Args:
+        found: The metadata.
+        cluster: The cluster's name.
+        uuid: Its UUID; None where it has none yet, and so nothing that bears it.
+    """
+    return uuid is not None and uuid_of_metadata(found, cluster) == uuid
+
+
 def uuid_of_name(found: str, cluster: str) -> str | None:
     """Return the UUID that a name ends in; None when it is not of a cluster of this name."""
     match = re.fullmatch(rf"gpubed-{re.escape(cluster)}-({_UUID})", found)

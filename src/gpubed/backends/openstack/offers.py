@@ -27,19 +27,21 @@ def offers(spec: ClusterSpec) -> list[Offer]:
         return [_offer(flavor, limits) for flavor in sorted(found, key=lambda flavor: flavor.name)]
 
 
-def obstacles(plan: ClusterPlan, before: Needs | None) -> list[Finding]:
+def obstacles(plan: ClusterPlan, uuid: str | None, before: Needs | None) -> list[Finding]:
     """Return why the cloud cannot give what a plan needs beyond what is there.
 
     Args:
+        plan: What is wanted.
+        uuid: The cluster's UUID; None where it has none yet.
         before: The needs of the specification that was applied last, where one is kept.
     """
     needs = Needs.of(plan)
     connection = cloud.connect(needs.cloud, needs.region)
     with cloud.errors("look at what the cloud has"):
-        held = availability.held(connection, needs, plan.cluster, before)
+        held = availability.held(connection, needs, plan.cluster, uuid, before)
         found = availability.findings(connection, needs, held)
         if before:
-            found += availability.retired(connection, needs, before, plan.cluster)
+            found += availability.retired(connection, needs, before, plan.cluster, uuid)
     return [finding for finding in found if not finding.ok]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
 from gpubed.testbeds.driver import Driver
 
@@ -27,6 +28,14 @@ class OpenStackTestbed(Testbed):
         from gpubed.backends.openstack import cloud
 
         return cloud.of(self.reach.specification.backend)
+
+    @property
+    def _uuid(self) -> str | None:
+        """What tells the cluster's servers from those of another one of its name.
+
+        None where nothing was made yet; a run that makes the first ones keeps it before them.
+        """
+        return identities.kept(self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at tools, credentials, quota, flavors, images and networks."""
@@ -68,13 +77,13 @@ class OpenStackTestbed(Testbed):
         """Name a server in a state in which the plugin reads none."""
         from gpubed.backends.openstack import census
 
-        return census.unrefreshable(self._connection, self.paths.name)
+        return census.unrefreshable(self._connection, self.paths.name, self._uuid)
 
     def faults(self) -> list[Fault]:
         """Return the servers that never started, with Nova's reason."""
         from gpubed.backends.openstack import census
 
-        return census.faults(self._connection, self.paths.name)
+        return census.faults(self._connection, self.paths.name, self._uuid)
 
     def existing(self) -> list[Existing]:
         """Return what the cloud has under the cluster's name."""
@@ -105,4 +114,8 @@ class OpenStackTestbed(Testbed):
 
         before = limits.applied(self.reach)
         shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
-        return [*limits.moved(plan, self.paths), *shrunk, *offers.obstacles(plan, before)]
+        return [
+            *limits.moved(plan, self.paths),
+            *shrunk,
+            *offers.obstacles(plan, self._uuid, before),
+        ]

@@ -1,0 +1,54 @@
+"""Which jobs a run has handed to GPULab, on disk: the service lists no more than a page of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.core import files, reading
+
+NAME = "jobs.json"  # in a run's folder
+
+
+class Row(BaseModel):
+    """One job of a run.
+
+    Attributes:
+        name: What it is called at GPULab; no other job has this name.
+        id: Its id there; empty before GPULab has answered.
+        open: Whether it was asked for, and GPULab has not said that it is over; None in what a
+            former version wrote.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    id: str = Field("", pattern=r"^([0-9a-fA-F-]{36})?$")
+    open: bool | None = None
+
+    @property
+    def may_run(self) -> bool:
+        """Whether GPULab may still run it."""
+        return bool(self.id) if self.open is None else self.open
+
+
+def write(folder: Path, rows: Iterable[Row]) -> None:
+    """Write down the jobs of a run."""
+    text = json.dumps([row.model_dump() for row in rows], indent=2)
+    files.write(folder / NAME, text.encode() + b"\n")
+
+
+def left(runs: Path) -> Iterator[tuple[Path, Row]]:
+    """Yield the jobs of all runs that GPULab may still run, each with the file that says so.
+
+    Raises:
+        Unreadable: Such a file is not as it was written.
+    """
+    for path in sorted(runs.glob(f"*/{NAME}")):
+        fix = f"cancel what runs at GPULab by hand, then: rm {path}"
+        for row in reading.file(path, fix).json(list[Row]):
+            if row.may_run:
+                yield path, row
