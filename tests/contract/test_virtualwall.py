@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.virtualwall import acquaintance, transport, verdict
+from gpubed.backends.virtualwall import acquaintance, journal, transport, verdict
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError, Refused
 from support.am import faults
@@ -67,6 +67,16 @@ def _slice(server):
 
 def _name(sliver):
     return sliver.request.client_id
+
+
+def _sliver(server, name):
+    [found] = [s for s in server.ledger.find(_slice(server)).all_slivers() if _name(s) == name]
+    return found
+
+
+def _meet(server, wall, name):
+    """Keep of a node what a run keeps that got into it."""
+    acquaintance.save(wall.paths, name, KNOWN | {"id": str(_sliver(server, name).urn)})
 
 
 def test_a_life_from_nothing_to_nothing(server, wall, driver):
@@ -203,8 +213,8 @@ def test_a_failed_start_of_a_killed_run_is_given_back_as_that_of_any_other(serve
 def test_a_node_in_use_that_failed_costs_the_others_nothing(server, wall, driver):
     """Pulumi's state was lost, and one of the nodes is broken by now."""
     up(wall, driver)
-    acquaintance.save(wall.paths, "node-0", KNOWN)
-    [broken] = [s for s in server.ledger.find(_slice(server)).all_slivers() if _name(s) == "node-2"]
+    _meet(server, wall, "node-0")
+    broken = _sliver(server, "node-2")
     broken.operational, broken.error = "geni_failed", "it burns"
     before = server.slivers()
     with pytest.raises(Refused, match="it burns") as caught:
@@ -213,11 +223,50 @@ def test_a_node_in_use_that_failed_costs_the_others_nothing(server, wall, driver
     assert server.slivers() == before
 
 
+@pytest.mark.parametrize("known", ["nodes", "labels"])
+@pytest.mark.parametrize("fate", ["fails", "boots on", "silence"])
+def test_a_node_in_use_that_was_booting_costs_the_others_nothing(server, wall, driver, fate, known):
+    """Pulumi's state was lost, or all but the cluster's id, while one of the nodes restarts."""
+    up(wall, driver)
+    wall.block["patience"] = 3
+    if known == "nodes":
+        _meet(server, wall, "node-0")
+    else:
+        journal.forget(wall.paths)
+    booting, before = _sliver(server, "node-2"), [sliver.urn for sliver in server.slivers()]
+    booting.operational = "geni_configuring"
+
+    def go_on():
+        if fate == "fails":
+            booting.operational, booting.error = "geni_failed", "it burns"
+        elif fate == "silence":
+            server.faults.on("Describe", faults.http(503), nth=1, times=100_000)
+
+    later = threading.Timer(1, go_on)
+    later.start()
+    with pytest.raises(GpubedError):
+        driver.create(wall.inputs)
+    later.join()
+    server.faults.clear()
+    assert [sliver.urn for sliver in server.slivers()] == before
+
+
+def test_nodes_of_a_slice_that_ended_are_not_those_of_the_next(server, wall, driver):
+    """What is kept of nodes outlives them: a first start that was killed is given back still."""
+    acquaintance.save(wall.paths, "node-0", KNOWN | {"id": f"{KNOWN['id']}-gone"})
+    up(wall, driver)
+    _sliver(server, "node-2").operational = "geni_configuring"
+    wall.block["patience"] = 3
+    with pytest.raises(Refused, match="not ready in time"):
+        driver.create(wall.inputs)
+    assert server.slivers() == []
+
+
 def test_nodes_in_use_are_not_given_back_for_another_request(server, wall, driver):
     """Pulumi's state was lost, the cluster's own folder was not."""
     up(wall, driver)
     before = set(map(str, server.slivers()))
-    acquaintance.save(wall.paths, "node-0", KNOWN)
+    _meet(server, wall, "node-0")
     wall.changes["nodes"] = [{"name": "node", "count": 2}]
     with pytest.raises(Refused, match="node-0, in use") as caught:
         driver.create(wall.inputs)

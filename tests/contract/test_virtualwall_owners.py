@@ -6,10 +6,13 @@ import uuid
 
 import pytest
 
+from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall.slice_inputs import description
 from gpubed.backends.virtualwall.urn import slice_name
 from gpubed.core import progress
 from gpubed.core.errors import Refused
+from gpubed.testbeds import identities
+from support.am import faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME
 from support.wall_site import driver, server, up, wall
@@ -59,6 +62,28 @@ def test_a_colleagues_cluster_that_is_closed_to_us_is_said_and_passed_over(
     assert "something-else" not in said
     findings = wall.testbed.doctor(wall.plan.spec)
     assert [finding for finding in findings if not finding.ok] == []
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["id kept", "id lost"])
+def test_a_refusal_makes_our_slice_nobody_elses_without_its_journal(server, wall, driver, is_kept):
+    """`down` would find nothing left, and forget the cluster's id and key."""
+    up(wall, driver)
+    journal.forget(wall.paths)
+    if is_kept:
+        identities.keep(wall.paths, wall.uuid)
+    server.faults.on("Describe", faults.refused("database error", code=9), times=9)
+    with pytest.raises(Refused, match="database error"):
+        wall.testbed.existing()
+
+
+def test_our_slice_that_is_closed_to_us_is_not_passed_over(server, wall, driver):
+    """As to another login than the one that made it."""
+    up(wall, driver)
+    journal.forget(wall.paths)
+    identities.keep(wall.paths, wall.uuid)
+    server.faults.on("geni-sa/get_credentials", faults.refused("No privilege", code=3), times=9)
+    with pytest.raises(Refused, match="No privilege"):
+        wall.testbed.existing()
 
 
 def test_a_closed_slice_of_our_name_is_neither_used_nor_given_back(server, wall, driver):

@@ -230,3 +230,23 @@ def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
     cluster.watching.touch()
     assert down._forget(cluster, set()) == [], "neither is worth a word"
     assert not cluster.state.exists()
+
+
+@pytest.mark.parametrize("file", ["lost", "damaged"])
+def test_what_a_down_that_does_not_end_leaves_is_known_to_the_next(tmp_path, file):
+    """The state, which had the UUID, goes before the rest; the testbed is a STAND-IN."""
+    cluster, uuid = Project(tmp_path).cluster("lab"), "6f0c0000-0000-4000-8000-000000000000"
+    identity = {"type": "gpubed:cluster:Identity", "outputs": {"result": {"uuid": uuid}}}
+    state = {"deployment": {"resources": [identity]}}
+    if file == "damaged":
+        cluster.state.mkdir(parents=True)
+        cluster.uuid.touch()
+
+    def no_answer():
+        raise GpubedError("no answer")
+
+    asked = SimpleNamespace(note=lambda: None, remove_data=no_answer)
+    stack = SimpleNamespace(paths=cluster, export=lambda: state)
+    with pytest.raises(GpubedError, match="no answer"):
+        down._remove(stack, asked, keep_data=False)
+    assert identities.kept(cluster) == uuid

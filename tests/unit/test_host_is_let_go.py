@@ -188,6 +188,19 @@ def test_who_comes_while_a_host_is_being_let_go_waits(host, monkeypatch):
     assert host.called == []
 
 
+def test_a_host_that_joined_another_cluster_meanwhile_is_not_let_go(host):
+    """It was looked at, and a question was answered, before."""
+    owner = {"uuid": "1a1b", "cluster": "theirs", "node": "node-0", "id": "node-0-2"}
+    membership.admit(host, owner, "ssh-ed25519 CCCC")
+    (host.etc / "systemd/system/gpubed-health.timer").write_text("[Timer]\n")
+    with pytest.raises(GpubedError, match="node of another cluster meanwhile") as caught:
+        membership.release(host, UUID)
+    assert caught.value.hint == "the same command again leaves it alone"
+    assert host.called == []
+    assert "1a1b" in (host.etc / "gpubed/owner.json").read_text()
+    assert (host.home / ".ssh/authorized_keys").read_text() == "ssh-ed25519 CCCC gpubed:1a1b\n"
+
+
 def test_what_a_hook_says_of_what_stays_is_told(host):
     (host.etc / "gpubed/leave.d/role").write_text("echo removed a file; echo note: yours stays\n")
     notes = []

@@ -165,9 +165,13 @@ def uuid_of(stack: Stack) -> str | None:
 def remember(stack: Stack) -> None:
     """Keep the UUID that the state has where the file beside it is lost, or was never written.
 
-    Former versions kept it in the state alone, which may have it made anew.
+    Former versions kept it in the state alone, which may have it made anew. One that is damaged
+    counts as lost, unless nothing else tells.
     """
-    if identities.kept(stack.paths) is None and (uuid := uuid_of(stack)):
+    with suppress(Unreadable):
+        if identities.kept(stack.paths):
+            return
+    if uuid := uuid_of(stack):
         identities.keep(stack.paths, uuid)
 
 

@@ -152,8 +152,9 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
         mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
         return [thing for thing in mine if not (keep_data and thing.data)]
 
-    if uuid:
-        asked.note()  # once the state is gone, nothing else says where the rest is
+    if uuid:  # once the state is gone, nothing else says what the rest carries, and where it is
+        audits.remember(stack)
+        asked.note()
     with suppress(OSError):  # a full disk keeps nobody from removing
         paths.removing.write_text(whose)  # what is missing from now on is meant to be
     within = asked.data_within() if keep_data else []

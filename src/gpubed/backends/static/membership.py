@@ -19,6 +19,12 @@ _UNIT_FILES = (".service", ".timer", ".socket", ".path", ".mount", ".target")
 _NOTE = "note: "
 # Exit codes of the scripts, besides those of what they run.
 _TAKEN, _BUSY = 77, 78
+# What helps who wanted to let it go.
+_AGAIN = {
+    _TAKEN: "the same command again leaves it alone",
+    _BUSY: "wait until it has been let go, or what else works on it there has ended, then the "
+    "same command again",
+}
 _PATIENCE = 30  # seconds
 # Services end one after another: MariaDB's unit may take 15 min for that, and any other 90 s, of
 # which hardly any needs a second. Slurm waits up to 40 s for its jobs.
@@ -38,6 +44,17 @@ flock -w %(patience)s 9 || {
   exit %(busy)s
 }
 """
+# Whose the host is, is asked under the lock: it may have joined another since it was looked at.
+_NOT_ANOTHERS = r"""
+owner=$(sudo -n cat %(mark)s 2> /dev/null || true)
+case $owner in
+  "" | *%(uuid)s*) ;;
+  *)
+    echo "this host is a node of another cluster by now" >&2
+    exit %(taken)s
+    ;;
+esac
+"""
 # The mark comes first, so that no key lets in a cluster that the host does not name; and how to
 # be rid of the cluster is there before its key.
 _ADMIT = (
@@ -46,12 +63,8 @@ set -eu
 sudo -n install -d -m 755 "$(dirname %(mark)s)"
 """
     + _LOCK
+    + _NOT_ANOTHERS
     + r"""
-owner=$(sudo -n cat %(mark)s 2> /dev/null || true)
-case $owner in
-  "" | *%(uuid)s*) ;;
-  *) exit %(taken)s ;;
-esac
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 # Whoever runs it: the key is in the home of the account that the cluster logs in to.
 { printf "#!/bin/sh\nHOME='%%s'\n" ~; printf %%s %(program)s; } |
@@ -82,6 +95,7 @@ _RELEASE = (
 set -eu
 """
     + _LOCK
+    + _NOT_ANOTHERS
     + r"""
 cd /etc/systemd/system
 for unit in %(units)s; do
@@ -134,7 +148,6 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
             program=_by_hand(owner["uuid"]),
         ),
         **_turn(),
-        "taken": _TAKEN,
     }
     try:
         ssh.run("sh -c %s", script)
@@ -168,7 +181,8 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
         stays: Whether it becomes another node of the cluster, which roles' hooks are told.
 
     Raises:
-        GpubedError: Something there does not end, or somebody else works on the host.
+        GpubedError: Something there does not end, somebody else works on the host, or it has
+            become a node of another cluster.
     """
     script = _release(uuid, "stays" if stays else "")
     try:
@@ -180,13 +194,9 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
             "(sudo systemctl kill --signal=KILL UNIT), then the same command again",
         ) from None
     except CommandFailed as error:
-        if error.result.exit_code != _BUSY:
-            raise
-        raise GpubedError(
-            f"{_called(ssh)} {_refusal(_BUSY)}",
-            "wait until it has been let go, or what else works on it there has ended, then the "
-            "same command again",
-        ) from None
+        if why := _refusal(error.result.exit_code):
+            raise GpubedError(f"{_called(ssh)} {why}", _AGAIN[error.result.exit_code]) from None
+        raise
     for line in said.splitlines():
         if line.startswith(_NOTE):
             progress.emit("note", message=f"{ssh.node.name}: {line.removeprefix(_NOTE)}")
@@ -206,7 +216,7 @@ def by_hand(uuid: str) -> str:
 
 
 def _release(uuid: str, how: str = "") -> str:
-    words = _quoted(mark=MARK, release=PROGRAM, pattern=_line_of(uuid))
+    words = _quoted(mark=MARK, release=PROGRAM, uuid=uuid, pattern=_line_of(uuid))
     return _RELEASE % {**words, **_turn(), "units": " ".join(units()), "how": how}
 
 
@@ -224,8 +234,8 @@ def _by_hand(uuid: str) -> str:
 
 
 def _turn() -> dict[str, int]:
-    """Return what a script says of waiting for the host's lock."""
-    return {"patience": _PATIENCE, "busy": _BUSY}
+    """Return how long a script waits for the host's lock, and how it ends where it may not work."""
+    return {"patience": _PATIENCE, "busy": _BUSY, "taken": _TAKEN}
 
 
 def _called(ssh: SSH) -> str:

@@ -18,7 +18,6 @@ from gpubed.backends.virtualwall.urn import Urn
 
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
-_FORBIDDEN = 3
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -146,7 +145,7 @@ def _explained(error: Answered) -> Answered:
         error.hint = "correct lease.duration in cluster.yml"
     elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
-    elif error.code == _FORBIDDEN:
+    elif error.code == faults.FORBIDDEN:
         error.hint = "use the login that made it: correct backend.login in cluster.yml"
     return error
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from gpubed.backends.virtualwall import bastion, journal, ownership
 from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.aggregate import Description
+from gpubed.backends.virtualwall.authority import Credential
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
-from gpubed.backends.virtualwall.faults import Answered, Busy
+from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
@@ -15,6 +16,7 @@ from gpubed.core import progress
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation, Node
+from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing
 
 _LOOK_S = 120.0
@@ -74,7 +76,7 @@ def existing(paths: ClusterPaths, config: Config) -> list[Existing]:
     for slice_ in slices:
         if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, paths.name):
             _pass_over(slice_.urn, "the authority tells its members alone more than its name")
-    mine = known.uuid if known else None
+    mine = known.uuid if known else identities.kept(paths)
     return [
         Existing("slice", urns.parse(slice_urn, "slice").name, slice_urn, uuid)
         for slice_urn, uuid in found.items()
@@ -103,13 +105,19 @@ def _nothing(paths: ClusterPaths, uuid: str, config: Config) -> SliceInputs:
 
 
 def _holds_nodes(there: Connection, slice_urn: str, *, is_mine: bool) -> bool:
-    """Say whether a slice holds nodes; one of somebody else's may be closed to us."""
+    """Say whether a slice holds nodes; one of somebody else's may be closed to us.
+
+    Whoever is none of its members gets no credentials, or may do nothing with them. An aggregate
+    that refuses for another reason says nothing of whose the slice is.
+    """
+    credentials = None
     try:
-        return _look(there, slice_urn) is not None
+        credentials = _credentials(there, slice_urn)
+        return credentials is not None and _described(there, slice_urn, credentials) is not None
     except Busy:
         raise
     except Answered as error:
-        if is_mine:
+        if is_mine or (credentials and error.code != FORBIDDEN):
             raise
         _pass_over(slice_urn, error.message)
         return False
@@ -127,12 +135,23 @@ def _pass_over(slice_urn: str, why: str) -> None:
 
 
 def _look(there: Connection, slice_urn: str) -> Description | None:
+    credentials = _credentials(there, slice_urn)
+    return _described(there, slice_urn, credentials) if credentials else None
+
+
+def _credentials(there: Connection, slice_urn: str) -> list[Credential] | None:
+    """Return the credentials for a slice; None where it has expired."""
     patience = _patience(there)
     found = patience.insist(lambda: there.authority.find(slice_urn))
     if found is None or found.expired:
         return None
-    credentials = patience.insist(lambda: there.authority.slice_credentials(slice_urn))
-    return patience.insist(lambda: there.aggregate.describe(slice_urn, credentials))
+    return patience.insist(lambda: there.authority.slice_credentials(slice_urn))
+
+
+def _described(
+    there: Connection, slice_urn: str, credentials: list[Credential]
+) -> Description | None:
+    return _patience(there).insist(lambda: there.aggregate.describe(slice_urn, credentials))
 
 
 def _patience(there: Connection) -> Patience:

@@ -37,6 +37,7 @@ _NAMES = {
     101: "stitching failed",
     503: "server unavailable",
 }
+FORBIDDEN = 3
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
 # The mapper says so with other codes, too: machines there are, but none with such interfaces.

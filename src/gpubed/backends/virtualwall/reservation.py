@@ -58,8 +58,7 @@ class Reservation:
         urn: The slice's, where it is known; else it is looked for.
 
     Attributes:
-        was_ready: Whether all nodes that it holds were found ready, or in use and failed, at the
-            first look.
+        was_in_use: Whether what it holds was found in use, or ready for it, at the first look.
         is_ours: Whether this run got into the slice: only then may it give it back.
     """
 
@@ -76,7 +75,7 @@ class Reservation:
         known = journal.load(paths)
         self._is_in_state = bool(urn)
         self.urn = urn or ownership.known_urn(connection, known, wanted)
-        self.was_ready = self.is_ours = False
+        self.was_in_use = self.is_ours = False
         self._credentials: list[Credential] = []
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
@@ -127,11 +126,11 @@ class Reservation:
 
     @property
     def is_a_failed_start(self) -> bool:
-        """Whether what the slice holds never was ready, as far as this run has seen.
+        """Whether what the slice holds never was in use, as far as this run has seen.
 
         Of a slice that nobody could look at, nothing is known.
         """
-        return self.is_ours and self._looked and not self.was_ready
+        return self.is_ours and self._looked and not self.was_in_use
 
     def release(self, total: float | None = None) -> None:
         """Give everything back, and wait until it is gone.
@@ -245,16 +244,22 @@ class Reservation:
             self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
         if not self._looked:
             self._looked = True
-            self.was_ready = found is not None and self._is_in_use(found)
+            self.was_in_use = found is not None and self._is_in_use(found)
         return found
 
     def _is_in_use(self, found: Description) -> bool:
-        """Say whether a cluster works with the nodes, or can: one that was killed may not have."""
-        if not all(sliver.is_final for sliver in found.slivers):
-            return False
-        are_ready = all(sliver.operational == "geni_ready" for sliver in found.slivers)
+        """Say whether a cluster works with the nodes, or can: one that was killed may not have.
+
+        One of them may have failed or be booting again: the others are in use all the same.
+        """
+        are_ready = all(s.is_final and s.operational == "geni_ready" for s in found.slivers)
         # What our own run asked for and never met is in use by nobody.
-        return are_ready or not self.journal.request or bool(acquaintance.everyone(self._paths))
+        return are_ready or not self.journal.request or bool(self._met(found))
+
+    def _met(self, found: Description) -> list[str]:
+        """Return the names of the nodes that a run got into; some known ones may be long gone."""
+        there = {sliver.urn for sliver in found.slivers}
+        return [name for name, known in acquaintance.everyone(self._paths) if known["id"] in there]
 
     def _describe(self) -> Description | None:
         with self._outlasting():
@@ -289,7 +294,7 @@ class Reservation:
         if found is None:
             self._allocate()
         elif not self._is_ours(found):
-            self._require_unused()
+            self._require_unused(found)
             self._delete_until_gone(self._quick())
             self._save(request="", left_out={}, slivers=())
         elif found.has_ticket:
@@ -314,12 +319,12 @@ class Reservation:
             left = max(0.0, patience.deadline - time.monotonic())
             progress.emit("note", message=f"{said}; waiting for {left:.0f} s at most")
 
-    def _require_unused(self) -> None:
+    def _require_unused(self, found: Description) -> None:
         """Refuse to give back, for another request, nodes that a cluster has worked with.
 
         Where they are replaced in order, each is forgotten before; here the state was lost.
         """
-        if names := [name for name, _ in acquaintance.everyone(self._paths)]:
+        if names := self._met(found):
             cluster = self.wanted.cluster
             raise Refused(
                 f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
@@ -332,7 +337,7 @@ class Reservation:
         if self._tickets == _TICKETS:
             raise Refused("the testbed loses what it has allocated", "try again later")
         self._tickets += 1
-        self._started = self._extended = self.was_ready = False
+        self._started = self._extended = self.was_in_use = False
         self._save(request=self.wanted.digest)
         text = self._request(self.journal.left_out)
         try:
