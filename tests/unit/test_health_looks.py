@@ -8,102 +8,25 @@ kernel's log have the forms of drivers 535 to 595.
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-FILES = Path(__file__).parents[2] / "roles/health/files"
-EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_gib": 0,
-            "units": [], "patience": 2}  # fmt: skip
-GOOD = "Enabled, 0, No, Not Active, Not Active, Not Active"
-A100 = "NVIDIA A100-SXM4-40GB"
-ROW = "{index}, 00000000:0{index}:00.0, {model}, {figures}"
-LINKS = "".join(f"\t Link {number}: 25.781 GB/s\n" for number in range(12))
-ERRORS = "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: {}\n\t Link 0: CRC Errors: 0\n\n"
-# What drivers before 570 say.
-NO_RECOVERY = (2, 'Field "gpu_recovery_action" is not a valid field to query.')
-BOOT = "1795320000.000001 node-0 kernel: Linux version 6.1.0-41-amd64\n"
+from support.node_looks import (
+    ERRORS,
+    EXPECTED,
+    FILES,
+    GOOD,
+    LINKS,
+    NO_RECOVERY,
+    found,
+    gpus,
+    health,
+    logged,
+    nvlinks,
+    remapped,
+)
 
-
-def gpus(*figures, model=A100):
-    """Rows of `--query-gpu`; a GPU of which nothing is said is well."""
-    rows = [ROW.format(index=i, model=model, figures=said) for i, said in enumerate(figures)]
-    return "\n".join(rows)
-
-
-def remapped(*figures, model=A100):
-    return "\n".join(f"00000000:0{i}:00.0, {model}, {said}" for i, said in enumerate(figures))
-
-
-def nvlinks(*lines):
-    return "".join(
-        f"GPU {i}: {A100} (UUID: GPU-0000000{i})\n{said}" for i, said in enumerate(lines)
-    )
-
-
-def logged(*lines):
-    """The kernel's log, an hour after boot."""
-    return BOOT + "\n".join(f"1795323600.{i:06} node-0 kernel: {x}" for i, x in enumerate(lines))
-
-
-@pytest.fixture
-def health(monkeypatch, tmp_path):
-    """The program's modules, on a node whose programs give scripted answers."""
-    monkeypatch.syspath_prepend(str(FILES))
-    from gpubed_health import command, program
-    from gpubed_health import gpus as looks
-
-    (tmp_path / "nvidia").mkdir()
-    (tmp_path / "nvidia/version").write_text("580.95.05\n")
-    expected = tmp_path / "expected.json"
-    expected.write_text(json.dumps(EXPECTED))
-    monkeypatch.setattr(program, "EXPECTED", expected)
-    monkeypatch.setattr(program, "STATE", tmp_path / "state.json")
-    monkeypatch.setattr(program, "SPARE", tmp_path / "run/state.json", raising=False)
-    program.SPARE.parent.mkdir()
-    monkeypatch.setattr(program, "HOOKS", tmp_path / "hooks")
-    monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-health.prom")
-    monkeypatch.setattr(looks, "MODULE", tmp_path / "nvidia")
-    monkeypatch.setattr(looks, "MODULES", tmp_path)
-    answers = {
-        "--query-gpu=index,pci": (0, gpus(GOOD, GOOD)),
-        "--query-gpu=index,gpu_recovery_action": (0, "0, None\n1, None"),
-        "--query-gpu=index,mig": (0, "0, Disabled\n1, Disabled"),
-        "--query-remapped-rows": (0, remapped("0, 0", "0, 0")),
-        "nvlink --status": (0, nvlinks(LINKS, LINKS)),
-        "nvlink --errorcounters": (0, nvlinks(ERRORS.format(0), ERRORS.format(0))),
-        "journalctl --dmesg": (0, logged()),
-        "--lines=1 --until": (0, "Linux version 6.1.0"),
-        "journalctl --boot": (0, "systemd[1]: Started something"),
-        "modinfo": (0, "580.95.05"),
-    }
-
-    def run(*words):
-        line = " ".join(words)
-        return next(answer for question, answer in answers.items() if question in line)
-
-    monkeypatch.setattr(command, "run", run)
-    program.answers = answers
-    return program
-
-
-def found(health, memory=None, **changed):
-    names = {
-        "gpus": "--query-gpu=index,pci",
-        "recovery": "--query-gpu=index,gpu_recovery_action",
-        "mig": "--query-gpu=index,mig",
-        "rows": "--query-remapped-rows",
-        "links": "nvlink --status",
-        "errors": "nvlink --errorcounters",
-        "journal": "journalctl --dmesg",
-        "early": "--lines=1 --until",
-        "any": "journalctl --boot",
-    }
-    health.answers |= {
-        names[key]: (0, answer) if isinstance(answer, str) else answer
-        for key, answer in changed.items()
-    }
-    return health.problems(EXPECTED, {} if memory is None else memory)
+__all__ = ["health"]
 
 
 def test_good_gpus_are_no_problem(health):
@@ -440,162 +363,6 @@ def test_a_look_that_breaks_is_a_problem_and_ends_nothing(health, monkeypatch):
     for _ in range(2):
         assert health.main("watch") == 0
     assert "the look at journal failed" in health.read_state()["quarantine"]["reason"]
-
-
-def test_one_failing_look_is_not_yet_a_quarantine(health, capsys):
-    found(health, gpus=gpus(GOOD))
-    assert health.main("watch") == 0, "it has looked"
-    state = health.read_state()
-    assert (state["quarantine"], state["failing_looks"]) == (None, 1)
-    assert health.main("watch") == 0
-    assert health.read_state()["quarantine"]["reason"] == "1 GPUs answer, 2 are expected"
-    assert "1 GPUs answer" in capsys.readouterr().out
-
-
-def test_a_good_look_in_between_starts_the_count_anew(health):
-    for answer in (gpus(GOOD), gpus(GOOD, GOOD), gpus(GOOD)):
-        found(health, gpus=answer)
-        health.main("watch")
-    state = health.read_state()
-    assert (state["quarantine"], state["failing_looks"]) == (None, 1)
-
-
-def test_before_a_job_a_moment_is_no_reason_to_refuse_it(health, monkeypatch):
-    """Storage or a clock was slow just then: the next look finds nothing."""
-    found(health, gpus=gpus(GOOD))
-    monkeypatch.setattr(health.time, "sleep", lambda _: found(health, gpus=gpus(GOOD, GOOD)))
-    assert health.main("admit") == 0
-    assert health.read_state()["quarantine"] is None
-
-
-def test_before_a_job_a_node_that_is_not_well_is_quarantined(health, monkeypatch, capsys):
-    """Slurm drains it: gpubed must know, and one word must end both."""
-    found(health, gpus=gpus(GOOD))
-    waits = []
-    monkeypatch.setattr(health.time, "sleep", waits.append)
-    assert health.main("admit") == 1
-    assert len(waits) == EXPECTED["patience"] - 1, "as many looks as a watch would need"
-    reason = "before a job: 1 GPUs answer, 2 are expected"
-    assert health.read_state()["quarantine"]["reason"] == reason
-    assert "1 GPUs answer" in capsys.readouterr().out
-
-
-def test_before_a_job_a_quarantine_keeps_its_reason(health, monkeypatch):
-    health.main("quarantine", "fan", "is", "loud")
-    monkeypatch.setattr(health.time, "sleep", lambda _: pytest.fail("nothing to wait for"))
-    assert health.main("admit") == 1
-    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
-
-
-@pytest.mark.parametrize(
-    ("words", "own"),
-    [(("quarantine", "fan is loud"), False), (("fault", "no homes"), True), (("watch",), True)],
-)
-def test_it_is_known_whether_a_person_took_the_node_out_of_use(health, words, own):
-    found(health, gpus=gpus(GOOD))
-    for _ in range(2):
-        health.main(*words)
-    assert health.read_state()["quarantine"]["own"] is own
-
-
-def test_what_a_program_finds_leaves_a_persons_quarantine_as_it_is(health):
-    health.main("quarantine", "fan is loud")
-    assert health.main("fault", "no homes") == 0
-    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
-
-
-def test_only_a_good_node_is_requalified(health):
-    health.main("quarantine", "fan", "is", "loud")
-    found(health, gpus=gpus(GOOD))
-    assert health.main("requalify") == 1
-    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
-    found(health, gpus=gpus(GOOD, GOOD))
-    assert health.main("requalify") == 0
-    assert health.read_state()["quarantine"] is None
-
-
-def test_an_xid_of_before_the_requalification_does_not_count_again(health):
-    found(health, journal=logged("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"))
-    health.time.time, real = lambda: 1795327200.0, health.time.time
-    try:
-        assert health.main("check") == 1
-        assert health.main("requalify") == 0
-    finally:
-        health.time.time = real
-    assert health.main("check") == 0
-    later = "1795330000.000001 node-0 kernel: NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"
-    found(health, journal=logged() + later)
-    assert health.main("check") == 1
-
-
-def test_monitoring_is_told_of_problems_and_quarantine(health):
-    health.METRICS.parent.mkdir()
-    found(health, gpus=gpus(GOOD))
-    told = []
-    for verb in ("watch", "watch"):
-        health.main(verb)
-        told.append(health.METRICS.read_text().splitlines())
-    assert told == [
-        ['gpubed_node_quarantined{reason=""} 0', "gpubed_node_problems 1"],
-        [
-            'gpubed_node_quarantined{reason="1 GPUs answer, 2 are expected"} 1',
-            "gpubed_node_problems 1",
-        ],
-    ]
-
-
-def test_links_are_compared_with_what_an_earlier_look_saw(health):
-    assert health.main("check") == 0
-    found(health, links=nvlinks(LINKS, LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")))
-    assert health.main("requalify") == 1
-    for _ in range(2):
-        health.main("watch")
-    assert health.read_state()["quarantine"]["reason"] == "GPU 1 has 11 of 12 NVLinks up"
-
-
-def test_a_state_that_cannot_be_read_keeps_jobs_away(health):
-    health.STATE.write_text("{")
-    assert health.main("check") == 1
-    assert "cannot be read" in health.read_state()["quarantine"]["reason"]
-    assert health.main("requalify") == 0
-
-
-@pytest.fixture
-def full(health):
-    """The files that cannot be written, since the disk is full; removed, it has room again."""
-    drafts = health.STATE.with_suffix(".new"), health.METRICS.with_suffix(".new")
-    health.METRICS.parent.mkdir()
-    for draft in drafts:
-        draft.symlink_to("/dev/full")
-    return drafts
-
-
-def test_a_node_whose_disk_is_full_goes_into_quarantine_all_the_same(health, full, monkeypatch):
-    told = []
-    monkeypatch.setattr(health, "tell", lambda *words: told.append(words))
-    found(health, gpus=gpus(GOOD))
-    for _ in range(3):
-        assert health.main("watch") == 0
-    assert told == [("quarantine", "1 GPUs answer, 2 are expected")]
-    assert health.main("status") == 1
-
-
-def test_a_quarantine_outlasts_the_full_disk(health, full, capsys):
-    health.STATE.write_text('{"failing_looks": 1}')
-    assert health.main("quarantine", "fan is loud") == 0
-    assert "No space left on device" in capsys.readouterr().err
-    for draft in full:
-        draft.unlink()
-    assert health.main("watch") == 0
-    assert json.loads(health.STATE.read_text())["quarantine"]["reason"] == "fan is loud"
-    assert health.main("requalify") == 0
-    assert health.main("status") == 0
-
-
-def test_a_disk_that_is_full_at_the_requalification_brings_no_quarantine_back(health, full):
-    health.STATE.write_text('{"quarantine": {"reason": "fan is loud", "since": "today"}}')
-    assert health.main("requalify") == 0
-    assert health.main("status") == 0
 
 
 def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):

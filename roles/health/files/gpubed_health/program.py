@@ -6,10 +6,13 @@
   gpubed-health quarantine REASON    no job starts here until it is requalified
   gpubed-health fault REASON         the same, from a program of the node that found it broken
   gpubed-health requalify            end the quarantine, if nothing is wrong any more
+  gpubed-health back                 the same for the program whose quarantine it is: what was
+                                     seen meanwhile is no past, and puts it into one of its own
   gpubed-health status               everything as JSON; 0 well and in use, 1 not
 
 Looks are cheap and passive: jobs may be running. Programs in
-/etc/gpubed/quarantine.d are told of each change: `quarantine REASON` or `requalify`.
+/etc/gpubed/quarantine.d are told of each change: `quarantine REASON` or `requalify`. Where one
+fails, each watch tells it again.
 """
 
 import json
@@ -69,10 +72,10 @@ def read_state() -> dict[str, Any]:
     """Return what is remembered of this node.
 
     Keys: `quarantine` (reason, since, and whether it is the node's own doing, or null),
-    `failing_looks` in a row, and `memory`: `requalified` (seconds since 1970) and what looks
-    compare with.
+    `failing_looks` in a row, `untold`: the words that a program of `HOOKS` has not heard, and
+    `memory`: `requalified` (seconds since 1970) and what looks compare with.
     """
-    fresh = {"quarantine": None, "failing_looks": 0, "memory": {}}
+    fresh = {"quarantine": None, "failing_looks": 0, "untold": [], "memory": {}}
     # Where there is a spare, the disk's is older.
     path = SPARE if SPARE.exists() else STATE
     if not path.exists():
@@ -95,12 +98,23 @@ def remember(state: dict[str, Any]) -> None:
         write_state(state)
 
 
-def tell(*words: str) -> None:
-    """Tell the programs that act on a change, such as the scheduler's."""
+def tell(*words: str) -> bool:
+    """Tell the programs that act on a change, such as the scheduler's; say whether all heard it."""
+    failed = False
     for hook in sorted(HOOKS.glob("*")):
         code, text = command.run(str(hook), *words)
         if code:
+            failed = True
             sys.stderr.write(f"{hook} {' '.join(words)} failed: {text}\n")
+    return not failed
+
+
+def announce(*words: str) -> None:
+    """Tell of a change, and note it where somebody did not hear, as while Slurm restarts."""
+    untold = [] if tell(*words) else list(words)
+    state = read_state()
+    if state["untold"] != untold:
+        write_state({**state, "untold": untold})
 
 
 def _now(reason: str, *, own: bool = False) -> dict[str, Any]:
@@ -127,7 +141,7 @@ def quarantine(
     state = {**state, "quarantine": _now(reason, own=own)}
     write_state(state)
     publish(state, found)
-    tell("quarantine", reason)
+    announce("quarantine", reason)
 
 
 def check(found: Sequence[str], state: dict[str, Any]) -> int:
@@ -148,6 +162,8 @@ def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
     else:
         write_state(state)
         publish(state, found)
+        if state["untold"]:
+            announce(*state["untold"])
     return 0
 
 
@@ -176,8 +192,16 @@ def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
     state = {**state, "quarantine": None, "failing_looks": 0}
     write_state(state)
     publish(state, found)
-    tell("requalify")
+    announce("requalify")
     return 0
+
+
+def back(found: Sequence[str], state: dict[str, Any]) -> int:
+    """End a program's own quarantine; what is wrong meanwhile is the reason of another."""
+    if not found:
+        return requalify(found, state)
+    quarantine(state, "; ".join(found), found)
+    return check(found, read_state())
 
 
 def main(verb: str, *words: str) -> int:
@@ -188,7 +212,7 @@ def main(verb: str, *words: str) -> int:
         if verb == "quarantine" or not state["quarantine"]:  # a person's stays one
             quarantine(state, " ".join(words), own=verb == "fault")
         return 0
-    if verb not in ("check", "watch", "admit", "requalify", "status"):
+    if verb not in ("check", "watch", "admit", "requalify", "back", "status"):
         sys.stderr.write(__doc__)
         return 2
     if verb == "requalify":
@@ -199,8 +223,8 @@ def main(verb: str, *words: str) -> int:
     found, state = observe(expected, memory)
     if verb == "watch":
         return watch(found, state, expected["patience"])
-    if verb == "requalify":
-        return requalify(found, state)
+    if verb in ("requalify", "back"):
+        return (requalify if verb == "requalify" else back)(found, state)
     remember(state)
     if verb == "check":
         return check(found, state)

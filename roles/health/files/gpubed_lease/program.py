@@ -78,7 +78,7 @@ def _hold(record: judging.Record | None) -> None:
         if not held:
             health.quarantine(health.read_state(), judging.reason(record))
     elif held and held["reason"].startswith(judging.OURS):
-        health.main("requalify")
+        health.main("back")
 
 
 def publish(record: judging.Record | None) -> None:
