@@ -21,7 +21,7 @@ from support.sessions import Session
 def asked(monkeypatch):
     """A function that submits a job on nodes with so many GPUs and returns sbatch's words."""
 
-    def submit(*gpus, code=0, said="7"):
+    def submit(*gpus, code=0, said="7", partitions=()):
         allocation = sample_allocation(sample_plan(nodes=[{"name": "node", "count": len(gpus)}]))
         nodes = tuple(
             node.model_copy(update={"gpus": count, "slots": count if any(gpus) else 1})
@@ -39,9 +39,12 @@ def asked(monkeypatch):
         monkeypatch.setattr(slurm, "follow", lambda *_: 0)
         monkeypatch.setattr(slurm, "on_head", lambda *_: ["true"])
         launch = Launch("/shared/runs/r", ["python", "main.py"], {"A": "b c"}, sum(gpus))
-        slurm.create().run(
-            Cluster(SimpleNamespace(name="lab"), None, allocation), launch, lambda _: None
+        plan = sample_plan(
+            nodes=[{"name": name, "count": len(gpus)} for name in ("node", "other")],
+            services={"slurm": {"partitions": partitions or [{"name": "main"}]}},
         )
+        cluster = Cluster(SimpleNamespace(name="lab"), plan, allocation)
+        slurm.create().run(cluster, launch, lambda _: None)
         return shlex.split(lines[0])
 
     return submit
@@ -52,6 +55,16 @@ def test_a_job_has_the_nodes_and_all_the_gpus_that_were_asked_for(asked):
     assert {"--nodes=2", "--nodelist=node-0,node-1", "--gpus=3", "--exclusive"} <= set(words)
     ranks = shlex.split(words[words.index("--wrap") + 1])
     assert ranks[ranks.index("--hosts") + 1] == "node-0:2,node-1:1"
+
+
+def test_a_job_goes_to_a_partition_that_has_its_nodes(asked):
+    """By default it would be the first one, and be refused."""
+    first = {"name": "first", "groups": ["other"]}
+    own = {"name": "own", "groups": ["other", "node"]}
+    assert "--partition=own" in asked(1, partitions=[first, own])
+    assert "--partition=all" in asked(1, partitions=[first, {"name": "all"}])
+    with pytest.raises(UsageError, match="no partition of Slurm has all of the groups node"):
+        asked(1, partitions=[first])
 
 
 def test_a_node_without_ranks_is_not_asked_for(asked):

@@ -24,7 +24,7 @@ _STEP = (
 )
 # One GPU, and what a rank computes on: gpubed-rank fails where that cannot be used.
 _GPU_JOB = (
-    "timeout 50 srun --nodelist=%s --ntasks=1 --gpus=1 --time=1 --immediate=20 "
+    "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gpus=1 --time=1 --immediate=20 "
     "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
 )
 _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
@@ -119,7 +119,11 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
 
 def _gpu_job(context: Context, node: Node) -> str:
     """Say what is wrong with a job that asks for one GPU of a node; empty where nothing is."""
-    done = context.head.run(_GPU_JOB, node.name, check=False)
+    service = context.plan.spec.services.slurm
+    partition = service.partition_of([node.group]) if service else None
+    if partition is None:
+        return f"no partition has group {node.group}: see services.slurm.partitions"
+    done = context.head.run(_GPU_JOB, node.name, partition, check=False)
     if done.exit_code:
         return f"a job that asks for one GPU fails: {done.tail}"
     visible, _, device = done.stdout.strip().partition("|")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -99,6 +100,11 @@ class Slurm(_Model):
     half_life: Seconds = Field(
         default=7 * 86400.0, ge=60, description="after which used time counts half"
     )
+
+    def partition_of(self, groups: Collection[str]) -> str | None:
+        """Return the first partition with all of some node groups; None where none has them."""
+        fits = (one for one in self.partitions if not one.groups or set(groups) <= {*one.groups})
+        return next((one.name for one in fits), None)
 
     @model_validator(mode="after")
     def _names_and_numbers_differ(self) -> Self:

@@ -24,7 +24,7 @@ _OUTPUT = "slurm.log"
 # Under a lock with the cancellation: a job that was cancelled first is never submitted.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
-    f"--job-name=%s --nodes=%s --nodelist=%s --exclusive --mem=0 --no-requeue "
+    f"--job-name=%s --nodes=%s --nodelist=%s --partition=%s --exclusive --mem=0 --no-requeue "
     f"--output={_OUTPUT} --wrap %s"
 )
 # A controller that restarts hears nothing and says nothing: only its word ends this, or the time.
@@ -132,7 +132,7 @@ def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
     # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
     gpus = sum(node.gpus for node in nodes)
     asks = [f"--gpus={gpus}"] if gpus else []
-    words = (launch.folder, name, len(nodes), names, script, *asks)
+    words = (launch.folder, name, len(nodes), names, _partition(cluster), script, *asks)
     with SSH(cluster.allocation.head, cluster.paths) as head:
         answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:
@@ -144,6 +144,22 @@ def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
             f"Slurm refuses the job: {reading.tail(answer.stderr)}", "sinfo on the head"
         )
     return answer.stdout.strip().split(";")[0]
+
+
+def _partition(cluster: Cluster) -> str:
+    """Return the partition of a job: nodes that are not all in one are refused by Slurm.
+
+    Raises:
+        UsageError: There is none.
+    """
+    service = cluster.plan.spec.services.slurm
+    groups = sorted({node.group for node in cluster.allocation.with_ranks})
+    if found := service and service.partition_of(groups):
+        return found
+    raise UsageError(
+        f"no partition of Slurm has all of the groups {', '.join(groups)}",
+        "--on NODE,NODE takes nodes of one; or add one to services.slurm.partitions",
+    )
 
 
 def create() -> SlurmLauncher:
