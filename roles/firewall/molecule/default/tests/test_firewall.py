@@ -65,8 +65,26 @@ def test_rules_are_the_proven_ones(host):
     assert host.run("gpubed-firewall status").rc == 0
 
 
-def test_rules_come_back_after_nftables_flushed_them(host):
+def test_rules_come_back_after_they_were_flushed(host):
     host.check_output("nft delete table inet gpubed && systemctl restart gpubed-firewall")
+    assert host.run("gpubed-firewall status").rc == 0
+
+
+@pytest.fixture
+def nftables(host):
+    """The unit that flushes all tables; it does not run before, nor afterwards."""
+    host.check_output("nft list ruleset >/run/ruleset && systemctl start nftables")
+    yield
+    host.check_output("systemctl stop nftables && systemctl start gpubed-firewall")
+    # Others' tables as well, such as Docker's for names.
+    host.check_output("{ echo flush ruleset; cat /run/ruleset; } | nft --file -")
+
+
+@pytest.mark.usefixtures("nftables")
+@pytest.mark.parametrize("verb", ["start", "reload", "restart"])
+def test_rules_outlive_what_an_owner_does_with_nftables(host, verb):
+    host.check_output(f"systemctl {verb} nftables")
+    assert "flush ruleset" in host.file("/etc/nftables.conf").content_string
     assert host.run("gpubed-firewall status").rc == 0
 
 
