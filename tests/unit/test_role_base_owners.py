@@ -88,3 +88,29 @@ def test_a_name_of_gpubeds_is_not_taken_for_the_owners(host):
     host.hosts.write_text(f"{HOSTS}# BEGIN gpubed\n192.0.2.7 node-0\n# END gpubed\n")
     host.up("node-0")
     assert host.leave("node-0") == ""
+
+
+@pytest.mark.parametrize(
+    ("kept", "runs", "chrony"),
+    [
+        ("auto", "", True),
+        ("auto", "ntpsec.service loaded active running Network Time Service", False),
+        ("chrony", "ntpsec.service loaded active running Network Time Service", True),
+    ],
+)
+def test_a_time_service_of_the_owners_stays(tmp_path, kept, runs, chrony):
+    """To install chrony would remove it, and nothing would bring it back."""
+    done = play(
+        tmp_path,
+        "base",
+        "preflight",
+        programs={"systemctl": f"echo '{runs}'"},
+        tell=["__base_chrony", "__base_timekeeper"],
+        facts={"virtualization_type": "kvm", "base_time_sync": kept},
+        __base_problems=[],
+    )
+    assert done.code == 0, done.said
+    assert done.told == {
+        "__base_chrony": chrony,
+        "__base_timekeeper": "ntpsec.service" if runs else "",
+    }
