@@ -376,6 +376,27 @@ def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
     assert node.ran[1:] == [("scancel", "12")]
 
 
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_what_works_within_a_batch_script_is_asked_too(
+    node, start, monkeypatch, tmp_path, is_batch
+):
+    """The script itself is not: it would end, and the job with what it waits for."""
+    told = tmp_path / "told"
+    works = f"{sys.executable} -c '{LISTENS}print(flush=True); time.sleep(60)'"
+    script = f"{works}; echo $? >{told}; sleep 60"
+    stepd = start(
+        f"import subprocess, time; subprocess.Popen(['sh', '-c', {script!r}]); ", is_rank=False
+    )
+    stepd.stdout.readline()
+    monkeypatch.setattr(node.runs.processes, "jobs", lambda _: {stepd.pid: "slurm 12"})
+    monkeypatch.setattr(node.runs.processes, "is_batch", lambda _: is_batch)
+    tell(node)
+    pass_time(node, 55 * 60)
+    assert node.ran == [("scancel", "--signal=TERM", "12")]
+    assert ended(stepd) is None
+    assert (told.read_text() if told.exists() else "") == ("7\n" if is_batch else "")
+
+
 def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
     rank = start(LISTENS)
     every = node.processes.every()

@@ -13,6 +13,7 @@ from gpubed_use.processes import Process
 # From the question to the end, whatever the lease says: rank 0 may be writing a checkpoint.
 GRACE_S = 45.0
 _SLURM = "slurm "
+_STEPS = "srun"
 _NOTEBOOKS = "/system.slice/jupyterlab.service"
 Every = Mapping[int, Process]
 
@@ -47,6 +48,8 @@ def end(
         if key in found:
             id_ = key.removeprefix(_SLURM)
             command.run("scancel", *(() if late else ("--signal=TERM",)), id_)
+            for number in () if late else _scripted(key, heads, every):
+                _send(number, every[number], signal.SIGTERM)
         elif late:
             for number in (*_below(numbers[key], every), numbers[key]):
                 _send(number, every[number], signal.SIGKILL)
@@ -54,6 +57,19 @@ def end(
             # Itself alone: what it started may be needed for its checkpoint.
             _send(numbers[key], every[numbers[key]], signal.SIGTERM)
     return now
+
+
+def _scripted(job: str, heads: Mapping[int, str], every: Every) -> Iterator[int]:
+    """Yield what works within a job's batch script: scancel(1) signals steps, and not that.
+
+    The script itself only where it has started nothing: what waits for others would end the job
+    with them. Where it waits for a step (srun), that has been signalled.
+    """
+    for head in (number for number, name in heads.items() if name == job):
+        for script in _children(head, every) if processes.is_batch(head) else ():
+            below = [*_below(script, every)]
+            if not any(every[number].name == _STEPS for number in below):
+                yield from below or [script]
 
 
 def _is_rank(number: int, every: Every) -> bool:
@@ -77,10 +93,13 @@ def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
 
 
 def _below(number: int, every: Every) -> Iterator[int]:
-    for child, one in every.items():
-        if one.parent == number:
-            yield from _below(child, every)
-            yield child
+    for child in _children(number, every):
+        yield from _below(child, every)
+        yield child
+
+
+def _children(number: int, every: Every) -> Iterator[int]:
+    return (child for child, one in every.items() if one.parent == number)
 
 
 def _send(number: int, one: Process, what: signal.Signals) -> None:

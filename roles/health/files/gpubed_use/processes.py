@@ -19,7 +19,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 RANK = "gpubed-rank"
 STEP = "slurmstepd"
 HEARTBEAT = "GPUBED_HEARTBEAT="
-_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
+_STEP = re.compile(r"slurmstepd: \[(\d+)\.(\w+)")
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
 _CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
@@ -141,6 +141,12 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
         elif one.name == STEP and (step := _STEP.match(text(number, "cmdline"))):
             found[number] = f"slurm {step[1]}"
     return found
+
+
+def is_batch(number: int) -> bool:
+    """Say whether a process looks after the batch script of a Slurm job, and no step of it."""
+    step = _STEP.match(text(number, "cmdline"))
+    return bool(step and step[2] == "batch")
 
 
 def _run(number: int) -> str:
