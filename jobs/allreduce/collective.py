@@ -13,6 +13,7 @@ import torch
 
 SMALLEST = 64 << 10
 LARGEST = 1 << 30
+ELEMENT = 4
 # Of all repetitions of a size: enough for a median, few enough that the whole series stays below
 # a minute. Where one size is judged, three will do.
 BUDGET_S, ALONE_S = 4.0, 1.5
@@ -46,6 +47,12 @@ def sizes_up_to(limit: int) -> list[int]:
     while sizes[-1] * 4 <= limit:
         sizes.append(sizes[-1] * 4)
     return sizes
+
+
+def sizes_to(size: int) -> list[int]:
+    """The same, and the size itself at the end, in whole elements."""
+    last = size - size % ELEMENT
+    return [*(smaller for smaller in sizes_up_to(last) if smaller < last), last]
 
 
 def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
@@ -100,7 +107,7 @@ def slowest(seconds: float) -> float:
 
 def time_size(size: int, device: torch.device, budget_s: float) -> Timing:
     """Warms up once, then takes the median over repetitions."""
-    tensor = torch.zeros(size // 4, device=device)
+    tensor = torch.zeros(size // ELEMENT, device=device)
     first = slowest(run_once(tensor, f"allreduce.{size}"))
     count = min(MOST_REPETITIONS, max(FEWEST_REPETITIONS, round(budget_s / first)))
     busy, start = busy_seconds(), time.perf_counter()

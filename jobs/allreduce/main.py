@@ -248,10 +248,10 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
     rows_links = gather_links(streams, arguments.rate)
     slowest_link = min((link["measured_bps"] for link in rows_links), default=1e9)
     sizes: list[int] = []
-    if place.size > 1:
-        limit = arguments.bytes or collective.largest_size(
-            slowest_link, place.size, arguments.largest_s
-        )
+    if place.size > 1 and arguments.bytes:
+        sizes = collective.sizes_to(arguments.bytes)
+    elif place.size > 1:
+        limit = collective.largest_size(slowest_link, place.size, arguments.largest_s)
         sizes = collective.sizes_up_to(limit)
     if arguments.sizes == "largest":
         sizes = sizes[-1:]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
@@ -130,7 +130,8 @@ def pack(
     for number, sample in samples:
         try:
             jpeg = resized(sample.path, size, quality)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        # A damaged PNG is a SyntaxError to Pillow.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             made.broken.append(str(sample.path))
             continue
         if draft and draft.bytes >= shard_bytes:

@@ -23,7 +23,6 @@ class Prepare:
         with monkeypatch.context() as patch:
             for name in ("PIL", "horovod", "horovod.torch"):
                 patch.setitem(sys.modules, name, MagicMock())
-            sys.modules["PIL"].UnidentifiedImageError = OSError
             sys.modules["PIL"].Image.DecompressionBombError = OSError
             self.shards = by_path.load(JOB / "shards.py", "prepare_shards")
             patch.setitem(sys.modules, "shards", self.shards)
@@ -58,4 +57,6 @@ class Prepare:
 def _resized(path, _size, _quality):
     if path.stem.startswith("broken"):
         raise OSError("cannot identify image file")
+    if path.stem.startswith("damaged"):  # as Pillow has it of a chunk
+        raise SyntaxError("broken PNG file (chunk b'I\\x00AT')")
     return f"image {path.stem} ".encode().ljust(60 + int(path.stem), b".")

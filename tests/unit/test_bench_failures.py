@@ -3,11 +3,14 @@
 import json
 import signal
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from gpubed.campaigns.records import Folder
 from gpubed.core.errors import GpubedError
+from gpubed.jobs.runs import record as runs
+from gpubed.jobs.runs.record import Origin
 from support.bench_verb import PLAIN, bench
 
 __all__ = ["bench"]
@@ -159,6 +162,61 @@ def test_a_failure_is_there_until_its_repetition_has_ended(bench):
     bench.behave()
     assert bench("--again-failed").return_value == 0
     assert len(list((bench.folder / "points" / "former").iterdir())) == 4
+
+
+def test_a_run_that_a_failed_point_had_named_does_not_come_back(bench):
+    """A point that is known to have failed is run again, and not judged again."""
+    bench.file.write_text(FEW)
+    bench.behave(devices=["cuda:A100", "cuda:V100"])
+    bench()
+    good, mixed = bench.points()
+    assert (good["status"], mixed["status"]) == ("ok", "failed")
+    kept_as_a_run(bench, mixed)
+    bench.behave(fails="16")
+    bench("--again-failed")
+    before = len(bench.calls)
+    bench.behave(devices=["cuda:A100"])
+    assert bench("--again-failed").return_value == 0
+    assert len(bench.calls) == before + 1
+
+
+FEW = """schema: gpubed/campaign-file/1
+job: digits
+factors: {nodes: [1], batch: [16]}
+settings: {epochs: 2}
+repeat: 2
+"""
+
+
+def kept_as_a_run(bench, point):
+    """Keep what the stand-in for a run does not: its record."""
+    begun = json.loads((bench.folder / "campaign.json").read_text())
+    origin = Origin(
+        cluster="lab",
+        uuid="u",
+        gpubed="x",
+        recipe="cpu",
+        recipe_sha256="",
+        spec_sha256="",
+        job_sha256=begun["made_with"]["the job's files"],
+    )
+    record = runs.Record(
+        run_id=point["run_id"],
+        request=runs.Request(job="digits"),
+        origin=origin,
+        command=("x",),
+        values={},
+        world_size=1,
+        started=datetime.now(UTC),
+        state="ok",
+        set=bench.calls[0]["kin"],
+        repetition=point["repetition"],
+        seconds=1.0,
+        metrics=point["metrics"],
+        devices=(point["metrics"]["device"],),
+    )
+    runs.write(bench.paths.runs / record.run_id, record)
+    runs.seal(bench.paths.runs / record.run_id)
 
 
 @pytest.mark.parametrize("damage", ["", "{"])

@@ -52,13 +52,14 @@ def test_a_dataset_tells_of_its_shards_and_sums_all_its_files_up(prepare, tmp_pa
     assert told["bytes"] == sum(path.stat().st_size for path in folder.glob("*.tar"))
 
 
-def test_an_image_that_cannot_be_read_is_named_and_in_no_index(prepare, tmp_path):
+@pytest.mark.parametrize("broken", ["broken.png", "damaged.png"])
+def test_an_image_that_cannot_be_read_is_named_and_in_no_index(prepare, tmp_path, broken):
     samples = [
         (number, prepare.shards.Sample(Path(name), 0))
-        for number, name in enumerate(("1.png", "broken.png", "2.png"))
+        for number, name in enumerate(("1.png", broken, "2.png"))
     ]
     made = prepare.shards.pack(samples, tmp_path, "s", size=256, quality=90, shard_bytes=10**6)
-    assert made.broken == ["broken.png"]
+    assert made.broken == [broken]
     [shard] = made.shards
     assert shard.images == made.images == 2
     names = [row[0] for row in json.loads(shard.index.read_text())["images"]]

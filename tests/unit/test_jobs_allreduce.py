@@ -2,8 +2,10 @@
 
 import itertools
 import socket
+import sys
 import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -20,6 +22,28 @@ def links():
 @pytest.fixture(scope="module")
 def transports():
     return by_path.load(JOB / "transports.py", "allreduce_transports")
+
+
+@pytest.fixture
+def collective(monkeypatch):
+    for name in ("horovod", "horovod.torch", "torch", "psutil"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    return by_path.load(JOB / "collective.py", "allreduce_collective")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        (4, [4]),
+        (4098, [4096]),
+        (100_000, [65_536, 100_000]),
+        (262_144, [65_536, 262_144]),
+        (528 << 20, [*(4**n << 16 for n in range(7)), 528 << 20]),
+    ],
+)
+def test_the_largest_size_is_the_one_that_was_asked_for(collective, asked, sizes):
+    """By its figures a campaign's point is known."""
+    assert collective.sizes_to(asked) == sizes
 
 
 @pytest.mark.parametrize("count", range(2, 12))

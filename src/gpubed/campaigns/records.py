@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -189,6 +190,14 @@ class Folder:
         of = None if points is None else {point.id: dict(point.settings) for point in points}
         found = (self._read(path, of) for path in self._files())
         return {record.key: record for record in found}
+
+    def former_runs(self) -> set[str]:
+        """Return the runs that records name which others have taken the place of."""
+        found = set()
+        for path in sorted((self._points / "former").glob("*.json")):
+            with suppress(Unreadable):  # put aside since nobody could read it
+                found.add(reading.file(path).json(Record).run_id)
+        return found
 
     def unreadable(self, points: Iterable[Point]) -> list[Path]:
         """Return the files of points that `ended` would refuse."""
