@@ -25,6 +25,7 @@ from gpubed.jobs.runs.compare import Difference, judged
 from gpubed.nodes.cluster import Cluster
 
 SUFFIX = "-repeat"
+_RANKS = "world_size"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 _Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
@@ -109,6 +110,7 @@ class Comparison:
         spread: Whether those of each side differ among themselves.
         p: What chance makes of it by itself; None where there is no interval.
         chance: The same, among all points.
+        ranks: How many ranks each side ran in, where these differ: nothing is compared then.
     """
 
     id: str
@@ -121,12 +123,15 @@ class Comparison:
     spread: tuple[bool, bool] = (True, True)
     p: P | None = None
     chance: Chance | None = None
+    ranks: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
         if self.before is None or self.now is None:
             return "not measured on both"
+        if self.ranks:
+            return f"{self.ranks[0]:g} rank(s) there, {self.ranks[1]:g} here"
         return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
@@ -229,22 +234,29 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
 
     All of them are one family: what chance does is corrected for their number.
     """
-    found = [
-        _comparison(
-            point.id,
-            before.samples.get(key(point.settings), {}).get(metric),
-            intervals.sample(series.values(point, metric)),
-        )
-        for point in series.points
-    ]
+    found = []
+    for point in series.points:
+        there = before.samples.get(key(point.settings), {})
+        pairs = [
+            (there.get(name), intervals.sample(series.values(point, name)))
+            for name in (metric, _RANKS)
+        ]
+        found.append(_comparison(point.id, *pairs[0], _other(*pairs[1])))
     chances = families.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
 
 
-def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparison:
+def _other(before: Sample | None, now: Sample | None) -> tuple[float, float] | None:
+    """Return both sides' ranks where they differ: on nodes of other GPUs, or fewer of them."""
+    return (before.mean, now.mean) if before and now and before.mean != now.mean else None
+
+
+def _comparison(
+    id_: str, before: Sample | None, now: Sample | None, ranks: tuple[float, float] | None
+) -> Comparison:
     means = (before.mean if before else None, now.mean if now else None)
-    if not (before and now):
-        return Comparison(id_, *means)
+    if not (before and now) or ranks:
+        return Comparison(id_, *means, ranks=ranks)
     plain = now.mean / before.mean if before.mean > 0 and now.mean > 0 else math.nan
     found = intervals.ratio_of(now, before)
     ratio, low, high, p = found or (plain if math.isfinite(plain) else None, None, None, None)
