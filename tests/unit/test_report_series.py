@@ -218,3 +218,18 @@ def test_it_is_said_where_the_smallest_points_ran(analysed):
     assert "against what node-0, node-1 did" in told(two)
     once = analysed(measurements.document("once", factors={"nodes": [1]}))
     assert "Efficiency is measured against" not in told(once)
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_series_of_other_sizes_are_not_ranked(analysed, least):
+    """An efficiency falls with the size: one that has not come so far is no better one."""
+    gone = 1 if least else 3
+    points = [
+        point
+        for point in measurements.measured(measurements.document())
+        if (point["settings"]["nodes"], point["settings"]["rate"]) != (gone, "1G")
+        or (least and point["settings"]["batch_size"] == 64)
+    ]
+    said = told(analysed(measurements.document(), points))
+    assert ("are not ranked, since their sizes differ" in said) != least
+    assert (" the best of 4 series" in said) == least

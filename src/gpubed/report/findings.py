@@ -120,6 +120,12 @@ def _throughput(analysis: Analysis) -> Iterator[str]:
         if analysis.throughput and analysis.groups:
             yield from _best(analysis, analysis.throughput)
         return
+    if len({(series.baseline_size, series.largest.size) for series in grown}) > 1:
+        # An efficiency falls with the size, whatever the series.
+        largest = max(grown, key=lambda one: (one.largest.size, one.largest.efficiency.value))
+        why = f"; the {len(grown)} series are not ranked, since their sizes differ"
+        yield _growth(largest, analysis.throughput, analysis.scale or "nodes", why)
+        return
     ordered = sorted(grown, key=lambda series: series.largest.efficiency.value, reverse=True)
     best, worst = ordered[0], ordered[-1]
     which, last = _ranks(ordered, analysis.throughput) if len(ordered) > 1 else ("", "")
