@@ -128,6 +128,33 @@ def sets(**metrics):
     ]
 
 
+def kept(cluster, told):
+    """Return the records of a set, and where each is."""
+    runs = [cluster.runs / trial["run_id"] for trial in told["trials"]]
+    return [(record.read(path), path) for path in runs]
+
+
+def test_a_repetition_that_was_made_again_counts_as_it_was_last(call, cluster):
+    """The former one may have been on another GPU, which is why it was made again."""
+    told = [document(call("run", "lab", "digits", "--repeat", "3", "--json")) for _ in range(2)]
+    (first, _), (second, _), (third, _) = kept(cluster, told[0])
+    [(other, _), *_] = kept(cluster, told[1])
+    again = third.model_copy(
+        update={"repetition": 0, "run_id": "20990101-000000000-digits", "started": record.now()}
+    )
+    counted = compare.repetitions(first, other, [again, first, second, third])
+    assert counted == [again, second, third]
+
+
+def test_a_set_that_computed_on_several_devices_says_so(call, cluster):
+    told = [document(call("run", "lab", "digits", "--repeat", "2", "--json")) for _ in range(2)]
+    for device, (one, path) in zip(("A100", "V100"), kept(cluster, told[0]), strict=True):
+        record.write(path, one.model_copy(update={"devices": (f"cuda:{device}",)}))
+    names = [each["trials"][0]["run_id"] for each in told]
+    said = call("runs", "lab", "compare", *names).stdout
+    assert "not all computed on one device (cuda:A100; cuda:V100)" in " ".join(said.split())
+
+
 def test_the_same_each_time_is_no_sample(call, cluster):
     """Repetitions have one seed, so what is computed from it has no spread to judge by."""
     [seen] = compare.ratios(

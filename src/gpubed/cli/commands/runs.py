@@ -226,6 +226,9 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if not differences:
             ui.say("  made alike")
         _tell_shared(ui, [*before, *now])
+        for side in (before, now):
+            if mixed := trials.mixed(sorted({device for one in side for device in one.devices})):
+                ui.say(f"  {side[0].run_id} and its set: {figures.one_line(mixed)}")
         if ratios:
             _tell_ratios(ui, described, ratios)
         else:

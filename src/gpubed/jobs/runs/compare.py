@@ -157,6 +157,9 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
 def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Record]:
     """Return the runs of a set that ended well; of a single run, the run itself.
 
+    A repetition that was made again counts as it was made last: `bench` does that with one whose
+    run was well, and which it could not use all the same.
+
     Args:
         of: A run of the set.
         other: What it is compared with; where that is of the same set, each stands for itself.
@@ -164,7 +167,9 @@ def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Re
     """
     if not of.set or of.set == other.set:
         return [of]
-    return [one for one in records if one.set == of.set and one.state == "ok"] or [of]
+    ended = [one for one in records if one.set == of.set and one.state == "ok"]
+    last = {one.repetition: one for one in sorted(ended, key=lambda one: one.started)}
+    return [*last.values()] or [of]
 
 
 def ratios(
