@@ -96,5 +96,6 @@ def _watch(known: dict[str, Any]) -> Iterator[str]:
         f"`gpubed watch` for {minutes:.0f} minutes, a fault every few minutes: {counts}. It "
         f"repaired {found['repairs']} times; repairs that failed, and were begun again: "
         f"{found.get('failed', 0)}. At the end all nodes were ready and the same, files on the "
-        "shared storage and on a node's own disk were as they had been, and each line of the log had a reason.\n"
+        "shared storage and on a node's own disk were as they had been, and each line of the log "
+        "had a reason.\n"
     )
