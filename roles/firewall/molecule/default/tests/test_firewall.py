@@ -1,6 +1,5 @@
 """Two nodes after role firewall."""
 
-import os
 import socket
 
 import pytest
@@ -74,16 +73,16 @@ def test_rules_come_back_after_they_were_flushed(host):
 @pytest.fixture
 def nftables(host):
     """Its unit, which flushes all tables; here ours alone, since Docker's would not come back."""
-    flush, changed = "/run/flush.nft", "/run/systemd/system/nftables.service.d/00-test.conf"
+    flush, changed = "/run/flush.nft", "/run/systemd/system/nftables.service.d"
     lines = [
         f"Exec{verb}=\nExec{verb}=/usr/sbin/nft -f {flush}" for verb in ("Start", "Reload", "Stop")
     ]
     host.check_output(f"printf 'table inet gpubed\ndelete table inet gpubed\n' >{flush}")
-    host.check_output("mkdir -p /run/systemd/system/nftables.service.d")
-    host.check_output("printf %s >%s", "\n".join(["[Service]", *lines, ""]), changed)
+    host.check_output(f"mkdir -p {changed}")
+    host.check_output("printf %s >%s/00-test.conf", "\n".join(["[Service]", *lines, ""]), changed)
     host.check_output("systemctl daemon-reload && systemctl start nftables")
     yield
-    host.check_output("systemctl stop nftables && rm -r %s", os.path.dirname(changed))
+    host.check_output(f"systemctl stop nftables && rm -r {changed}")
     host.check_output("systemctl daemon-reload && systemctl start gpubed-firewall")
 
 
