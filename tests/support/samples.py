@@ -1,6 +1,7 @@
 """An allocation and a plan that no testbed made, for tests of pure functions."""
 
 from gpubed.core.paths import Project
+from gpubed.jobs.runs.record import Origin
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
@@ -53,3 +54,10 @@ def granted_cluster(root, name="lab"):
     paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
     paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
     return paths
+
+
+def sample_origin(**changes):
+    """Return where and with what a run was made."""
+    known = {"cluster": "lab", "uuid": "u", "gpubed": "0", "recipe": "cpu"}
+    sums = dict.fromkeys(("recipe_sha256", "spec_sha256", "job_sha256"), "")
+    return Origin(**{**known, **sums, **changes})

@@ -18,18 +18,9 @@ from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.jobs.runs import at_work, record
-from gpubed.jobs.runs.record import Origin, Record, Request
-from support.samples import granted_cluster
+from gpubed.jobs.runs.record import Record, Request
+from support.samples import granted_cluster, sample_origin
 
-ORIGIN = Origin(
-    cluster="lab",
-    uuid="u",
-    gpubed="0",
-    recipe="cpu",
-    recipe_sha256="",
-    spec_sha256="",
-    job_sha256="",
-)
 # A process that is at a run: prints what it is told to, and goes on until it is interrupted.
 AT_IT = """
 import sys, pathlib
@@ -60,7 +51,7 @@ def start(cluster):
         begun = Record(
             run_id=name,
             request=Request(job="digits"),
-            origin=ORIGIN,
+            origin=sample_origin(),
             command=("x",),
             values={},
             world_size=1,

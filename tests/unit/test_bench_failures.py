@@ -10,8 +10,8 @@ import pytest
 from gpubed.campaigns.records import Folder
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import record as runs
-from gpubed.jobs.runs.record import Origin
 from support.bench_verb import PLAIN, bench
+from support.samples import sample_origin
 
 __all__ = ["bench"]
 
@@ -191,19 +191,10 @@ repeat: 2
 def kept_as_a_run(bench, point):
     """Keep what the stand-in for a run does not: its record."""
     begun = json.loads((bench.folder / "campaign.json").read_text())
-    origin = Origin(
-        cluster="lab",
-        uuid="u",
-        gpubed="x",
-        recipe="cpu",
-        recipe_sha256="",
-        spec_sha256="",
-        job_sha256=begun["made_with"]["the job's files"],
-    )
     record = runs.Record(
         run_id=point["run_id"],
         request=runs.Request(job="digits"),
-        origin=origin,
+        origin=sample_origin(job_sha256=begun["made_with"]["the job's files"]),
         command=("x",),
         values={},
         world_size=1,

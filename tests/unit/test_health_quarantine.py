@@ -122,6 +122,16 @@ def test_what_broke_during_a_programs_quarantine_is_not_forgotten_with_it(health
     assert health.read_state()["quarantine"] is None
 
 
+def test_a_moment_at_the_end_of_a_programs_quarantine_needs_no_person(health):
+    health.main("fault", "its lease ends")
+    found(health, gpus=gpus(GOOD))
+    assert health.main("back") == 1
+    assert health.read_state()["quarantine"]["reason"] == "its lease ends"
+    found(health, gpus=gpus(GOOD, GOOD))
+    assert health.main("back") == 0
+    assert health.read_state()["quarantine"] is None
+
+
 def test_an_xid_of_before_the_requalification_does_not_count_again(health):
     found(health, journal=logged("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"))
     health.time.time, real = lambda: 1795327200.0, health.time.time

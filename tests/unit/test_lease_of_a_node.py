@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.configuration import node_lease
+from support import full_disk
 
 FILES = Path(__file__).parents[2] / "roles/health/files"
 END = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -46,7 +47,7 @@ def node(monkeypatch, tmp_path):
     from gpubed_use import processes
 
     expected = tmp_path / "expected.json"
-    expected.write_text('{"gpus": 0, "cluster": "u"}')
+    expected.write_text('{"gpus": 0, "cluster": "u", "patience": 2}')
     monkeypatch.setattr(health, "EXPECTED", expected)
     monkeypatch.setattr(health, "STATE", tmp_path / "health.json")
     monkeypatch.setattr(health, "SPARE", tmp_path / "health.spare")
@@ -241,37 +242,23 @@ def test_a_lease_that_is_forgotten_takes_all_back(node):
     assert look(node) is None
 
 
-def test_a_full_disk_ends_no_watch(node, monkeypatch):
+def test_a_full_disk_ends_no_watch(node):
     tell(node)
-    replace = node.program.keeping.replace
-
-    def full(path, text):
-        if path == node.program.STATE:
-            raise OSError(28, "No space left on device")
-        replace(path, text)
-
-    monkeypatch.setattr(node.program.keeping, "replace", full)
-    pass_time(node, 62 * 60)
+    with full_disk.filled(node.program.keeping, lambda path: path == node.program.STATE):
+        pass_time(node, 62 * 60)
     assert node.program.read()["phase"] == "over"
-    monkeypatch.setattr(node.program.keeping, "replace", replace)
     look(node)
     assert not node.program.SPARE.exists()
 
 
-def test_a_renewal_counts_though_the_disk_is_full(node, monkeypatch, capsys):
+def test_a_renewal_counts_though_the_disk_is_full(node, capsys):
     """It failed once monitoring could not be told, and its controller said that it had not come."""
     node.program.METRICS.parent.mkdir()
     tell(node)
     pass_time(node, 55 * 60)
-    replace = node.program.keeping.replace
-
-    def full(path, text):
-        if path not in (node.program.SPARE, node.health.SPARE):
-            raise OSError(28, "No space left on device")
-        replace(path, text)
-
-    monkeypatch.setattr(node.program.keeping, "replace", full)
-    tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
+    spares = (node.program.SPARE, node.health.SPARE)  # in memory
+    with full_disk.filled(node.program.keeping, lambda path: path not in spares):
+        tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
     assert held(node) is None
     assert "monitoring is not told: [Errno 28]" in capsys.readouterr().err
 

@@ -20,6 +20,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import copies, registry
 from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
+from support.specs import BACKENDS
 
 SPEC = {
     "version": 1,
@@ -29,15 +30,8 @@ SPEC = {
 }
 
 WALL = {
-    "version": 1,
-    "backend": {
-        "type": "virtualwall",
-        "aggregate": {"url": "https://am.example", "urn": "urn:publicid:IDN+am+authority+cm"},
-        "authority": {"slices": "https://sa.example/2", "members": "https://ma.example/2"},
-        "project": "p",
-        "login": "/alice.pem",
-    },
-    "nodes": [{"count": 3}],
+    **SPEC,
+    "backend": BACKENDS["virtualwall"],
     "lease": {"duration": "48 h"},
 }
 

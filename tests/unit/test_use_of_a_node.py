@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support import full_disk
 from support.node_use import HOUR, QUIET, fold, use
 
 __all__ = ["use"]
@@ -337,16 +338,9 @@ def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, 
 
 def test_who_asks_is_told_though_monitoring_cannot_be(use, monkeypatch, capsys):
     use.program.METRICS.parent.mkdir()
-    replace = use.program.keeping.replace
-
-    def full(path, text):
-        if path == use.program.METRICS:
-            raise OSError(28, "No space left on device")
-        replace(path, text)
-
-    monkeypatch.setattr(use.program.keeping, "replace", full)
     monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    assert use.program.main("status") == 0
+    with full_disk.filled(use.program.keeping, lambda path: path == use.program.METRICS):
+        assert use.program.main("status") == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["idle_s"] == 0
     assert "monitoring is not told: [Errno 28]" in told.err

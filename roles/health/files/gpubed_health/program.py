@@ -196,12 +196,15 @@ def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
     return 0
 
 
-def back(found: Sequence[str], state: dict[str, Any]) -> int:
-    """End a program's own quarantine; what is wrong meanwhile is the reason of another."""
-    if not found:
-        return requalify(found, state)
-    quarantine(state, "; ".join(found), found)
-    return check(found, read_state())
+def back(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
+    """End a program's own quarantine; what stayed wrong meanwhile is the reason of another.
+
+    After fewer failing looks than a watch takes, the program asks again.
+    """
+    if found and state["failing_looks"] >= patience:
+        quarantine(state, "; ".join(found), found)
+        return check(found, read_state())
+    return requalify(found, state)
 
 
 def main(verb: str, *words: str) -> int:
@@ -223,8 +226,10 @@ def main(verb: str, *words: str) -> int:
     found, state = observe(expected, memory)
     if verb == "watch":
         return watch(found, state, expected["patience"])
-    if verb in ("requalify", "back"):
-        return (requalify if verb == "requalify" else back)(found, state)
+    if verb == "requalify":
+        return requalify(found, state)
+    if verb == "back":
+        return back(found, state, expected["patience"])
     remember(state)
     if verb == "check":
         return check(found, state)
