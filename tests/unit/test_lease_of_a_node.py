@@ -222,7 +222,7 @@ def test_another_clusters_lease_is_none_and_its_quarantine_ends(node):
     tell(node)
     pass_time(node, 62 * 60)
     assert held(node)
-    node.health.EXPECTED.write_text('{"gpus": 0, "cluster": "v"}')
+    node.health.EXPECTED.write_text('{"gpus": 0, "cluster": "v", "patience": 2}')
     assert look(node) is None
     assert held(node) is None
 
