@@ -125,12 +125,14 @@ def test_a_shell(cluster, host, tmp_path):
     assert "docs/how-to/host-keys.md" in last
 
 
+AT_WORK = "    - ansible.builtin.command: sleep 30"
 BOOK = """
 - hosts: node-0
   gather_facts: false
   vars: {{ansible_python_interpreter: {1}}}
   tasks:
     - ansible.builtin.command: touch {0}/first
+{2}
     - ansible.builtin.wait_for: {{path: {0}/swapped, timeout: 30, sleep: 1}}
       delegate_to: localhost
       connection: local
@@ -141,12 +143,13 @@ BOOK = """
 
 @pytest.mark.usefixtures("nobody_came")
 @pytest.mark.parametrize("strategy", ["gpubed_linear", "linear"])
-def test_configure(cluster, host, tmp_path, monkeypatch, strategy):
+@pytest.mark.parametrize("task", ["", AT_WORK], ids=["between tasks", "at work"])
+def test_configure(cluster, host, tmp_path, monkeypatch, strategy, task):
     """It names both keys, though Ansible does not say which it saw."""
     monkeypatch.setenv("GPUBED_ANSIBLE_STRATEGY", strategy)
     monkeypatch.setenv("ANSIBLE_HOST_KEY_CHECKING", "False")  # as ansible-runner does
     book = tmp_path / "book.yml"
-    book.write_text(BOOK.format(tmp_path, sys.executable))
+    book.write_text(BOOK.format(tmp_path, sys.executable, task))
 
     def swap():
         while not (tmp_path / "first").exists():

@@ -191,12 +191,14 @@ class Folder:
         found = (self._read(path, of) for path in self._files())
         return {record.key: record for record in found}
 
-    def former_runs(self) -> set[str]:
-        """Return the runs that records name which others have taken the place of."""
+    def rejected_runs(self) -> set[str]:
+        """Return the runs of points that had failed when others took their place."""
         found = set()
         for path in sorted((self._points / "former").glob("*.json")):
             with suppress(Unreadable):  # put aside since nobody could read it
-                found.add(reading.file(path).json(Record).run_id)
+                record = reading.file(path).json(Record)
+                if record.status == "failed":
+                    found.add(record.run_id)
         return found
 
     def unreadable(self, points: Iterable[Point]) -> list[Path]:

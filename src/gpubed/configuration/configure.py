@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +25,16 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, harmless, reading, runlock
+from gpubed.core import files, harmless, parallel, reading, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, assets
 from gpubed.core.progress import emit
+from gpubed.nodes.allocation import Node
 from gpubed.nodes.allocation import load as load_allocation
-from gpubed.nodes.ssh import greet
+from gpubed.nodes.ssh import HostKeyMismatch, greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
+_BROKE = "Task failed: Mitogen was disconnected"
 _KEEP = 5
 _ERROR = re.compile(r"\[?ERROR\b")
 _MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
@@ -101,7 +103,7 @@ def configure(
     log = watcher.outcome.log = _keep_log(paths, Path(runner.config.artifact_dir) / "stdout")
     watcher.finish()
     if runner.rc != 0:
-        _say_whose_key(paths, watcher.distrusted)
+        _recognize(paths, watcher.left)
         raise ConfigurationFailed(
             watcher.failure or _last_words(log, runner.rc),
             f"whole output: {log}",
@@ -195,11 +197,25 @@ def _last_words(log: Path, code: int) -> str:
     return f"Ansible ended with exit code {code}" + (f": {said}" if said else "")
 
 
-def _say_whose_key(paths: ClusterPaths, names: Iterable[str]) -> None:
-    """Look again at nodes whose host keys Ansible did not know: it does not say which it saw."""
-    allocation = load_allocation(paths.allocation)
-    for name in names:
-        greet(allocation.node(name), paths)
+def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
+    """Look again at nodes whose connection was refused or broke: Ansible does not say who answers.
+
+    Raises:
+        HostKeyMismatch: Somebody else, in a node's place.
+    """
+
+    def look(node: Node) -> HostKeyMismatch | None:
+        try:
+            greet(node, paths)
+        except HostKeyMismatch as error:
+            return error
+        except GpubedError:
+            pass  # what Ansible said of it stands
+        return None
+
+    nodes = [node for node in load_allocation(paths.allocation).nodes if node.name in names]
+    for error in filter(None, parallel.each(look, nodes)):
+        raise error
 
 
 class _Watcher:
@@ -208,7 +224,7 @@ class _Watcher:
     def __init__(self) -> None:
         self.outcome = Outcome()
         self.failure: str | None = None
-        self.distrusted: list[str] = []
+        self.left: set[str] = set()
         self._phase: str | None = None
         self._since = 0.0
         self._worked: dict[str, float] = defaultdict(float)
@@ -251,8 +267,9 @@ class _Watcher:
         if result in ("failed", "unreachable") and not data.get("ignore_errors"):
             reason = _reason(answer)
             self._lost.add(str(data.get("host")))
-            if result == "unreachable" and "host key" in reason.lower():
-                self.distrusted.append(str(data.get("host")))
+            # Mitogen calls it a failure of the task.
+            if result == "unreachable" or reason.startswith(_BROKE):
+                self.left.add(str(data.get("host")))
             part, task = data.get("role") or self._phase, data.get("task")
             where = f"{part}: {task}" if part else task
             self.failure = self.failure or f"{where} failed on {data.get('host')}: {reason}"
