@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import os
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import shards
@@ -15,6 +19,34 @@ from shards import Item, Unusable
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 # Shards per rank from which on one more or less is no matter: a twentieth of a pass.
 MANY_SHARDS = 20
+# Images of a shard that stay together, since the disk gives neighbours at once; and shards among
+# whose images they are mixed, which are open meanwhile.
+TOGETHER, MIXED = 16, 16
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Which images of an epoch's order a rank takes.
+
+    They are dealt out in batches, to one rank after the other: what all of them have had is the
+    first part of the order, so that any number of ranks can go on behind it.
+
+    Attributes:
+        rank: Who takes them.
+        ranks: Of how many.
+        batch: Images of a batch.
+        after: Images of the order that have been had.
+    """
+
+    rank: int
+    ranks: int
+    batch: int
+    after: int = 0
+
+    def places(self) -> Iterator[int]:
+        """The places of its images, rising without an end; an order begins anew behind its last."""
+        for first in itertools.count(self.after + self.rank * self.batch, self.ranks * self.batch):
+            yield from range(first, first + self.batch)
 
 
 class Source(ABC):
@@ -31,14 +63,16 @@ class Source(ABC):
     classes: list[str]
 
     @abstractmethod
-    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
-        """A rank's images of one pass.
+    def share(self, rank: int, ranks: int) -> Iterator[Item]:
+        """A rank's share of the images; each is in exactly one."""
+
+    @abstractmethod
+    def dealt(self, order: str, deal: Deal) -> Iterator[tuple[int, Item]]:
+        """A rank's images of an epoch, each with its place, without an end.
 
         Args:
-            order: Seed of their order; None takes each image of the dataset exactly once,
-                which the seeds of training need not.
-            rank: Whose share.
-            ranks: Of how many.
+            order: Seed of the epoch's order.
+            deal: Which of them.
         """
 
 
@@ -49,45 +83,89 @@ class Shards(Source):
         description = json.loads((folder / "dataset.json").read_text())
         self.folder, self.images = folder, description["images"]
         self.classes, self._names = description["classes"], description["shards"]
+        if self.images < 1:
+            raise ValueError("it has no image")
         # Those of former versions, and of other programs, have no indexes.
         counts = description.get("shard_images")
         if counts is not None and (len(counts), sum(counts)) != (len(self._names), self.images):
             raise ValueError("shard_images does not fit shards and images")
         self._counts = dict(zip(self._names, counts or (), strict=False))
 
-    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
-        """See `Source`; shards with an index are read where a rank's images are, and only there."""
-        names = list(self._names)
-        if order is not None:
-            random.Random(order).shuffle(names)  # noqa: S311  # an order, not a secret
-        if self._counts:
-            return self._run(names, rank, ranks)
-        return self._walk(names, rank, ranks, each=order is None)
-
-    def _run(self, names: Sequence[str], rank: int, ranks: int) -> Iterator[Item]:
-        """A run of the images, as long as any other rank's, or one shorter or longer."""
+    def share(self, rank: int, ranks: int) -> Iterator[Item]:
+        """See `Source`; of shards with an index, it reads nothing else."""
+        if not self._counts:
+            yield from itertools.islice(self._walk(self._names), rank, None, ranks)
+            return
         start, end = (place * self.images // ranks for place in (rank, rank + 1))
         passed = 0
-        for name in names:
-            count = self._counts[name]
+        for name, count in self._counts.items():
             first, last = max(start - passed, 0), min(end - passed, count)
             if first < last:
-                yield from shards.some_of(self.folder / name, count, first, last)
+                with closing(shards.Shard(self.folder / name, count)) as shard:
+                    yield from map(shard.image, range(first, last))
             passed += count
 
-    def _walk(self, names: Sequence[str], rank: int, ranks: int, *, each: bool) -> Iterator[Item]:
-        """Without an index: shards of its own where all ranks get as many, or nearly.
+    def dealt(self, order: str, deal: Deal) -> Iterator[tuple[int, Item]]:
+        """See `Source`.
 
-        Args:
-            each: Whether each image must be there exactly once.
+        Without an index, a rank has shards of its own where all get as many, or nearly: to go
+        through all of them takes longer than to train. Then only the same number of ranks goes on
+        where it was.
         """
-        even = len(names) % ranks == 0 or len(names) >= MANY_SHARDS * ranks
-        whole = even and not each
-        mine = names[rank::ranks] if whole else names
-        items = (item for name in mine for item in shards.all_of(self.folder / name))
-        for number, item in enumerate(items):
-            if whole or number % ranks == rank:
+        names, chance = list(self._names), random.Random(order)  # noqa: S311  # an order, no secret
+        chance.shuffle(names)
+        if self._counts:
+            return self._picked(self._mixed(names, chance), deal)
+        if len(names) % deal.ranks == 0 or len(names) >= MANY_SHARDS * deal.ranks:
+            mine = self._again_and_again(names[deal.rank :: deal.ranks])
+            places = itertools.count(deal.rank, deal.ranks)
+            return itertools.islice(zip(places, mine, strict=False), deal.after // deal.ranks, None)
+        return self._among_all(names, deal)
+
+    def _mixed(self, names: Sequence[str], chance: random.Random) -> list[tuple[str, int, int]]:
+        """Parts of shards: which one, the first of its images, and the one after them."""
+        found = []
+        for group in (names[first : first + MIXED] for first in range(0, len(names), MIXED)):
+            parts = [
+                (name, first, min(first + TOGETHER, self._counts[name]))
+                for name in group
+                for first in range(0, self._counts[name], TOGETHER)
+            ]
+            chance.shuffle(parts)
+            found += parts
+        return found
+
+    def _picked(
+        self, parts: Sequence[tuple[str, int, int]], deal: Deal
+    ) -> Iterator[tuple[int, Item]]:
+        """The images at a rank's places; nothing else is read."""
+        ends = list(itertools.accumulate(last - first for _, first, last in parts))
+        with shards.Opened(self.folder, self._counts, MIXED) as opened:
+            for place in deal.places():
+                part = bisect.bisect_right(ends, place % self.images)
+                name, _, last = parts[part]
+                yield place, opened[name].image(last - ends[part] + place % self.images)
+
+    def _among_all(self, names: Sequence[str], deal: Deal) -> Iterator[tuple[int, Item]]:
+        places = deal.places()
+        wanted = next(places)
+        for place, item in enumerate(self._again_and_again(names)):
+            if place == wanted:
+                yield place, item
+                wanted = next(places)
+
+    def _again_and_again(self, names: Sequence[str]) -> Iterator[Item]:
+        """Shards that hold fewer images than a rank's part of an epoch begin again."""
+        while True:
+            item = None
+            for item in self._walk(names):
                 yield item
+            if item is None:
+                raise Unusable(f"{self.folder} has no image in {', '.join(names)}")
+
+    def _walk(self, names: Iterable[str]) -> Iterator[Item]:
+        for name in names:
+            yield from shards.all_of(self.folder / name)
 
 
 class Folder(Source):
@@ -106,13 +184,20 @@ class Folder(Source):
         if not self.images:
             raise Unusable(f"{folder} has no dataset.json and no image in a folder per class")
 
-    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
+    def share(self, rank: int, ranks: int) -> Iterator[Item]:
+        """See `Source`."""
+        return map(_file, self._files[rank::ranks])
+
+    def dealt(self, order: str, deal: Deal) -> Iterator[tuple[int, Item]]:
         """See `Source`."""
         files = list(self._files)
-        if order is not None:
-            random.Random(order).shuffle(files)  # noqa: S311  # an order, not a secret
-        for path, label in files[rank::ranks]:
-            yield str(path), path.read_bytes, label
+        random.Random(order).shuffle(files)  # noqa: S311  # an order, not a secret
+        return ((place, _file(files[place % self.images])) for place in deal.places())
+
+
+def _file(found: tuple[Path, int]) -> Item:
+    path, label = found
+    return str(path), path.read_bytes, label
 
 
 def find(name: str) -> Path:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import data
 import torch
 from averaging import Averaging
-from pipeline import Pipeline
-from torch import Tensor
+from pipeline import Batch, Pipeline
+from schedule import Epoch
 
 # Of ImageNet's training set, which noise stands for.
 IMAGENET_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
 
 
-def noise(
-    batch: int, size: int, classes: int, device: torch.device, seed: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def noise(batch: int, size: int, classes: int, device: torch.device, seed: int) -> Iterator[Batch]:
     """One batch, made once and on the device: what it takes to train without reading anything."""
     # Drawn on the host, since a seed gives other numbers on another device.
     drawn = torch.Generator().manual_seed(seed)
@@ -62,10 +60,10 @@ class Feed:
         if held_out:
             self.held_out = Pipeline(held_out, *rest)
 
-    def batches(self, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, epochs: Iterable[Epoch], passes: int) -> Iterator[Batch]:
         """Batches without an end; see `Pipeline.train`."""
         given = self._settings
         if given.dataset is None:
             seed = given.seed + self._rank
             return noise(given.batch_size, self._size, self.classes, self._device, seed)
-        return self._pipeline.train(given.seed, per_epoch, done)
+        return self._pipeline.train(given.seed, epochs, passes)

@@ -88,7 +88,7 @@ class Keeper:
         """Has rank 0 write a checkpoint; a disk that is full is told, and counted on all ranks.
 
         Args:
-            place: `images` that the model has seen, and `images_per_step` when it began.
+            place: What it has had (`Schedule.place`).
             classes: Classes of the model.
             scaler: State of the scaler of losses.
         """

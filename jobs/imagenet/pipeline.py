@@ -8,13 +8,14 @@ import queue
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy
 import torch
-from data import Item, Source, Unusable
+from data import Deal, Item, Source, Unusable
 from PIL import Image
+from schedule import Epoch
 from torch import Tensor
 
 # ImageNet's mean and standard deviation by colour, of values from 0 to 255.
@@ -27,6 +28,7 @@ _MARGIN = 256 / 224
 # Batches that wait for the rank.
 _AHEAD = 2
 Decoded = tuple[numpy.ndarray, int]
+Batch = tuple[Tensor, Tensor]
 
 
 class Pipeline:
@@ -54,58 +56,46 @@ class Pipeline:
         self._device, self._pool = device, ThreadPoolExecutor(threads)
         self._scale = _MEAN.to(device), _DEVIATION.to(device)
 
-    def train(self, seed: int, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches without an end, each epoch in an order of its own.
+    def train(self, seed: int, epochs: Iterable[Epoch], passes: int) -> Iterator[Batch]:
+        """Batches of the epochs, each in an order of its own.
 
         Args:
             seed: Of the orders and of the crops.
-            per_epoch: Batches of an epoch.
-            done: Batches that an earlier run had of this sequence.
+            epochs: See `Schedule.epochs`.
+            passes: Batches of a step.
         """
-        return self._on_device(self._ahead(self._epochs(seed, per_epoch, done)))
+        return self._on_device(self._ahead(self._epochs(seed, epochs, passes)))
 
-    def validation(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def validation(self) -> Iterator[Batch]:
         """Each image once over all ranks; as many batches on each, the last ones maybe empty."""
         rank, ranks = self._place
-        items = self._source.share(None, rank, ranks)
         count = -(-self._source.images // (ranks * self._batch))
-        decoded = self._decoded(items, None)
+        decoded = self._decoded(enumerate(self._source.share(rank, ranks)), None)
         for _ in range(count):
             yield from self._on_device(iter([_together(decoded, self._batch, self._size)]))
 
-    def _epochs(self, seed: int, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
-        first, skipped = divmod(done, per_epoch)
-        for epoch in itertools.count(first):
-            order = f"{seed} {epoch}"
-            items = self._endless(order)
-            skip = skipped * self._batch if epoch == first else 0
-            decoded = self._decoded(itertools.islice(items, skip, None), order, skip)
-            for _ in range(per_epoch - skip // self._batch):
+    def _epochs(self, seed: int, epochs: Iterable[Epoch], passes: int) -> Iterator[Batch]:
+        for epoch, had, steps in epochs:
+            order, count = f"{seed} {epoch}", steps * passes
+            items = self._source.dealt(order, Deal(*self._place, self._batch, had))
+            decoded = self._decoded(itertools.islice(items, count * self._batch), order)
+            for _ in range(count):
                 yield _together(decoded, self._batch, self._size)
 
-    def _endless(self, order: str) -> Iterator[Item]:
-        """A rank whose shards hold fewer images than its share begins them again."""
-        while True:
-            item = None
-            for item in self._source.share(order, *self._place):
-                yield item
-            if item is None:
-                raise Unusable(f"{self._source.folder} has no image for rank {self._place[0]}")
-
-    def _decoded(self, items: Iterator[Item], seed: str | None, at: int = 0) -> Iterator[Decoded]:
+    def _decoded(self, items: Iterable[tuple[int, Item]], seed: str | None) -> Iterator[Decoded]:
         """Decodes in threads, in order; `seed` of the random crops, None takes the middle."""
         waiting: deque[Future[Decoded]] = deque()
-        for number, (name, read, label) in enumerate(items, at):
-            chance = None if seed is None else random.Random(f"{seed} {self._place[0]} {number}")  # noqa: S311
+        for place, (name, read, label) in items:
+            chance = None if seed is None else random.Random(f"{seed} {place}")  # noqa: S311
             waiting.append(self._pool.submit(_decode, name, read(), label, self._size, chance))
             if len(waiting) > 2 * self._batch:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _ahead(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Makes the next batches while this one is used."""
-        ready: queue.Queue[tuple[Tensor, Tensor] | Exception] = queue.Queue(_AHEAD)
+        ready: queue.Queue[Batch | Exception] = queue.Queue(_AHEAD)
 
         def fill() -> None:
             on_gpu = self._device.type == "cuda"
@@ -126,9 +116,7 @@ class Pipeline:
                 raise batch
             yield batch
 
-    def _on_device(
-        self, batches: Iterator[tuple[Tensor, Tensor]]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _on_device(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         mean, deviation = self._scale
         for images, labels in batches:
             pixels = images.to(self._device, non_blocking=True).float()
@@ -139,7 +127,7 @@ class Pipeline:
             )
 
 
-def _together(decoded: Iterator[Decoded], batch: int, size: int) -> tuple[Tensor, Tensor]:
+def _together(decoded: Iterator[Decoded], batch: int, size: int) -> Batch:
     """The next images as one tensor; fewer, or none, where there are no more."""
     images, labels = numpy.zeros((batch, size, size, 3), numpy.uint8), []
     for number, (pixels, label) in enumerate(itertools.islice(decoded, batch)):

@@ -38,17 +38,18 @@ def metrics(training: Training) -> dict[str, Any]:
     means = {name: _mean([rank[name] for rank in ranks]) for name in _MEANS}
     went_by = transport.told(training.device, given.out)
     # A step is over when it is over on all ranks.
-    images_per_s = training.images_per_step / max(rank["step_s"] for rank in ranks)
+    plan = training.schedule
+    images_per_s = plan.images_per_step / max(rank["step_s"] for rank in ranks)
     first, last = training.losses()
     return {
         "images_per_s": images_per_s,
         "images_per_s_per_rank": images_per_s / averaging.size,
         **means,
         "epoch_s": training.feed.images / images_per_s,
-        "steps": training.total - training.start,
+        "steps": plan.total - plan.start,
         "timed_steps": training.clock.steps,
-        "epochs": max(training.total, training.resumed_at) / training.steps_per_epoch,
-        "resumed_at": training.resumed_at,
+        "epochs": max(plan.total, plan.resumed_at) / plan.per_epoch,
+        "resumed_at": plan.resumed_at,
         **_stragglers(ranks),
         **_traffic(training, means["exposed_communication_s"]),
         "loss_first": first,
@@ -85,7 +86,8 @@ def _interface(ranks: int, went_by: str) -> str | None:
 
 def _is_learning(training: Training) -> bool:
     """Whether the loss must fall: noise is not learned, and a few steps or the last may not."""
-    return bool(training.settings.dataset) and not training.start and training.total >= LEARNING
+    plan = training.schedule
+    return bool(training.settings.dataset) and not plan.start and plan.total >= LEARNING
 
 
 def _stragglers(ranks: list[dict[str, Any]]) -> dict[str, Any]:

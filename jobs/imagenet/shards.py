@@ -7,9 +7,8 @@ some of them must go through all.
 from __future__ import annotations
 
 import json
-import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -45,29 +44,70 @@ def all_of(shard: Path) -> Iterator[Item]:
         raise _broken(shard, error) from error
 
 
-def some_of(shard: Path, images: int, first: int, last: int) -> Iterator[Item]:
-    """A run of the images of a shard, by its index: nothing else of it is read.
+class Shard:
+    """A shard that is open at the images that its index tells: nothing else of it is read.
 
     Args:
-        images: How many the shard has.
-        first: The first of the run, counted from 0.
-        last: The one after the run.
+        path: The shard.
+        images: How many it has.
 
     Raises:
         Unusable: The shard or its index is missing or broken, or they do not belong together.
     """
-    size, places = _index(shard)
-    if len(places) != images:
-        raise _apart(shard, f"{len(places)} images are in the index, and {images} in dataset.json")
-    try:
-        with shard.open("rb") as file:
-            there = os.fstat(file.fileno()).st_size
+
+    def __init__(self, path: Path, images: int) -> None:
+        size, self._places = _index(path)
+        if len(self._places) != images:
+            told = f"{len(self._places)} images are in the index, and {images} in dataset.json"
+            raise _apart(path, told)
+        try:
+            there = path.stat().st_size
             if there != size:
-                raise _apart(shard, f"the index is of {size} bytes, and the shard has {there}")
-            for place in places[first:last]:
-                yield f"{place[0]} in {shard}", partial(_at, shard, file, place), place[3]
-    except OSError as error:
-        raise _broken(shard, error) from error
+                raise _apart(path, f"the index is of {size} bytes, and the shard has {there}")
+            self._path, self._file = path, path.open("rb")
+        except OSError as error:
+            raise _broken(path, error) from error
+
+    def close(self) -> None:
+        """Nothing is read of it any more."""
+        self._file.close()
+
+    def image(self, number: int) -> Item:
+        """One of its images, counted from 0; it can be read as long as the shard is open."""
+        place = self._places[number]
+        read = partial(_at, self._path, self._file, place)
+        return f"{place[0]} in {self._path}", read, place[3]
+
+
+class Opened:
+    """The shards that are open, by name; one more than so many closes the first of them.
+
+    Args:
+        folder: Where they are.
+        images: How many each has.
+        most: How many are open at once.
+    """
+
+    def __init__(self, folder: Path, images: Mapping[str, int], most: int) -> None:
+        self._folder, self._images, self._most = folder, images, most
+        self._open: dict[str, Shard] = {}
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._close_first()
+
+    def __getitem__(self, name: str) -> Shard:
+        if name not in self._open:
+            if len(self._open) == self._most:
+                self._close_first()
+            self._open[name] = Shard(self._folder / name, self._images[name])
+        return self._open[name]
+
+    def _close_first(self) -> None:
+        self._open.pop(next(iter(self._open))).close()
 
 
 def _index(shard: Path) -> tuple[int, list[Place]]:

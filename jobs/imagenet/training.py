@@ -18,6 +18,7 @@ from averaging import Averaging
 from feed import Feed, noise
 from keeping import Failed, Keeper
 from pipeline import Pipeline
+from schedule import Schedule
 from stopping import Stop
 from timing import COMPUTE, DATA, Clock, without_sharding
 from torch import Tensor, nn
@@ -45,10 +46,7 @@ class Training:
         device: What it computes on.
 
     Attributes:
-        images_per_step: Images of a step, over all ranks.
-        resumed_at: Steps that a checkpoint has, as the ranks of now count them; 0 without one.
-        start: The step that it begins with: there, or with the last one, which is made in any case.
-        total: Steps of the whole training.
+        schedule: Its steps.
         accuracy: The share of the held-out images that are recognised, if there are any.
         alone_s: Seconds of a step that waits for nobody, where ranks wait throughout; None where
             they do not, or where the whole model does not fit one of them.
@@ -65,9 +63,6 @@ class Training:
         self.size = model.image_size(settings.model, settings.image_size)
         self.feed = Feed(settings, averaging, self.size, device)
         self.keeper = Keeper(settings, averaging, device)
-        passes = settings.backward_passes_per_step
-        self.images_per_step = settings.batch_size * passes * averaging.size
-        self.steps_per_epoch = max(1, self.feed.images // self.images_per_step)
         self._precision = model.PRECISIONS[settings.precision]
         self._scaler = self._new_scaler()
         self._first_losses: list[Tensor] = []
@@ -75,35 +70,30 @@ class Training:
         self.accuracy: float | None = None
         self.alone_s: float | None = None
         kept = self.keeper.newest(self.feed.classes)
-        self._plan(kept)
-        self._make(kept)
-
-    def _plan(self, kept: dict[str, Any] | None) -> None:
-        """Says from which step to which it goes, in steps of the ranks that are there now."""
-        mine, given = self.images_per_step, self.settings
-        # What a step was when the training began, perhaps on other ranks: as many images are due.
-        self._begun_with = kept.get("images_per_step", mine) if kept else mine
-        by_epochs = (given.epochs or 0) * self.steps_per_epoch
-        self.total = by_epochs or math.ceil(given.steps * self._begun_with / mine)
-        self.resumed_at = kept["images"] // mine if kept else 0
-        # One that was killed after its last checkpoint has told nobody its figures yet.
-        self.start = min(self.resumed_at, self.total - 1)
-        if self.averaging.rank == 0 and (said := self._of_steps()):
+        self.schedule = Schedule(
+            self.feed.images,
+            settings.batch_size * settings.backward_passes_per_step * averaging.size,
+            settings.epochs,
+            settings.steps,
+            kept,
+        )
+        if averaging.rank == 0 and (said := self._of_steps()):
             print(said, flush=True)
+        self._make(kept)
 
     def _of_steps(self) -> str:
         """Says why it makes other steps than were asked for; empty where it does not."""
-        mine, given = self.images_per_step, self.settings
-        if self.resumed_at >= self.total:
+        plan, given = self.schedule, self.settings
+        if plan.resumed_at >= plan.total:
             return (
-                f"the checkpoint has {self.resumed_at} steps, and {self.total} are asked for: one "
+                f"the checkpoint has {plan.resumed_at} steps, and {plan.total} are asked for: one "
                 "is made once more, for the figures, and not kept; raise epochs or steps to go on"
             )
-        if given.epochs or self._begun_with == mine:
+        if given.epochs or plan.begun_with == plan.images_per_step:
             return ""
         return (
-            f"a step has {mine} images on these ranks, and had {self._begun_with} when it began: "
-            f"{self.total} steps instead of {given.steps}"
+            f"a step has {plan.images_per_step} images on these ranks, and had {plan.begun_with} "
+            f"when it began: {plan.total} steps instead of {given.steps}"
         )
 
     def _make(self, kept: dict[str, Any] | None) -> None:
@@ -130,13 +120,14 @@ class Training:
 
     def _untimed_steps(self) -> int:
         """Steps at the start that are not timed; at least one step is."""
-        ahead, searching = self.total - self.start, self.averaging.searching_steps
+        start = self.schedule.start
+        ahead, searching = self.schedule.total - start, self.averaging.searching_steps
         untimed = min(self.settings.warmup_steps, ahead - 1)
         if untimed < searching:
             raise Failed(
                 f"autotune tries out settings for {searching} steps, which must not be timed, and "
                 f"this run has {ahead} steps with {untimed} untimed: --set "
-                f"warmup_steps={searching} --set steps={self.start + searching + TIMED_STEPS}, or "
+                f"warmup_steps={searching} --set steps={start + searching + TIMED_STEPS}, or "
                 "epochs for as many steps"
             )
         return untimed
@@ -202,14 +193,15 @@ class Training:
             data.Unusable: A file of the dataset is broken.
             Failed: The loss is no number any more, or somebody asked it to end.
         """
+        start, total = self.schedule.start, self.schedule.total
         passes = self.settings.backward_passes_per_step
-        batches = self.feed.batches(self.steps_per_epoch * passes, self.start * passes)
-        self._told_at, self._told_step = time.monotonic(), self.start
+        batches = self.feed.batches(self.schedule.epochs(), passes)
+        self._told_at, self._told_step = time.monotonic(), start
         # Who keeps nothing ends at once.
-        self.stop = Stop(self.averaging, self.start) if self.keeper.keeps else None
+        self.stop = Stop(self.averaging, start) if self.keeper.keeps else None
         self.averaging.network.train()
-        for step in range(self.start, self.total):
-            if step == self.start + self._untimed:
+        for step in range(start, total):
+            if step == start + self._untimed:
                 self.usage.start()
                 self.clock.start()
             self._step(step, batches)
@@ -240,12 +232,13 @@ class Training:
         self.clock.step()
 
     def _rate(self, step: int) -> float:
-        warm_up = min(WARM_UP_EPOCHS * self.steps_per_epoch, self.total // WARM_UP_SHARE)
-        images = self.images_per_step
+        plan = self.schedule
+        warm_up = min(WARM_UP_EPOCHS * plan.per_epoch, plan.total // WARM_UP_SHARE)
+        images = plan.images_per_step
         if not self.settings.dataset:
             # Nothing is learned, and a large world would only come to a loss that is no number.
             images = min(images, model.IMAGES_OF_RATE)
-        return model.learning_rate(self._base_rate, images, step, self.total, warm_up)
+        return model.learning_rate(self._base_rate, images, step, plan.total, warm_up)
 
     def _autocast(self) -> torch.autocast:
         is_wanted = self._precision != torch.float32
@@ -265,8 +258,9 @@ class Training:
 
     def _between(self, done: int) -> None:
         """What is due after a step, and is not part of one."""
-        at_end, feed = done == self.total, self.feed
-        if feed.held_out and (at_end or done % self.steps_per_epoch == 0):
+        plan, feed = self.schedule, self.feed
+        at_end = done == plan.total
+        if feed.held_out and (at_end or plan.ends_epoch(done)):
             with self._paused():
                 self.accuracy = self._validate(feed.held_out)
         if done % LOOK_STEPS == 0:
@@ -278,12 +272,10 @@ class Training:
                 asked = self.stop.agreed(done)
         failures = self.keeper.failures
         # A step that is made once more would stand in the place of one that another run kept.
-        if asked or (done > self.resumed_at and self.keeper.is_due(done, at_end)):
+        if asked or (done > plan.resumed_at and self.keeper.is_due(done, at_end)):
             with self._paused():
                 self._check_loss()
-                seen = done * self.images_per_step
-                place = {"images": seen, "images_per_step": self._begun_with}
-                self.keeper.write(place, feed.classes, self._scaler.state_dict())
+                self.keeper.write(plan.place(done), feed.classes, self._scaler.state_dict())
         if asked:
             is_kept = self.keeper.failures == failures
             raise Failed(f"it was asked to end; step {done} is {'' if is_kept else 'not '}kept")
@@ -299,6 +291,7 @@ class Training:
         """The share of the held-out images that are recognised, each counted once."""
         network = self.averaging.network.eval()
         right = seen = 0
+        reached = f"{self._told_step}/{self.schedule.total} steps"
         told_at = time.monotonic()
         for images, labels in held_out.validation():
             with self._autocast():
@@ -306,8 +299,7 @@ class Training:
             seen += len(labels)
             # Who is silent for long is taken for stuck.
             if self.averaging.rank == 0 and time.monotonic() - told_at > TELL_S:
-                said = f"progress: {self._told_step}/{self.total} steps, validation: {seen} images"
-                print(said, flush=True)
+                print(f"progress: {reached}, validation: {seen} images", flush=True)
                 told_at = time.monotonic()
         network.train()
         everyone = self.averaging.gather((right, seen))
@@ -315,7 +307,7 @@ class Training:
 
     def losses(self) -> tuple[float, float]:
         """Mean training loss of the first and of the last steps, over all ranks, in nat."""
-        shown = max(1, min(LOSS_STEPS, (self.total - self.start) // 4))
+        shown = max(1, min(LOSS_STEPS, (self.schedule.total - self.schedule.start) // 4))
         mine = self._first_losses[:shown], list(self._last_losses)[-shown:]
         everyone = self.averaging.gather([torch.stack(part).mean().item() for part in mine])
         first, last = (statistics.fmean(values) for values in zip(*everyone, strict=True))
@@ -331,10 +323,10 @@ class Training:
 
     def _tell(self, done: int) -> None:
         """Says how far the training is, in the form that gpubed shows as progress."""
-        now = time.monotonic()
-        if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == self.total):
-            rate = (done - self._told_step) * self.images_per_step / (now - self._told_at)
-            said = [f"progress: {done}/{self.total} steps", f"{rate:.0f} images/s", *self._parts()]
+        now, plan = time.monotonic(), self.schedule
+        if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == plan.total):
+            rate = (done - self._told_step) * plan.images_per_step / (now - self._told_at)
+            said = [f"progress: {done}/{plan.total} steps", f"{rate:.0f} images/s", *self._parts()]
             print(", ".join(said), flush=True)
             self._told_at, self._told_step = now, done
 

@@ -286,12 +286,8 @@ def test_a_full_disk_leaves_the_checkpoints_before(files):
     ],
 )
 def test_a_training_is_as_long_on_other_ranks(job, images_per_step, kept, start, total):
-    training = object.__new__(job("training").Training)
-    training.settings = SimpleNamespace(steps=1000, epochs=None)
-    training.images_per_step, training.steps_per_epoch = images_per_step, 10
-    training.averaging = SimpleNamespace(rank=0)
-    training._plan(kept)
-    assert (training.start, training.total) == (start, total)
+    plan = job("schedule").Schedule(10 * images_per_step, images_per_step, None, 1000, kept)
+    assert (plan.start, plan.total) == (start, total)
 
 
 @pytest.mark.parametrize(
@@ -314,24 +310,21 @@ def test_a_training_is_as_long_on_other_ranks(job, images_per_step, kept, start,
         ),
     ],
 )
-def test_other_steps_than_were_asked_for_are_said(
-    job, capsys, images_per_step, seen, resumed_at, said
-):
+def test_other_steps_than_were_asked_for_are_said(job, images_per_step, seen, resumed_at, said):
     training = object.__new__(job("training").Training)
     training.settings = SimpleNamespace(steps=1000, epochs=None)
-    training.images_per_step, training.steps_per_epoch = images_per_step, 10
-    training.averaging = SimpleNamespace(rank=0)
-    training._plan({"images": seen, "images_per_step": 256})
-    assert training.resumed_at == resumed_at
-    assert capsys.readouterr().out.strip() == said
+    kept = {"images": seen, "images_per_step": 256}
+    training.schedule = job("schedule").Schedule(2560, images_per_step, None, 1000, kept)
+    assert training.schedule.resumed_at == resumed_at
+    assert training._of_steps() == said
 
 
 @pytest.mark.parametrize(("resumed_at", "is_kept"), [(0, True), (9, True), (10, False)])
 def test_a_step_that_is_made_once_more_is_not_kept(job, resumed_at, is_kept):
     """It would stand in the place of a whole one, or count fewer steps than it has."""
     training = object.__new__(job("training").Training)
-    training.__dict__ |= {"total": 10, "resumed_at": resumed_at, "steps_per_epoch": 100}
-    training.__dict__ |= {"stop": None, "_begun_with": 32, "images_per_step": 32}
+    kept = {"images": 32 * resumed_at}
+    training.schedule, training.stop = job("schedule").Schedule(3200, 32, None, 10, kept), None
     training.feed = SimpleNamespace(held_out=None, classes=10)
     training.keeper, training._scaler = MagicMock(), MagicMock()
     training.keeper.is_due.return_value = True

@@ -185,7 +185,7 @@ def test_a_model_that_one_gpu_has_no_room_for_is_not_timed_alone(job):
 def test_noise_is_not_learned_faster_by_more_ranks(job):
     training = job("training")
     one = object.__new__(training.Training)
-    one.__dict__ |= {"images_per_step": 7680, "steps_per_epoch": 100, "total": 100}
+    one.schedule = SimpleNamespace(images_per_step=7680, per_epoch=100, total=100)
     one._base_rate, one.settings = 0.01, SimpleNamespace(dataset=None)
     assert one._rate(20) == 0.01
     one.settings.dataset = "imagenet"

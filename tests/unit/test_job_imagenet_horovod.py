@@ -41,8 +41,8 @@ def to_go(job, averaging, steps, warm_up, start=0):
     module = job("training")
     settings = SimpleNamespace(warmup_steps=warm_up)
     training = object.__new__(module.Training)
-    training.__dict__ |= {"settings": settings, "averaging": averaging, "total": steps}
-    training.start = start
+    training.__dict__ |= {"settings": settings, "averaging": averaging}
+    training.schedule = SimpleNamespace(start=start, total=steps)
     return module, training
 
 

@@ -45,11 +45,10 @@ def shown(items):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("order", [None, "1 0"])
-def test_the_shares_of_all_ranks_are_the_dataset(job, dataset, order, ranks):
+def test_the_shares_of_all_ranks_are_the_dataset(job, dataset, ranks):
     """Fewer shards than ranks: each rank takes some images of every shard."""
     source = job("data").load(dataset)
-    parts = [shown(source.share(order, rank, ranks)) for rank in range(ranks)]
+    parts = [shown(source.share(rank, ranks)) for rank in range(ranks)]
     assert sorted(itertools.chain(*parts)) == [(number, number % 3) for number in range(40)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -62,16 +61,17 @@ def test_a_rank_reads_shards_of_its_own_where_all_get_nearly_as_many(
 ):
     source, opened = job("data").load(dataset), []
     source._names = [f"{number}.tar" for number in range(shards)]
-    monkeypatch.setattr(job("shards"), "all_of", lambda path: opened.append(path.name) or iter(()))
+    item = "image", lambda: b"image 0", 0
+
+    def read(path):
+        opened.append(path.name)
+        return [item]
+
+    monkeypatch.setattr(job("shards"), "all_of", read)
     for rank in range(ranks):
-        shown(source.share("1 0", rank, ranks))
-    assert len(opened) == (shards if whole else ranks * shards)
-
-
-def test_each_epoch_has_its_own_order_and_repeats_it(job, dataset):
-    source = job("data").load(dataset)
-    first, again, other = (shown(source.share(order, 0, 1)) for order in ("1 0", "1 0", "1 1"))
-    assert first == again != other
+        deal = job("data").Deal(rank, ranks, batch=2)
+        list(itertools.islice(source.dealt("1 0", deal), shards // ranks))
+    assert (len(opened) == len(set(opened))) == whole
 
 
 def test_a_folder_per_class_is_a_dataset(job, tmp_path):
@@ -80,7 +80,7 @@ def test_a_folder_per_class_is_a_dataset(job, tmp_path):
         (tmp_path / name).write_bytes(name.encode())
     source = job("data").load(tmp_path)
     assert (source.classes, source.images) == (["a", "b"], 3)
-    items = source.share(None, 0, 1)
+    items = source.share(0, 1)
     assert [(read().decode(), label) for _, read, label in items] == [
         *(("a/1.JPG", 0), ("a/deep/3.jpeg", 0), ("b/2.png", 1)),
     ]
@@ -120,7 +120,7 @@ def test_a_broken_shard_is_named(job, dataset, damage):
     data = job("data")
     damage(dataset / "small-000-00002.tar")
     with pytest.raises(data.Unusable, match=r"shard .*small-000-00002.tar is broken: .*stage it"):
-        shown(data.load(dataset).share(None, 0, 1))
+        shown(data.load(dataset).share(0, 1))
 
 
 def test_a_dataset_that_is_none_is_named(job, dataset, tmp_path):

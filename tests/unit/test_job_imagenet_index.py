@@ -37,20 +37,19 @@ def numbers(shard):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 40])
-@pytest.mark.parametrize("order", [None, "1 0"])
-def test_the_shares_of_any_number_of_ranks_are_the_dataset(job, dataset, order, ranks):
+def test_the_shares_of_any_number_of_ranks_are_the_dataset(job, dataset, ranks):
     """Each image once: in validation, none may count twice, and none be left out."""
     source = job("data").load(dataset)
-    parts = [shown(source.share(order, rank, ranks)) for rank in range(ranks)]
+    parts = [shown(source.share(rank, ranks)) for rank in range(ranks)]
     assert sorted(itertools.chain(*parts)) == list(range(40))
     assert {len(part) for part in parts} <= {40 // ranks, -(-40 // ranks)}
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 7, 16])
-def test_a_rank_needs_no_shard_but_those_of_its_own_images(job, dataset, tmp_path, ranks):
+def test_a_rank_needs_no_shard_but_those_of_its_own_share(job, dataset, tmp_path, ranks):
     """However many ranks there are: else each of them would go through the whole dataset."""
     source = job("data").load(dataset)
-    everything = shown(source.share("1 0", 0, 1))
+    everything = shown(source.share(0, 1))
     others = tmp_path / "others"
     others.mkdir()
     for rank in range(ranks):
@@ -59,27 +58,58 @@ def test_a_rank_needs_no_shard_but_those_of_its_own_images(job, dataset, tmp_pat
             if not numbers(shard) & {*wanted}:
                 index(shard).rename(others / index(shard).name)
                 shard.rename(others / shard.name)
-        assert shown(source.share("1 0", rank, ranks)) == wanted
+        assert shown(source.share(rank, ranks)) == wanted
         for path in others.iterdir():
             path.rename(dataset / path.name)
 
 
+def dealt(job, source, order="1 0", *, after=0, count=40):
+    """So many images of an order, as one rank is dealt them."""
+    deal = job("data").Deal(0, 1, 2, after)
+    return shown(item for _, item in itertools.islice(source.dealt(order, deal), count))
+
+
 def test_what_a_training_had_before_is_passed_over_and_not_read(job, dataset):
     source = job("data").load(dataset)
-    everything = shown(source.share("1 0", 0, 1))
+    everything = dealt(job, source)
     for shard in dataset.glob("*.tar"):
         content = bytearray(shard.read_bytes())
         for name, start, length, _ in json.loads(index(shard).read_text())["images"]:
             if int(name.removesuffix(".jpg")) in everything[:25]:
                 content[start - 512 : start + length + 1024] = bytes(length + 1536)
         shard.write_bytes(content)
-    assert shown(itertools.islice(source.share("1 0", 0, 1), 25, None)) == everything[25:]
+    assert dealt(job, source, after=25, count=15) == everything[25:]
 
 
-def test_each_epoch_has_its_own_order_and_repeats_it(job, dataset):
+def test_images_of_many_shards_are_mixed_and_few_shards_are_open(job, dataset, monkeypatch):
+    """Those of one were neighbours in every epoch, and all of them in one step of many ranks."""
+    monkeypatch.setattr(job("data"), "TOGETHER", 2)
+    monkeypatch.setattr(job("data"), "MIXED", 2)
     source = job("data").load(dataset)
-    first, again, other = (shown(source.share(order, 1, 3)) for order in ("1 0", "1 0", "1 1"))
-    assert first == again != other
+    opened, most = [], 0
+    real, close = job("shards").Shard, job("shards").Shard.close
+
+    def open_(path, images):
+        opened.append(path.name)
+        return real(path, images)
+
+    def close_(shard):
+        opened.remove(shard._path.name)
+        close(shard)
+
+    monkeypatch.setattr(job("shards"), "Shard", open_)
+    monkeypatch.setattr(real, "close", close_)
+    found = []
+    for _, item in itertools.islice(source.dealt("1 0", job("data").Deal(0, 1, 2)), 40):
+        found += shown([item])
+        most = max(most, len(opened))
+    assert sorted(found) == list(range(40))
+    assert most == 2
+    of_shard = {number: path.name for path in dataset.glob("*.tar") for number in numbers(path)}
+    first, second = ([of_shard[number] for number in part] for part in (found[:20], found[20:]))
+    assert (len({*first}), len({*second})) == (2, 2), "two shards at a time"
+    changes = sum(one != other for one, other in itertools.pairwise(first))
+    assert changes > 1, "and mixed among each other"
 
 
 def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
@@ -88,7 +118,7 @@ def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
     copied = staging.stage(dataset, tmp_path / "scratch", manifest, 2)
     assert all(file.right for file in copied)
     shares = [
-        [shown(job("data").load(folder).share("1 0", rank, 3)) for rank in range(3)]
+        [shown(job("data").load(folder).share(rank, 3)) for rank in range(3)]
         for folder in (dataset, tmp_path / "scratch")
     ]
     assert shares[0] == shares[1]
@@ -107,7 +137,7 @@ def without_indexes(folder):
 def test_a_dataset_without_indexes_is_read_by_its_shards(job, dataset, ranks):
     without_indexes(dataset)
     source = job("data").load(dataset)
-    parts = [shown(source.share("1 0", rank, ranks)) for rank in range(ranks)]
+    parts = [shown(source.share(rank, ranks)) for rank in range(ranks)]
     assert sorted(itertools.chain(*parts)) == list(range(40))
 
 
@@ -147,7 +177,7 @@ def test_an_index_that_is_broken_or_of_another_shard_is_told(job, dataset, damag
     data = job("data")
     damage(dataset)
     with pytest.raises(data.Unusable, match=f"{said}.*; stage it again, or prepare it anew"):
-        shown(data.load(dataset).share(None, 0, 2))
+        shown(data.load(dataset).share(0, 2))
 
 
 @pytest.mark.parametrize("counts", [[10, 10, 10], [10, 10, 10, 11], "10", 4])

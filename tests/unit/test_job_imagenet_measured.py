@@ -251,11 +251,9 @@ def test_validation_and_checkpoints_pause_clock_and_use(job):
     parts = {"clock": paused.clock, "usage": paused.usage, "keeper": MagicMock(), "stop": None}
     kept = SimpleNamespace(
         **parts,
-        total=1,
-        resumed_at=0,
-        steps_per_epoch=1,
-        images_per_step=1,
-        _begun_with=1,
+        schedule=job("schedule").Schedule(
+            images=1, images_per_step=1, epochs=1, steps=1, kept=None
+        ),
         feed=MagicMock(),
         _scaler=MagicMock(),
         _validate=lambda _: 0.5,
@@ -275,7 +273,12 @@ def test_a_validation_says_how_far_it_is(job, capsys, monkeypatch, rank, lines):
     averaging = MagicMock(rank=rank, gather=lambda mine: [mine])
     found = averaging.network.eval.return_value.return_value.argmax.return_value
     found.__eq__ = lambda *_: SimpleNamespace(sum=lambda: 8)
-    kept = SimpleNamespace(averaging=averaging, total=500, _told_step=100, _autocast=MagicMock())
+    kept = SimpleNamespace(
+        averaging=averaging,
+        schedule=SimpleNamespace(total=500),
+        _told_step=100,
+        _autocast=MagicMock(),
+    )
     batches = [("images", range(32))] * 3
     validate = training.torch.no_grad.return_value.call_args.args[0]
     assert validate(kept, SimpleNamespace(validation=lambda: batches)) == 0.25

@@ -4,6 +4,7 @@ They need what nodes have and the controller has not: GPUBED_NODE_PYTHON names t
 environment with the packages of recipe `cpu`, with Horovod or without.
 """
 
+import itertools
 import json
 import os
 import re
@@ -11,10 +12,15 @@ import resource
 import signal
 import subprocess
 import tarfile
+from pathlib import Path
 
 import pytest
 
+from support import prepared
+from support.imagenet import job
 from support.job_ranks import SMALL, Ranks, is_whole
+
+__all__ = ["job"]
 
 PYTHON = os.environ.get("GPUBED_NODE_PYTHON", "")
 pytestmark = pytest.mark.skipif(
@@ -117,6 +123,31 @@ def test_another_framework_on_another_number_of_ranks_goes_on(ranks):
     assert (again["resumed_at"], again["steps"], again["timed_steps"]) == (10, 1, 1)
     assert again["step_sd_s"] is None
     assert "the checkpoint has 10 steps, and 10 are asked for" in said
+
+
+def test_on_other_ranks_an_epoch_goes_on_with_what_it_has_not_had(ranks, job, monkeypatch):
+    """Whatever it has had is broken meanwhile: who opens any of it again fails."""
+    ranks.make_images("loose", 1)
+    image = (ranks.storage / "loose/red/0.png").read_bytes()
+    prepare = prepared.Prepare(monkeypatch)
+    monkeypatch.setattr(prepare.shards, "resized", lambda *_: image)
+    prepare(ranks.storage / "halves")
+    options = ("--dataset", "halves", "--batch-size", 2, "--warmup-steps", 1)
+    kept = ("--checkpoint", "halves")
+    ranks.run("first-half", *options, *kept, "--steps", 5)
+    data = job("data")
+    deal = data.Deal(rank=0, ranks=1, batch=1)
+    had = itertools.islice(data.load(ranks.storage / "halves").dealt("1 0", deal), 20)
+    for name, _, path in (name.partition(" in ") for _, (name, *_) in had):
+        places = json.loads(Path(path).with_suffix(".index.json").read_text())["images"]
+        [start] = [start for file, start, _, _ in places if file == name]
+        with Path(path).open("r+b") as shard:
+            shard.seek(start)
+            shard.write(b"had already")
+    last, said = ranks.run("second-half", *options, *kept, "--epochs", 1, ranks=1)
+    assert (last["resumed_at"], last["steps"]) == (10, 10), said
+    anew = ranks.start("anew", (*SMALL, *map(str, options), "--steps", "1"))
+    assert "cannot be read as an image" in anew.communicate(timeout=600)[1]
 
 
 def test_a_run_that_goes_on_does_so_by_its_own_settings(ranks):
