@@ -85,7 +85,7 @@ def test_each_epoch_has_its_own_order_and_repeats_it(job, dataset):
 def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
     staging = by_path.load(prepared.JOB.parent / "stage/staging.py", "stage_staging_of_indexes")
     manifest = staging.read_manifest((dataset / staging.MANIFEST).read_text())
-    copied = staging.stage(dataset, tmp_path / "scratch", manifest, 2)
+    copied = staging.stage(dataset, tmp_path / "scratch", manifest, "mark", 2)
     assert all(file.right for file in copied)
     shares = [
         [shown(job("data").load(folder).share("1 0", rank, 3)) for rank in range(3)]
