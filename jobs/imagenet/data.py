@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 import json
 import os
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import shards
 from shards import Item, Unusable
@@ -19,6 +21,8 @@ from shards import Item, Unusable
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 # Shards per rank from which on one more or less is no matter: a twentieth of a pass.
 MANY_SHARDS = 20
+# What job `stage` leaves in a dataset that is whole: the SHA-256 of the manifest that it had.
+MARK, MANIFEST = ".staged", "SHA256SUMS"
 # Images of a shard that stay together, since the disk gives neighbours at once; and shards among
 # whose images they are mixed, which are open meanwhile.
 TOGETHER, MIXED = 16, 16
@@ -201,18 +205,61 @@ def _file(found: tuple[Path, int]) -> Item:
 
 
 def find(name: str) -> Path:
-    """A dataset's folder: on this node's scratch where job `stage` put it, else the shared one.
+    """A dataset's folder: on this node's scratch where job `stage` put all of it, else shared.
+
+    What else is on the scratch, be it of a dataset that has changed since or without the mark that
+    it is whole, is read only where the shared storage has nothing.
 
     Raises:
         Unusable: It is in neither.
     """
-    scratch, shared = os.environ.get("GPUBED_SCRATCH"), os.environ.get("GPUBED_DATASETS", ".")
-    places = [Path(scratch) / "datasets" / name] if scratch else []
-    places.append(Path(shared) / name)
-    for place in places:
+    staged, shared = _places(name)
+    places = [staged, shared] if _is_current(name) else [shared, staged]
+    for place in filter(None, places):
         if place.is_dir():
             return place
-    raise Unusable(f"there is no dataset {name}: looked for {' and '.join(map(str, places))}")
+    looked = " and ".join(str(place) for place in places if place)
+    raise Unusable(f"there is no dataset {name}: looked for {looked}")
+
+
+def passed_over(name: str) -> str:
+    """Says that this node's scratch has something of a dataset that is not read; empty if not.
+
+    Raises:
+        Unusable: There is no such dataset.
+    """
+    staged, shared = _places(name)
+    if staged is None or not staged.is_dir() or find(name) == staged:
+        return ""
+    return (
+        f"{staged} is not the whole of {shared} as it is now, which is read instead; {_mend(name)}"
+    )
+
+
+def _places(name: str) -> tuple[Path | None, Path]:
+    """Where a dataset would be on this node's scratch, if it has one, and on the shared storage."""
+    scratch, shared = os.environ.get("GPUBED_SCRATCH"), os.environ.get("GPUBED_DATASETS", ".")
+    return Path(scratch) / "datasets" / name if scratch else None, Path(shared) / name
+
+
+def _is_current(name: str) -> bool:
+    """Whether job `stage` put a dataset, or one that it is a part of, here as it is now."""
+    for part in map(str, (PurePath(name), *PurePath(name).parents)):
+        staged, shared = _places(part)
+        if staged and (staged / MARK).is_file():
+            manifest, mark = shared / MANIFEST, (staged / MARK).read_bytes()
+            # Without a manifest, a dataset does not say that it has changed.
+            return not manifest.exists() or mark == _sha256(manifest).encode()
+    return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _mend(name: str) -> str:
+    return f"gpubed run CLUSTER stage --set dataset={name}"
 
 
 def load(folder: Path) -> Source:
@@ -242,3 +289,53 @@ def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
     if held_out.classes != train.classes:
         raise Unusable(f"{held_out.folder} and {train.folder} do not have the same classes")
     return train, held_out
+
+
+def told(source: Source | None) -> str:
+    """What ranks compare of the images they read: how many, and a digest of what describes them.
+
+    That is `dataset.json` and the size of each shard, or the name and the size of each image.
+
+    Raises:
+        Unusable: Some of it cannot be read.
+    """
+    if source is None:
+        return "no images"
+    found = hashlib.sha256(json.dumps(source.classes).encode())
+    folder = f"{source.folder}/"
+    try:
+        if isinstance(source, Shards):
+            description = (source.folder / "dataset.json").read_bytes()
+            found.update(description)
+            paths = [f"{folder}{name}" for name in json.loads(description)["shards"]]
+        else:
+            paths = [path for path, _, _ in source.share(0, 1)]
+        for path in paths:
+            # Not by way of `Path`: there may be more than a million.
+            size = os.stat(path).st_size  # noqa: PTH116
+            found.update(os.fsencode(f"{path.removeprefix(folder)} {size}\n"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{source.folder} is not whole: {error}"
+        raise Unusable(f"{why}; stage it again, or prepare it anew") from error
+    digest = found.hexdigest()[:8]
+    return f"{source.images} images of {len(source.classes)} classes ({digest})"
+
+
+def apart(name: str, everyone: Sequence[tuple[str, str]]) -> str:
+    """Says where other images are read than by most ranks; empty where all read the same.
+
+    Args:
+        name: The dataset's.
+        everyone: For each rank, where it reads and what it has `told` of that.
+    """
+    (usual, _), *others = Counter(said for _, said in everyone).most_common()
+    if not others:
+        return ""
+    found = [
+        f"{other} in {', '.join(sorted({where for where, said in everyone if said == other}))}"
+        for other, _ in others
+    ]
+    return (
+        f"not all ranks read the same dataset: {', '.join(found)}, and {usual} elsewhere; "
+        f"{_mend(name)}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 
@@ -40,7 +41,8 @@ class Feed:
         held_out: The images to validate with, if there are any.
 
     Raises:
-        data.Unusable: The dataset is not there, or cannot be read.
+        data.Unusable: The dataset is not there or cannot be read, by this rank or by another; or
+            they do not read the same.
     """
 
     def __init__(
@@ -52,13 +54,41 @@ class Feed:
         if settings.dataset is None:
             self.images, self.classes = IMAGENET_IMAGES, IMAGENET_CLASSES
             return
-        train, held_out = data.splits(settings.dataset, settings.validation)
+        train, held_out = self._sources(averaging)
         self.images, self.classes = train.images, len(train.classes)
         place = averaging.rank, averaging.size
         rest = settings.batch_size, size, settings.loader_threads, device, place
         self._pipeline = Pipeline(train, *rest)
         if held_out:
             self.held_out = Pipeline(held_out, *rest)
+
+    def _sources(self, averaging: Averaging) -> tuple[data.Source, data.Source | None]:
+        """What to train on, and to validate with, where all ranks read the same.
+
+        Raises:
+            data.Unusable: See `Feed`; on every rank, with the same words.
+        """
+        names = self._settings.dataset, self._settings.validation or self._settings.dataset
+        node, wrong = os.uname().nodename, ""
+        mine: list[tuple[str, str]] = []
+        try:
+            sources = data.splits(self._settings.dataset, self._settings.validation)
+            for source in sources:
+                where = f"{node}:{source.folder}" if source else node
+                mine.append((where, data.told(source)))
+        except (data.Unusable, OSError) as error:
+            # Not before the others know, who wait for this rank.
+            wrong = f"{node}: {error}"
+        everyone = averaging.gather((wrong, mine))
+        if said := next((wrong for wrong, _ in everyone if wrong), ""):
+            raise data.Unusable(said)
+        for name, *told in zip(names, *(parts for _, parts in everyone), strict=True):
+            if said := data.apart(name, told):
+                raise data.Unusable(said)
+        if averaging.local_rank == 0:
+            for said in filter(None, map(data.passed_over, dict.fromkeys(names))):
+                print(said, flush=True)
+        return sources
 
     def batches(self, epochs: Iterable[Epoch], passes: int) -> Iterator[Batch]:
         """Batches without an end; see `Pipeline.train`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -22,17 +23,22 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def manifest_of(source: Path) -> dict[str, str]:
-    """Returns the dataset's manifest; without one, all ranks together compute it."""
+def manifest_of(source: Path) -> tuple[dict[str, str], str]:
+    """Returns the dataset's manifest and its mark, the digest of it as a file.
+
+    Without such a file, all ranks together compute what would be in it.
+    """
     path = source / staging.MANIFEST
-    text = path.read_text() if hvd.rank() == 0 and path.exists() else None
+    text = path.read_bytes() if hvd.rank() == 0 and path.exists() else None
     # Horovod would name it after its type, which differs between the ranks.
     given = hvd.broadcast_object(text, name="manifest")
     if given is not None:
-        return staging.read_manifest(given)
+        return staging.read_manifest(os.fsdecode(given)), hashlib.sha256(given).hexdigest()
     mine = staging.files(source)[hvd.rank() :: hvd.size()]
     found = hvd.allgather_object([(name, staging.digest(source / name)) for name in mine])
-    return dict(sorted(pair for pairs in found for pair in pairs))
+    manifest = dict(sorted(pair for pairs in found for pair in pairs))
+    text = os.fsencode(staging.write_manifest(manifest))
+    return manifest, hashlib.sha256(text).hexdigest()
 
 
 def main() -> None:
@@ -45,11 +51,11 @@ def main() -> None:
     if not source.is_dir():
         sys.exit(f"there is no dataset {source}")
     hvd.init()
-    manifest = manifest_of(source)
+    manifest, mark = manifest_of(source)
     started, copied = time.monotonic(), []
     if hvd.local_rank() == 0:
         target = Path(scratch) / "datasets" / arguments.dataset
-        copied = staging.stage(source, target, manifest, arguments.streams)
+        copied = staging.stage(source, target, manifest, mark, arguments.streams)
     mine = {
         "node": os.uname().nodename,
         "seconds": time.monotonic() - started,

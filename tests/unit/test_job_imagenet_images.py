@@ -86,14 +86,6 @@ def test_a_folder_per_class_is_a_dataset(job, tmp_path):
     ]
 
 
-def test_what_is_staged_is_read_from_the_scratch(job, dataset, tmp_path, monkeypatch):
-    data = job("data")
-    monkeypatch.setenv("GPUBED_SCRATCH", str(tmp_path / "scratch"))
-    assert data.find("small") == dataset
-    (tmp_path / "scratch/datasets/small").mkdir(parents=True)
-    assert data.find("small") == tmp_path / "scratch/datasets/small"
-
-
 def test_train_and_val_belong_together(job, dataset, tmp_path):
     data = job("data")
     assert data.splits("small", None)[1] is None

@@ -115,7 +115,7 @@ def test_images_of_many_shards_are_mixed_and_few_shards_are_open(job, dataset, m
 def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
     staging = by_path.load(prepared.JOB.parent / "stage/staging.py", "stage_staging_of_indexes")
     manifest = staging.read_manifest((dataset / staging.MANIFEST).read_text())
-    copied = staging.stage(dataset, tmp_path / "scratch", manifest, 2)
+    copied = staging.stage(dataset, tmp_path / "scratch", manifest, "mark", 2)
     assert all(file.right for file in copied)
     shares = [
         [shown(job("data").load(folder).share(rank, 3)) for rank in range(3)]

@@ -253,6 +253,28 @@ def test_a_broken_shard_ends_all_ranks_by_name(ranks):
     assert not any("Traceback" in text for text in said)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_ranks_that_do_not_read_the_same_all_end_by_name(ranks, broken):
+    """Also where one of them cannot read it at all, and the other would wait for it."""
+    there = ranks.storage / f"other-{broken}/datasets/colours"
+    ranks.make_images(there / "train", 7)
+    ranks.make_images(there / "val", 7)
+    (there / ".staged").touch()
+    if broken:
+        (there / "train/dataset.json").write_text("{")
+    arguments = (*SMALL, "--dataset", "colours")
+    scratch = {"GPUBED_SCRATCH": there.parents[1]}
+    both = [
+        ranks.start(f"apart-{broken}", arguments, 0, 2),
+        ranks.start(f"apart-{broken}", arguments, 1, 2, **scratch),
+    ]
+    said = [process.communicate(timeout=600)[1] for process in both]
+    assert [process.returncode for process in both] == [1, 1], said
+    words = "cannot be read as a dataset" if broken else "21 images of 3 classes"
+    assert any(f"{there}/train" in text and words in text for text in said), said
+    assert not any("Traceback" in text for text in said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

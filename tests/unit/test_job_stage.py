@@ -1,13 +1,20 @@
-"""Staging: copies are right, resumed and proved."""
+"""Staging: copies are right, resumed and proved, and in place only when they are whole."""
 
+import fcntl
 import hashlib
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from support import by_path
 
 JOB = Path(__file__).parents[2] / "jobs/stage"
+MARK = "of this manifest"
 
 
 @pytest.fixture(scope="module")
@@ -24,62 +31,250 @@ def dataset(tmp_path):
     return folder
 
 
-def manifest(folder):
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "scratch/datasets/to"
 
 
-def test_all_files_arrive(staging, dataset, tmp_path):
-    done = staging.stage(dataset, tmp_path / "to", manifest(dataset), 2)
-    assert manifest(tmp_path / "to") == manifest(dataset)
-    assert sum(file.bytes for file in done) == 100_050
-    assert all(file.right for file in done)
+@pytest.fixture
+def draft(target):
+    """What an earlier run has left of it."""
+    folder = target.with_name(".to.part")
+    (folder / "a").mkdir(parents=True)
+    return folder
 
 
-def test_a_second_run_copies_nothing(staging, dataset, tmp_path):
-    staging.stage(dataset, tmp_path / "to", manifest(dataset), 2)
-    again = staging.stage(dataset, tmp_path / "to", manifest(dataset), 2)
-    assert sum(file.bytes for file in again) == 0
+@pytest.fixture
+def stage(staging, dataset, target):
+    """A function that stages the dataset as it is now; returns what came of each file."""
+
+    def now(manifest=None, mark=MARK):
+        manifest = manifest or sums(dataset)
+        done = staging.stage(dataset, target, manifest, mark, 1)
+        return {file.name: file for file in done}
+
+    return now
 
 
-def test_an_interrupted_file_goes_on_where_it_ended(staging, dataset, tmp_path):
-    (tmp_path / "to/a").mkdir(parents=True)
-    (tmp_path / "to/a/.one.part").write_bytes(b"1" * 60_000)
-    done = {f.name: f for f in staging.stage(dataset, tmp_path / "to", manifest(dataset), 1)}
-    assert done["a/one"].bytes == 40_000
-    assert manifest(tmp_path / "to") == manifest(dataset)
+def sums(folder):
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != ".staged")
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(found)
+    }
 
 
-def test_a_part_of_another_file_is_thrown_away(staging, dataset, tmp_path):
-    (tmp_path / "to/a").mkdir(parents=True)
-    (tmp_path / "to/a/.one.part").write_bytes(b"x" * 60_000)
-    assert all(f.right for f in staging.stage(dataset, tmp_path / "to", manifest(dataset), 1))
-    assert manifest(tmp_path / "to") == manifest(dataset)
+def copied(done):
+    assert all(file.right for file in done.values())
+    return sum(file.bytes for file in done.values())
 
 
-def test_a_changed_copy_is_replaced(staging, dataset, tmp_path):
-    staging.stage(dataset, tmp_path / "to", manifest(dataset), 1)
-    (tmp_path / "to/two").write_bytes(b"3" * 50)
-    assert all(f.right for f in staging.stage(dataset, tmp_path / "to", manifest(dataset), 1))
-    assert manifest(tmp_path / "to") == manifest(dataset)
+def is_whole(dataset, target):
+    """Whether a dataset is in place, alone, with its mark, and nothing is left beside it."""
+    there = {str(path.relative_to(target)) for path in target.rglob("*")}
+    return (
+        there == {".staged", *(str(path.relative_to(dataset)) for path in dataset.rglob("*"))}
+        and sums(target) == sums(dataset)
+        and (target / ".staged").read_text() == MARK
+        and list(target.parent.iterdir()) == [target]
+    )
 
 
-def test_what_differs_from_the_manifest_is_named_and_not_kept(staging, dataset, tmp_path):
-    wanted = {**manifest(dataset), "two": "0" * 64}
-    done = {f.name: f for f in staging.stage(dataset, tmp_path / "to", wanted, 1)}
+def test_all_files_arrive(stage, dataset, target):
+    assert copied(stage()) == 100_050
+    assert is_whole(dataset, target)
+
+
+def test_a_second_run_copies_and_touches_nothing(stage, dataset, target):
+    """Not even the name: a training may be reading it."""
+    stage()
+    before = [path.stat().st_ctime_ns for path in (target, target.parent)]
+    assert copied(stage()) == 0
+    assert [path.stat().st_ctime_ns for path in (target, target.parent)] == before
+
+
+def test_an_interrupted_file_goes_on_where_it_ended(stage, dataset, target, draft):
+    (draft / "a/.one.part").write_bytes(b"1" * 60_000)
+    assert stage()["a/one"].bytes == 40_000
+    assert is_whole(dataset, target)
+
+
+def test_a_part_of_another_file_is_thrown_away(stage, dataset, target, draft):
+    (draft / "a/.one.part").write_bytes(b"x" * 60_000)
+    stage()
+    assert is_whole(dataset, target)
+
+
+def test_a_changed_copy_is_replaced(stage, dataset, target):
+    stage()
+    (target / "two").write_bytes(b"3" * 50)
+    assert copied(stage()) == 50
+    assert is_whole(dataset, target)
+
+
+def test_a_run_that_was_stopped_leaves_nothing_in_place_and_the_next_goes_on(
+    staging, stage, dataset, target, monkeypatch
+):
+    """Whatever it is stopped by: a disk that is full, here."""
+    copy = staging._append
+
+    def full(source, part):
+        if source.name == "two":
+            raise OSError(28, "No space left on device")
+        return copy(source, part)
+
+    monkeypatch.setattr(staging, "_append", full)
+    with pytest.raises(OSError, match="No space"):
+        stage()
+    assert not target.exists()
+    monkeypatch.undo()
+    assert copied(stage()) == 50
+    assert is_whole(dataset, target)
+
+
+def test_one_that_is_killed_while_it_updates_leaves_nothing_in_place(
+    stage, dataset, target, staging
+):
+    stage()
+    (dataset / "two").write_bytes(b"4" * 60)
+    killed = os.fork()
+    if not killed:
+        staging._append = lambda *_: os.kill(os.getpid(), 9)
+        stage()
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -9
+    assert not target.exists()
+    assert copied(stage()) == 60
+    assert is_whole(dataset, target)
+
+
+def test_an_update_moves_what_is_there_and_drops_what_is_no_more(stage, dataset, target):
+    """Before it copies: a disk need not have room for both."""
+    stage()
+    kept = (target / "a/one").stat().st_ino
+    (target / "left").symlink_to(dataset)
+    (target / "gone/deep").mkdir(parents=True)
+    (target / "gone/deep/3").touch()
+    (dataset / "two").unlink()
+    (dataset / "b").mkdir()
+    (dataset / "b/four").write_bytes(b"4" * 10)
+    assert copied(stage()) == 10
+    assert is_whole(dataset, target)
+    assert (target / "a/one").stat().st_ino == kept
+    assert (dataset / "a/one").exists(), "what a link leads to stays"
+
+
+@pytest.mark.parametrize("extra", ["3", "a/c/3", "b"], ids=["file", "in a folder", "empty folder"])
+def test_what_is_not_in_the_dataset_is_dropped_where_nothing_else_changes(
+    stage, dataset, target, extra
+):
+    stage()
+    path = target / extra
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if extra == "b" else path.touch()
+    assert copied(stage()) == 0
+    assert is_whole(dataset, target)
+
+
+def test_files_and_folders_of_the_same_name_make_way(stage, dataset, target, draft):
+    (draft / "two").mkdir()
+    (draft / "two/deep").touch()
+    (draft / "a").rmdir()
+    (draft / "a").touch()
+    stage()
+    assert is_whole(dataset, target)
+
+
+def test_what_a_link_leads_to_is_no_copy(stage, dataset, target, draft):
+    """Neither a link in it nor one in its place."""
+    (draft / "a").rmdir()
+    (draft / "a").symlink_to(dataset / "a")
+    (draft / "two").symlink_to(dataset / "two")
+    assert copied(stage()) == 100_050
+    assert is_whole(dataset, target)
+    target.rename(target.parent.with_name("mine"))
+    target.symlink_to(target.parent.with_name("mine"))
+    assert copied(stage()) == 100_050
+    assert is_whole(dataset, target)
+    assert sums(target.parent.with_name("mine")) == sums(dataset)
+
+
+def test_what_a_former_version_left_is_completed(stage, dataset, target):
+    """It had no mark and no draft: half a dataset was in place."""
+    (target / "a").mkdir(parents=True)
+    (target / "a/.one.part").write_bytes(b"1" * 60_000)
+    (target / "two").write_bytes(b"2" * 50)
+    assert copied(stage()) == 40_000
+    assert is_whole(dataset, target)
+
+
+def test_what_a_former_version_left_beside_a_draft_counts(stage, dataset, target, draft):
+    (target / "a").mkdir(parents=True)
+    (target / "a/one").write_bytes(b"1" * 100_000)
+    (draft / "two").write_bytes(b"2" * 50)
+    assert copied(stage()) == 50
+    assert is_whole(dataset, target)
+
+
+def test_another_manifest_of_the_same_files_is_another_mark(stage, dataset, target):
+    stage(mark="of another")
+    assert copied(stage()) == 0
+    assert is_whole(dataset, target)
+
+
+def test_what_differs_from_the_manifest_is_named_and_not_kept(stage, dataset, target):
+    stage()
+    done = stage({**sums(dataset), "two": "0" * 64})
     assert not done["two"].right
-    assert list(manifest(tmp_path / "to")) == ["a/one"]
+    assert not target.exists()
+    assert list(sums(target.with_name(".to.part"))) == ["a/one"]
+
+
+def test_two_at_once_on_a_node_wait_for_each_other(stage, dataset, target):
+    target.parent.mkdir(parents=True)
+    held = os.open(target.parent, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    done = []
+    both = [threading.Thread(target=lambda: done.append(stage())) for _ in range(2)]
+    for one in both:
+        one.start()
+    both[0].join(0.2)
+    assert (done, list(target.parent.iterdir())) == ([], [])
+    os.close(held)
+    for one in both:
+        one.join()
+    assert sorted(copied(one) for one in done) == [0, 100_050]
+    assert is_whole(dataset, target)
 
 
 def test_the_manifest_is_that_of_sha256sum(staging, dataset):
-    import subprocess
+    for listed in ("find . -type f -printf '%P\\n'", "find . -type f"):
+        text = subprocess.run(
+            f"{listed} | xargs sha256sum",
+            shell=True,
+            cwd=dataset,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert staging.read_manifest(text) == sums(dataset)
 
-    text = subprocess.run(
-        "find . -type f -printf '%P\\n' | xargs sha256sum",
-        shell=True,
-        cwd=dataset,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert staging.read_manifest(text) == manifest(dataset)
+
+def test_the_mark_is_the_digest_of_the_datasets_manifest(staging, dataset, monkeypatch):
+    """Job `imagenet` compares the two; without a manifest it is that of what `sha256sum` says."""
+    hvd = MagicMock()
+    hvd.rank.return_value, hvd.size.return_value = 0, 1
+    hvd.broadcast_object.side_effect = lambda value, name: value
+    hvd.allgather_object.side_effect = lambda value: [value]
+    monkeypatch.setitem(sys.modules, "horovod", MagicMock(torch=hvd))
+    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
+    monkeypatch.setitem(sys.modules, "staging", staging)
+    main = by_path.load(JOB / "main.py", "stage_main")
+    computed = main.manifest_of(dataset)
+    text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums(dataset).items()))
+    (dataset / "SHA256SUMS").write_bytes(text.encode())
+    given = hashlib.sha256(text.encode()).hexdigest()
+    (dataset / ".staged").touch()
+    assert main.manifest_of(dataset) == computed
+    assert computed[1] == given
+    (dataset / "SHA256SUMS").unlink()
+    assert main.manifest_of(dataset) == computed

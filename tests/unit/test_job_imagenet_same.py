@@ -1,0 +1,314 @@
+"""All ranks of job imagenet read the same dataset, or none goes on.
+
+Ranks are STAND-INS, one after the other: what each tells the others is collected first.
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from support import by_path
+from support.imagenet import CPU, job
+
+__all__ = ["job"]
+STAGE = Path(__file__).parents[2] / "jobs/stage/staging.py"
+MEND = "gpubed run CLUSTER stage --set dataset="
+
+
+class Gathered(Exception):
+    """What a rank tells the others."""
+
+
+class Nodes:
+    """Nodes with a rank and a scratch each, and the storage that they share."""
+
+    def __init__(self, job, monkeypatch, root):
+        self.feed, self.data, self._patch, self.root = job("feed"), job("data"), monkeypatch, root
+        self.names = ["node-0", "node-1", "node-2"]
+        monkeypatch.setattr(self.feed, "Pipeline", lambda source, *_: source)
+        monkeypatch.setenv("GPUBED_DATASETS", str(root / "shared"))
+        self._staging = by_path.load(STAGE, "stage_staging_of_imagenet")
+
+    def images(self, place, name, count=4, content="image"):
+        """Make a dataset of that many images in each of two classes."""
+        folder = self.root / place / name
+        for number in range(count):
+            for label in "ab":
+                path = folder / label / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content)
+        return folder
+
+    def scratch(self, node, name):
+        """Return where job stage puts a dataset."""
+        return self.root / node / "datasets" / name
+
+    def sums(self, name):
+        """Write the manifest of a shared dataset; return its mark."""
+        folder = self.root / "shared" / name
+        digests = {
+            each: self._staging.digest(folder / each) for each in self._staging.files(folder)
+        }
+        (folder / "SHA256SUMS").write_text(self._staging.write_manifest(digests))
+        return digests, self._staging.digest(folder / "SHA256SUMS")
+
+    def stage(self, name, *nodes):
+        """Stage a dataset as job stage does."""
+        digests, mark = self.sums(name)
+        for node in nodes or self.names:
+            source, target = self.root / "shared" / name, self.scratch(node, name)
+            self._staging.stage(source, target, digests, mark, 1)
+
+    def rank(self, rank, gather, dataset, validation=None):
+        """Make the feed of a node's rank."""
+        node = os.uname_result(("Linux", self.names[rank], "6", "#1", "x86_64"))
+        self._patch.setattr(self.feed.os, "uname", lambda: node)
+        self._patch.setenv("GPUBED_SCRATCH", str(self.root / self.names[rank]))
+        given = SimpleNamespace(
+            dataset=dataset, validation=validation, batch_size=1, loader_threads=1
+        )
+        averaging = SimpleNamespace(rank=rank, size=len(self.names), local_rank=0, gather=gather)
+        return self.feed.Feed(given, averaging, 32, CPU)
+
+    def start(self, *given):
+        """Start all ranks; returns their feeds, or what ended them."""
+
+        def tell(value):
+            raise Gathered(value)
+
+        told, ended = [], []
+        for rank in range(len(self.names)):
+            with pytest.raises(Gathered) as said:
+                self.rank(rank, tell, *given)
+            told.append(said.value.args[0])
+        for rank in range(len(self.names)):
+            try:
+                ended.append(self.rank(rank, lambda _: told, *given))
+            except self.data.Unusable as error:
+                ended.append(str(error))
+        return ended
+
+    def refused(self, *given):
+        """Start all ranks; return the sentence that ends each of them."""
+        [sentence] = set(self.start(*given))
+        return sentence
+
+
+@pytest.fixture
+def nodes(job, monkeypatch, tmp_path):
+    """Three nodes, and a dataset of 8 images on their shared storage."""
+    found = Nodes(job, monkeypatch, tmp_path)
+    found.images("shared", "small")
+    return found
+
+
+def test_ranks_that_read_the_same_go_on_wherever_each_reads_it(nodes, capsys):
+    nodes.stage("small", "node-1")
+    feeds = nodes.start("small")
+    assert [(feed.images, feed.classes) for feed in feeds] == [(8, 2)] * 3
+    assert feeds[1]._pipeline.folder == nodes.scratch("node-1", "small")
+    assert feeds[2]._pipeline.folder == nodes.root / "shared/small"
+    assert capsys.readouterr().out == ""
+
+
+def lose(folder):
+    (folder / "b/3.png").unlink()
+
+
+def add_class(folder):
+    (folder / "c").mkdir()
+    (folder / "c/0.png").touch()
+
+
+def rename(folder):
+    (folder / "b/3.png").rename(folder / "b/4.png")
+
+
+def replace(folder):
+    (folder / "b/3.png").write_text("another image")
+
+
+def rename_class(folder):
+    (folder / "b").rename(folder / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "images", "classes"),
+    [(lose, 7, 2), (add_class, 9, 3), (rename, 8, 2), (replace, 8, 2), (rename_class, 8, 2)],
+)
+def test_a_node_that_reads_something_else_ends_all_ranks_by_name(nodes, change, images, classes):
+    nodes.stage("small")
+    place = nodes.scratch("node-1", "small")
+    change(place)
+    said = nodes.refused("small")
+    digest = r"\([0-9a-f]{8}\)"
+    assert re.fullmatch(
+        f"not all ranks read the same dataset: {images} images of {classes} classes {digest} in "
+        f"node-1:{place}, and 8 images of 2 classes {digest} elsewhere; {MEND}small",
+        said,
+    )
+
+
+def test_all_nodes_that_read_something_else_are_named(nodes):
+    nodes.names = ["node-0", "node-1", "node-2", "node-3", "node-4"]
+    nodes.stage("small")
+    lose(nodes.scratch("node-0", "small"))
+    lose(nodes.scratch("node-3", "small"))
+    said = nodes.refused("small")
+    places = [f"{node}:{nodes.scratch(node, 'small')}" for node in ("node-0", "node-3")]
+    assert ": 7 images of 2 classes (" in said
+    assert f" in {', '.join(places)}, and 8 images" in said
+    assert "node-1" not in said
+
+
+@pytest.mark.parametrize("validation", [None, "held-out"])
+def test_held_out_images_must_be_the_same_too(nodes, validation):
+    name = validation or "both"
+    nodes.images("shared", "both/train" if not validation else "both")
+    nodes.images("shared", "both/val" if not validation else "held-out", 3)
+    nodes.stage("both")
+    nodes.stage(name)
+    [feed, *_] = nodes.start("both", validation)
+    assert (feed.images, feed.held_out.images) == (8, 6)
+    lost = nodes.scratch("node-2", name)
+    (lost / ("val/a/1.png" if not validation else "a/1.png")).unlink()
+    said = nodes.refused("both", validation)
+    assert ": 5 images of 2 classes (" in said
+    assert f" in node-2:{lost}" in said
+    assert said.endswith(f"{MEND}{name}")
+
+
+def test_a_node_that_holds_nothing_out_is_named(nodes):
+    nodes.images("shared", "both/train")
+    nodes.images("shared", "both/val", 3)
+    nodes.stage("both")
+    shutil.rmtree(nodes.scratch("node-1", "both") / "val")
+    said = nodes.refused("both")
+    assert f" in node-1:{nodes.scratch('node-1', 'both')}, and 8 images of 2" in said
+
+
+def test_what_one_rank_cannot_read_ends_all(nodes):
+    nodes.stage("small")
+    (nodes.scratch("node-1", "small") / "dataset.json").write_text("{")
+    said = nodes.refused("small")
+    assert said.startswith(f"node-1: {nodes.scratch('node-1', 'small')} cannot be read")
+
+
+def test_a_storage_that_does_not_answer_ends_all(nodes, monkeypatch):
+    """As find has it of a mount that is stale: no dataset, and no Unusable either."""
+    is_dir = Path.is_dir
+
+    def stale(path):
+        if os.uname().nodename == "node-2" and path.name == "small":
+            raise OSError(116, "Stale file handle")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", stale)
+    assert nodes.refused("small") == "node-2: [Errno 116] Stale file handle"
+
+
+def test_a_dataset_that_is_nowhere_ends_all(nodes):
+    assert nodes.refused("other").startswith("node-0: there is no dataset other: looked for ")
+
+
+# Shards
+
+
+@pytest.fixture
+def shards(nodes):
+    """A dataset of two shards, as far as their description goes."""
+    folder = nodes.root / "shared/packed"
+    folder.mkdir()
+    names = ["0.tar", "1.tar"]
+    for name in names:
+        (folder / name).write_text("shard")
+    description = {"images": 40, "classes": ["a", "b", "c"], "shards": names}
+    (folder / "dataset.json").write_text(json.dumps(description))
+    nodes.stage("packed")
+    return nodes
+
+
+def test_shards_are_the_same_by_what_describes_them_and_their_sizes(shards):
+    [feed, *_] = shards.start("packed")
+    assert (feed.images, feed.classes) == (40, 3)
+    (shards.scratch("node-1", "packed") / "1.tar").write_text("other shard")
+    said = shards.refused("packed")
+    assert f" in node-1:{shards.scratch('node-1', 'packed')}, and 40 images of 3" in said
+    shards.stage("packed")
+    path = shards.scratch("node-2", "packed") / "dataset.json"
+    path.write_text(path.read_text().replace('"c"', '"d"'))
+    assert f" in node-2:{path.parent}, and 40 images of 3" in shards.refused("packed")
+
+
+def test_a_shard_that_is_missing_ends_all_before_they_train(shards):
+    path = shards.scratch("node-1", "packed") / "1.tar"
+    path.unlink()
+    said = shards.refused("packed")
+    assert said.startswith("node-1: ")
+    assert str(path) in said
+
+
+# What is found where
+
+
+@pytest.fixture
+def find(nodes, monkeypatch):
+    """A function that says where node-1 finds a dataset."""
+
+    def on_node_1(name="small"):
+        monkeypatch.setenv("GPUBED_SCRATCH", str(nodes.root / "node-1"))
+        return nodes.data.find(name)
+
+    return on_node_1
+
+
+def test_what_is_staged_is_read_from_the_scratch(nodes, find):
+    assert find() == nodes.root / "shared/small"
+    nodes.stage("small")
+    assert find() == nodes.scratch("node-1", "small")
+    # A dataset without a manifest does not say that it has changed; ranks compare what they read.
+    (nodes.root / "shared/small/SHA256SUMS").unlink()
+    assert find() == nodes.scratch("node-1", "small")
+    shutil.rmtree(nodes.root / "shared/small")
+    assert find() == nodes.scratch("node-1", "small")
+
+
+def test_what_a_stopped_staging_left_is_not_read(nodes, find):
+    nodes.stage("small")
+    place = nodes.scratch("node-1", "small")
+    place.rename(place.with_name(".small.part"))
+    assert find() == nodes.root / "shared/small"
+
+
+def test_a_part_of_what_is_staged_is_read_from_the_scratch(nodes, find):
+    nodes.images("shared", "both/held-out")
+    nodes.stage("both")
+    assert find("both/held-out") == nodes.scratch("node-1", "both/held-out")
+    nodes.images("shared", "both/held-out", 5)
+    nodes.sums("both")
+    assert find("both/held-out") == nodes.root / "shared/both/held-out"
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_what_is_stale_or_not_known_to_be_whole_is_read_only_where_nothing_else_is(
+    nodes, find, capsys, stale
+):
+    """The former versions' has no mark; a dataset that changed has another manifest than it."""
+    nodes.stage("small")
+    place = nodes.scratch("node-1", "small")
+    if stale:
+        nodes.images("shared", "small", 5)
+        nodes.sums("small")
+    else:
+        (place / ".staged").unlink()
+    assert find() == nodes.root / "shared/small"
+    nodes.start("small")
+    said = f"{place} is not the whole of {nodes.root}/shared/small as it is now, which is read"
+    assert capsys.readouterr().out.count(f"{said} instead; {MEND}small\n") == 1
+    shutil.rmtree(nodes.root / "shared/small")
+    assert find() == place
