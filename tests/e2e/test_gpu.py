@@ -154,6 +154,23 @@ def test_a_job_under_slurm_gets_its_gpus(cluster):
     assert {name: int(found[1]) for name, found in counts.items() if found} == asked(cluster)
 
 
+@pytest.mark.simulated
+def test_a_researcher_has_gpus_in_a_job_and_not_in_a_login(cluster):
+    """No driver answers: what may be opened says that there is no such device."""
+    if cluster.node("head", "hostname").strip() not in asked(cluster):
+        pytest.skip("the head has no GPU")
+    opens = "dd if=/dev/nvidia0 of=/dev/null count=1 2>&1 | head -n 1"
+    desk, keys = "/root/desk", "/etc/gpubed/slurm/keys/alice"
+    cluster.node(
+        "head", f"sudo sh -c \"ssh-keygen -q -t ed25519 -N '' -f {desk} && cp {desk}.pub {keys}\""
+    )
+    ssh = f"sudo ssh -F none -i {desk} -o BatchMode=yes alice@$(hostname)"
+    assert "Operation not permitted" in cluster.node("head", f"{ssh} '{opens}'")
+    job = f"srun -w $(hostname) --gpus=1 sh -c '{opens}'"
+    assert "No such device or address" in cluster.node("head", f"cd /tmp && sudo -u alice {job}")
+    assert "No such device or address" in cluster.node("head", opens), "the cluster's own account"
+
+
 @pytest.mark.simulated  # each version is a configuration and a verification of its own
 def test_a_driver_that_does_not_build_is_taken_back(cluster):
     """Also where the one before is of another package source."""

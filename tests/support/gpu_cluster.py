@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 MACHINE = {"cpus": 2, "memory": "6 GiB"}
-SERVICES = {"docker": {}, "slurm": {}, "monitoring": {}}
+SERVICES = {"docker": {}, "slurm": {"users": [{"name": "alice"}]}, "monitoring": {}}
 
 
 def group(model, gpus, *, name="gpu", count=1, image="debian-12", has=None):

@@ -28,6 +28,10 @@ def left(tmp_path):
         "__slurm_folder": "/etc/gpubed/slurm",
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
+        "__slurm_slices": "/etc/systemd/system",
+        "__slurm_slice": "gpubed-slurm.conf",
+        "__slurm_later_pam": ["/etc/pam.d/cron", "/etc/pam.d/atd"],
+        "__slurm_marker": "# {mark} gpubed role slurm",
         "inventory_hostname": "node-0",
         "__slurm_others_databases": role_variables.value(
             "slurm", "__slurm_others_databases", "debian-12"
@@ -79,6 +83,22 @@ def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
         "systemctl daemon-reload",
     ]
     assert files(host.etc) == files(tmp_path / "slurm") == set()
+
+
+def test_accounts_that_stay_have_the_gpus_again(left, tmp_path):
+    """The owner's: in their slices, and in what cron runs for them."""
+    etc = tmp_path / "host/etc"
+    for uid in (1005, 20001):
+        put(etc, f"systemd/system/user-{uid}.slice.d/gpubed-slurm.conf")
+    put(etc, "systemd/system/user-1005.slice.d/owner.conf", "pam.d/cron")
+    block = "# BEGIN gpubed role slurm\nsession required pam_systemd.so\n# END gpubed role slurm\n"
+    with (etc / "pam.d/cron").open("a") as settings:
+        settings.write(block + "session required pam_limits.so\n")
+    left(UUID)
+    assert [path.name for path in (etc / "systemd/system").glob("user-*")] == ["user-1005.slice.d"]
+    assert files(etc) == {"owner.conf", "cron"}
+    said = (etc / "pam.d/cron").read_text()
+    assert said == "the owner's\nsession required pam_limits.so\n"
 
 
 @pytest.fixture

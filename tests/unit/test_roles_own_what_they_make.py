@@ -48,6 +48,8 @@ OTHERWISE = {
     "slurm": {
         "{{ item.value }}": "of __slurm_hooks, which are in the role's folder",
         "{{ item.name }}": "researchers' accounts, which user_absent.yml removes",
+        "{{ item }}": "researchers' slices, and a block in PAM's settings: slices.yml removes both",
+        "{{ item | dirname }}": "folders of these slices",
         "/usr/local/bin/{{ item }}": "of __slurm_commands",
         "{{ slurm_home_root }}": "researchers' work stays",
         "{{ slurm_home_root }}/{{ item.name }}": "researchers' work stays",

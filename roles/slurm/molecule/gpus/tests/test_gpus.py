@@ -35,6 +35,35 @@ def said(head, job, user="alice"):
     return head.check_output(f"sleep 0.5; cat /shared/home/{user}/{job}.out").splitlines()
 
 
+@pytest.fixture
+def login(head):
+    """A function that runs a command in a login of alice's, as from her desk."""
+    keys = "/etc/gpubed/slurm/keys/alice"
+    head.check_output(f"ssh-keygen -q -t ed25519 -N '' -f /run/desk && cp /run/desk.pub {keys}")
+    yield lambda command: head.run(
+        "ssh -F none -i /run/desk -o BatchMode=yes alice@node-0 %s", command
+    )
+    head.check_output(f": >{keys}; rm /run/desk /run/desk.pub")
+
+
+def test_a_login_has_all_devices_but_gpus(head, login):
+    """Docker holds back these device files from the whole node, so that systemd is asked."""
+    assert "/user.slice/user-20001.slice/" in login("cat /proc/self/cgroup").stdout
+    asked = "systemctl show --property=DevicePolicy,DeviceAllow user-20001.slice"
+    assert sorted(head.check_output(asked).splitlines()) == [
+        "DeviceAllow=block-* rwm",
+        "DeviceAllow=char-[!n]* rwm",
+        "DevicePolicy=closed",
+    ]
+    assert login("head -c 4 /dev/urandom | wc -c").stdout.strip() == "4"
+
+
+def test_a_job_is_in_no_slice_of_its_researcher(head):
+    lines = said(head, submit(head, "cat /proc/self/cgroup", "-n1 -w node-0"))
+    assert any("/system.slice/" in line for line in lines)
+    assert not any("/user.slice/" in line for line in lines)
+
+
 def test_a_node_offers_what_is_asked_for_by_model(head):
     lines = head.check_output("sinfo --noheader --Node --format '%N %G'").splitlines()
     assert [line.split("(")[0] for line in lines] == [

@@ -1,0 +1,90 @@
+"""Role slurm keeps the GPUs for jobs: what else researchers run is in slices that have none."""
+
+import pytest
+
+from support.role_tasks import play
+from support.slurm_owners import AS_ROOT, files
+
+pytestmark = AS_ROOT
+# As Debian has it.
+CRON = "@include common-auth\n@include common-session-noninteractive\n"
+
+
+@pytest.fixture
+def slices(tmp_path):
+    """A function that applies it to the host's settings, which are a test's own."""
+    (tmp_path / "cron").write_text(CRON)
+
+    def apply(*uids, enabled=True, check=False):
+        done = play(
+            tmp_path,
+            "slurm",
+            "slices",
+            check=check,
+            ansible_managed="managed",
+            slurm_enabled=enabled,
+            slurm_users=[{"name": f"user-{uid}", "uid": uid} for uid in uids],
+            __slurm_slices=str(tmp_path / "system"),
+            __slurm_later_pam=[str(tmp_path / "cron"), str(tmp_path / "atd")],
+        )
+        assert done.code == 0, done.said
+        return done
+
+    (tmp_path / "system").mkdir()
+    return apply
+
+
+def has_slices(tmp_path):
+    return {str(path.relative_to(tmp_path / "system")) for path in (tmp_path / "system").rglob("*")}
+
+
+def test_a_researchers_slice_has_all_devices_but_nvidias(slices, tmp_path):
+    slices(20001)
+    text = (tmp_path / "system/user-20001.slice.d/gpubed-slurm.conf").read_text()
+    rules = [line for line in text.splitlines() if not line.startswith("#")]
+    assert rules == [
+        "[Slice]",
+        "DevicePolicy=closed",
+        "DeviceAllow=char-[!n]*",
+        "DeviceAllow=block-*",
+    ]
+
+
+def test_cron_runs_researchers_commands_there_and_others_where_it_did(slices, tmp_path):
+    slices(20001)
+    before, block = (tmp_path / "cron").read_text().split("# BEGIN gpubed role slurm\n")
+    assert before == CRON
+    assert block.splitlines() == [
+        # Skips what follows for all others.
+        "session [success=ignore default=1] pam_succeed_if.so quiet user ingroup researchers",
+        "session required pam_systemd.so",
+        "# END gpubed role slurm",
+    ]
+    assert not (tmp_path / "atd").exists(), "at is not installed"
+
+
+def test_who_leaves_has_a_slice_as_any_account(slices, tmp_path):
+    slices(20001, 20002)
+    (tmp_path / "system/user-20001.slice.d/owner.conf").write_text("the owner's\n")
+    slices(20002)
+    kept = {"user-20001.slice.d", "user-20001.slice.d/owner.conf"}
+    mine = {"user-20002.slice.d", "user-20002.slice.d/gpubed-slurm.conf"}
+    assert has_slices(tmp_path) == kept | mine
+
+
+def test_what_is_as_it_should_be_is_not_changed(slices):
+    slices(20001)
+    assert "changed" not in slices(20001).tasks.values()
+
+
+def test_a_look_tells_and_changes_nothing(slices, tmp_path):
+    assert slices(20001, check=True).tasks["Keep the GPUs from what is no job"] == "changed"
+    assert files(tmp_path / "system") == set()
+    assert (tmp_path / "cron").read_text() == CRON
+
+
+def test_where_slurm_goes_so_does_all_of_it(slices, tmp_path):
+    slices(20001)
+    slices(20001, enabled=False)
+    assert has_slices(tmp_path) == set()
+    assert (tmp_path / "cron").read_text() == CRON
