@@ -107,7 +107,7 @@ def test_a_configuration_that_is_a_link_into_nowhere_is_the_owners(foreign, tmp_
     assert foreign() == ["/etc/slurm/slurm.conf"]
 
 
-def preflight(folder, users=(), **programs):
+def preflight(folder, users=(), ansible_user="operator", **programs):
     (folder / "key").write_text("k" * 64)
     return play(
         folder,
@@ -115,6 +115,7 @@ def preflight(folder, users=(), **programs):
         "preflight",
         programs={"getent": getent(None), "systemctl": "", "dpkg-query": "exit 1", **programs},
         inventory_hostname="node-0",
+        ansible_user=ansible_user,
         gpubed_cluster="lab",
         gpubed_head="node-0",
         gpubed_uuid=UUID,
@@ -133,6 +134,16 @@ def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
     assert "slurmctld.service. Nothing was touched." in said
     assert "Take services.slurm out of cluster.yml" in said
     assert "changed" not in done.tasks.values()
+
+
+@pytest.mark.parametrize(("user", "code"), [("alice", 2), ("operator", 0)])
+def test_who_sets_a_host_up_is_no_researcher(tmp_path, user, code):
+    """It would lock itself out: on the head by its key, on workers altogether."""
+    alice = {"name": "alice", "uid": 20001}
+    done = preflight(tmp_path, [alice], ansible_user=user)
+    assert done.code == code, done.said
+    told = "gpubed logs in to node-0 as alice, which services.slurm.users has"
+    assert (told in " ".join(done.said.split())) == bool(code)
 
 
 @pytest.mark.parametrize(("check", "rc"), [(True, 0), (False, 2)])
