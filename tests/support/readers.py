@@ -165,7 +165,7 @@ STACK = "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev"
 PROVIDER = "urn:pulumi:dev::p::pulumi:providers:pulumi-python::default"
 PASSPHRASE = "fixture"
 with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
-    CIPHER = PassphraseCipher.create(PASSPHRASE)
+    CIPHER = PassphraseCipher(PASSPHRASE)
 
 
 def _state_sample():

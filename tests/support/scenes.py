@@ -102,7 +102,7 @@ class Scenes:
     def configure(self, config):
         """Writes Pulumi.dev.yaml with the values, sealing what is marked as secret."""
         old = yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
-        salt = old.get("encryptionsalt") or PassphraseCipher.create(PASSPHRASE).salt
+        salt = old.get("encryptionsalt") or PassphraseCipher(PASSPHRASE).salt
         cipher = PassphraseCipher(PASSPHRASE, salt)
         values = {
             f"scenes:{key}": {"secure": cipher.encrypt(value["secret"])}

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli, resources
-from gpubed.cluster import drivers, up
+from gpubed.cluster import configuration_driver, drivers, up
 from gpubed.configuration import unfinished
 from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded import ResourceEvent, Result
@@ -99,9 +99,9 @@ def test_a_change_that_fails_is_one_that_may_have_changed_something(cluster, pro
 def test_the_configuration_follows_in_the_same_run(cluster, monkeypatch, configure):
     """Also where nothing of the allocation is another, as after a change of memory."""
     plan = sample_plan()
-    monkeypatch.setattr(drivers._ConfigurationDriver, "_stale", lambda *_: set())
-    monkeypatch.setattr(drivers, "load_plan", lambda _: plan)
-    monkeypatch.setattr(drivers.inventory, "is_rendered", lambda *_: True)
+    monkeypatch.setattr(configuration_driver.ConfigurationDriver, "_stale", lambda *_: set())
+    monkeypatch.setattr(configuration_driver, "load_plan", lambda _: plan)
+    monkeypatch.setattr(configuration_driver.inventory, "is_rendered", lambda *_: True)
     granted = sample_allocation(plan).model_dump(mode="json")
     inputs = {"configure": configure, "allocation": granted, "cluster": "lab"}
     driver = drivers.driver("configuration")

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pulumi.dynamic import ResourceProvider
 
+from gpubed import resources
 from gpubed.backends.local.component import gpu_ids
 from gpubed.configuration import applied, due, roles
 from gpubed.core import located
 from gpubed.core.paths import Project
+from gpubed.engines.embedded import cipher, registration
+from gpubed.engines.embedded.provider import Provider
+from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from support import growth
 from support.growth import Cost
@@ -142,6 +147,25 @@ def test_what_was_measured_is_kept_and_shown(tmp_path, monkeypatch):
     assert json.loads(growth.KEPT.read_text())["costs"]["10"]["plan"] == [1.0, 80]
     assert growth.table(COSTS) in growth.section()
     assert "2026-01-02" in growth.section()
+
+
+def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.delattr(Provider, "_launch")
+    monkeypatch.delattr(cipher, "_derive")
+    growth._declare(tmp_path, 2)
+    project = Project(tmp_path)
+    project.prepare()
+    planned = Stack(project.cluster("growth-2"), "embedded").preview(lambda _: None)
+    assert [step.name for step in planned.steps if step.type.endswith("Node")] == [
+        "node-0",
+        "node-1",
+    ]
+
+
+def test_what_a_preview_does_not_ask_a_provider_is_what_it_would_not_refuse():
+    assert resources.Provider.check is ResourceProvider.check
+    assert f"pulumi-python:{resources.Node._resource_type_name}".startswith(registration._UNCHECKED)
 
 
 def test_the_verbs_are_measured_for_real(tmp_path, monkeypatch):

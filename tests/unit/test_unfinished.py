@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import drivers, handover
+from gpubed.cluster import configuration_driver, drivers, handover
 from gpubed.configuration import unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
@@ -154,10 +154,10 @@ def test_up_goes_on_with_a_configure_that_was_cut_off_before_any_role(cluster, m
     """All roles are as recorded then: nothing but the note tells that something was begun."""
     plan = sample_plan()
     granted = sample_allocation(plan)
-    monkeypatch.setattr(drivers, "_paths", lambda _: cluster)
-    monkeypatch.setattr(drivers._ConfigurationDriver, "_stale", lambda *_: set())
-    monkeypatch.setattr(drivers, "load_plan", lambda _: plan)
-    monkeypatch.setattr(drivers.inventory, "is_rendered", lambda *_: True)
+    monkeypatch.setattr(configuration_driver, "_paths", lambda _: cluster)
+    monkeypatch.setattr(configuration_driver.ConfigurationDriver, "_stale", lambda *_: set())
+    monkeypatch.setattr(configuration_driver, "load_plan", lambda _: plan)
+    monkeypatch.setattr(configuration_driver.inventory, "is_rendered", lambda *_: True)
     inputs = {"configure": True, "allocation": granted.model_dump(mode="json"), "cluster": "lab"}
     driver = drivers.driver("configuration")
     assert driver.diff({}, inputs, inputs).update == []

@@ -12,9 +12,6 @@ import typer
 
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.jobs import jobfile
-from gpubed.jobs.launchers import names as launcher_names
-from gpubed.recipes import recipe
 from gpubed.spec import backend_config
 
 
@@ -35,11 +32,15 @@ def engines(incomplete: str) -> list[str]:
 
 def recipes(incomplete: str) -> list[str]:
     """Offer the recipes."""
+    from gpubed.recipes import recipe
+
     return _beginning(recipe.names(), incomplete)
 
 
 def jobs(incomplete: str) -> list[str]:
     """Offer the jobs, the project's own among them."""
+    from gpubed.jobs import jobfile
+
     return _beginning(jobfile.names(), incomplete)
 
 
@@ -52,7 +53,9 @@ def campaigns(incomplete: str) -> list[str]:
 
 def launchers(incomplete: str) -> list[str]:
     """Offer what starts jobs."""
-    return _beginning(launcher_names(), incomplete)
+    from gpubed.jobs import launchers as known
+
+    return _beginning(known.names(), incomplete)
 
 
 def exports(incomplete: str) -> list[str]:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.engines import former_state
-from gpubed.engines.embedded import Engine, EventSink, Result
+from gpubed.engines import embedded, former_state
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.specification import load
 
 if TYPE_CHECKING:
     from gpubed.engines import automation
+    from gpubed.engines.embedded import Engine, EventSink, Result
 
 EngineName = Literal["cli", "embedded"]
 _CLI_FIX = "gpubed doctor --fix"
@@ -148,9 +148,9 @@ class Stack:
 
     def destroy(self, sink: EventSink) -> Result:
         """Remove every resource, then the stack itself."""
-        embedded = self._embedded()
-        result = embedded.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
-        embedded.remove()
+        ours = self._embedded()
+        result = ours.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
+        ours.remove()
         return result
 
     def outputs(self) -> Mapping[str, Any]:
@@ -163,7 +163,7 @@ class Stack:
 
     def _embedded(self) -> Engine:
         project = self.paths.project
-        return Engine(
+        return embedded.Engine(  # loaded only here: who asks which engine there is needs none
             project.root,
             self.paths.name,
             backend_dir=project.pulumi,

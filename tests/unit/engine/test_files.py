@@ -23,7 +23,7 @@ PROVIDER = "urn:pulumi:dev::p::pulumi:providers:pulumi-python::default"
 
 @pytest.fixture(scope="module")
 def cipher():
-    return PassphraseCipher.create("fixture")
+    return PassphraseCipher("fixture")
 
 
 def thing(name, **fields):

@@ -26,41 +26,48 @@ class PassphraseCipher:
 
     Args:
         passphrase: The stack's passphrase.
-        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`.
+        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; without one, a new
+            one is made once it is needed, which takes as long as it takes to open one.
 
     Raises:
         GpubedError: The passphrase does not open the salt line.
     """
 
-    def __init__(self, passphrase: str, salt: str) -> None:
+    def __init__(self, passphrase: str, salt: str | None = None) -> None:
+        self._passphrase = passphrase
+        # Unchanged values keep their ciphertext, or every save would differ.
+        # The scope (a URN) keeps equal secrets of two resources apart.
+        self._known: dict[tuple[str, str], str] = {}
+        if salt is None:
+            return
         version, _, rest = salt.partition(":")
         encoded, _, witness = rest.partition(":")
         if version != "v1" or not witness:
             raise _foreign(salt)
-        self.salt = salt
         try:
-            self._aead = AESGCM(_derive(passphrase, base64.b64decode(encoded)))
+            self._opening = salt, AESGCM(_derive(passphrase, base64.b64decode(encoded)))
         except ValueError:
             raise _foreign(salt) from None
-        # Unchanged values keep their ciphertext, or every save would differ.
-        # The scope (a URN) keeps equal secrets of two resources apart.
-        self._known: dict[tuple[str, str], str] = {}
         if self._open(witness, "the salt line") != _WITNESS:
             raise _wrong_passphrase("the salt line")
 
-    @classmethod
-    def create(cls, passphrase: str) -> PassphraseCipher:
-        """Makes a cipher with a new salt."""
+    @functools.cached_property
+    def _opening(self) -> tuple[str, AESGCM]:
+        """The salt line and what its key opens; a preview of a new stack needs neither."""
         salt = os.urandom(8)
-        aead = AESGCM(_derive(passphrase, salt))
-        line = f"v1:{base64.b64encode(salt).decode()}:{_seal(aead, _WITNESS)}"
-        return cls(passphrase, line)
+        aead = AESGCM(_derive(self._passphrase, salt))
+        return f"v1:{base64.b64encode(salt).decode()}:{_seal(aead, _WITNESS)}", aead
+
+    @property
+    def salt(self) -> str:
+        """The salt line."""
+        return self._opening[0]
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
         """Returns the ciphertext, the same one as before for a value known in this scope."""
         known = self._known.get((scope, plaintext))
         if known is None:
-            known = self._known[scope, plaintext] = _seal(self._aead, plaintext)
+            known = self._known[scope, plaintext] = _seal(self._opening[1], plaintext)
         return known
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
@@ -76,7 +83,7 @@ class PassphraseCipher:
     def _open(self, ciphertext: str, where: str) -> str:
         try:
             _, nonce, sealed = ciphertext.split(":")
-            raw = self._aead.decrypt(base64.b64decode(nonce), base64.b64decode(sealed), None)
+            raw = self._opening[1].decrypt(base64.b64decode(nonce), base64.b64decode(sealed), None)
             return raw.decode()
         except (InvalidTag, ValueError) as error:
             raise _wrong_passphrase(where) from error

@@ -60,7 +60,8 @@ class Operation:
             registrar = Registrar(run, steps, olds, config, self._forced())
             monitor = Monitor(run, registrar, self.opened.config, self.stack.project.root)
             try:
-                run.provider.start(self.opened.config)
+                # Where all is new, a preview may have nothing to ask it.
+                run.provider.start(self.opened.config, at_once=not self.preview or bool(olds))
                 return self._supervise(run, steps, registrar, monitor)
             finally:
                 monitor.close()

@@ -8,6 +8,7 @@ The exit code is 0, 1 after a `RunError`, 32 after any other exception; both are
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import linecache
 import logging
@@ -22,6 +23,7 @@ import pulumi.runtime
 from gpubed.engines.embedded import lifeline
 
 _LOGGED = 32
+_FRAMES = 10
 _GC_THRESHOLD = 50_000  # objects made before Python looks which can go; by default 700
 
 
@@ -46,6 +48,9 @@ def main() -> int:
     # The SDK notes with each resource where it is declared, and would look each time whether the
     # program's files have changed since they were read.
     linecache.checkcache = lambda *_: None
+    # Nor does the engine want the whole stack of calls, which gRPC would carry each time: where a
+    # resource is declared is among the innermost.
+    traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
     # Most of what thousands of resources leave behind is needed until the program ends.
     gc.set_threshold(_GC_THRESHOLD)
     # The engine drops debug messages, and the SDK would wait for it to take each of them.

@@ -69,21 +69,24 @@ class Provider:
         self._child: Child | None = None
         self._stub: Any = None
         self._channel: grpc.Channel | None = None
-        self._config: Properties = {}
-        self._connecting = threading.Lock()
+        self._config: Properties | None = None
+        self._over = False
+        self._launching, self._connecting = threading.Lock(), threading.Lock()
 
-    def start(self, config: Properties) -> None:
-        """Starts the process without waiting for it; call it from the run's own thread."""
+    def start(self, config: Properties, *, at_once: bool = True) -> None:
+        """Starts the process without waiting for it, or leaves that to the first call.
+
+        Call it from the run's own thread. Calls come from threads that last until the program has
+        ended, after which a preview, which alone may never need the process, makes none.
+        """
         self._config = config
-        self._child = Child(
-            ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
-            self._cwd,
-            self._environment,
-            self._on_line,
-        )
+        if at_once:
+            self._launch()
 
     def stop(self) -> None:
         """Ends the process and whatever it started."""
+        with self._launching:
+            self._over = True
         if self._child:
             self._child.stop()
         if self._channel:
@@ -185,9 +188,23 @@ class Provider:
                 self._stub = self._connect()
         return self._stub
 
+    def _launch(self) -> None:
+        with self._launching:
+            if self._child or self._over:
+                return
+            self._child = Child(
+                ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
+                self._cwd,
+                self._environment,
+                self._on_line,
+            )
+
     def _connect(self) -> Any:
-        if self._child is None:
+        if self._config is None:
             raise ProviderFailed("no provider was started: the state names none for the resource")
+        self._launch()
+        if self._child is None:
+            raise ProviderFailed("the run is over")
         said = self._child.first_line()  # a port's number, which means nothing for a socket
         self._child.pump_output()
         if not self._socket.is_socket():

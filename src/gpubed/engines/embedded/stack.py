@@ -98,7 +98,8 @@ class Stack:
         if save_salt and not config.salt:
             project.add_salt(self.config_file, cipher.salt)
         # A changed salt line means that the state was sealed with another key.
-        state_cipher = cipher if state_salt in (None, cipher.salt) else self._cipher(state_salt)
+        same = not state_salt or state_salt == cipher.salt
+        state_cipher = cipher if same else self._cipher(state_salt)
         with self.file.told():
             found = checkpoint.read(latest, state_cipher)
         return OpenStack(cipher, config.open(self.project.name, cipher), found)
@@ -110,7 +111,7 @@ class Stack:
             raise PrerequisiteMissing(
                 f"the passphrase file: {error.message}", "put the stack's passphrase there"
             ) from None
-        return PassphraseCipher(passphrase, salt) if salt else PassphraseCipher.create(passphrase)
+        return PassphraseCipher(passphrase, salt)
 
 
 def _salt(latest: Properties) -> str | None:
