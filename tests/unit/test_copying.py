@@ -95,6 +95,22 @@ def test_nothing_is_written_by_our_own_names(sftp, run, tmp_path):
     assert (here / "plots/output.log").read_text() == "the job's"
 
 
+@pytest.mark.parametrize("name", ["RUN.JSON", "Output.log", "\u017fha256sums", "\uff32un.json"])
+def test_nor_by_names_that_are_ours_on_disks_that_fold_them(sftp, run, tmp_path, name):
+    (run / name).write_text("forged")
+    own = {"output.log", "run.json", "SHA256SUMS"}
+    [left_out] = get(sftp, PurePosixPath(run), tmp_path / "here", own)
+    assert left_out.startswith(f"{name!r} is left out")
+    assert not (tmp_path / "here" / name).exists()
+
+
+def test_a_node_lets_nobody_else_write_what_is_here(sftp, run, tmp_path):
+    (run / "model.pt").touch()
+    (run / "model.pt").chmod(0o666)
+    get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert stat.S_IMODE((tmp_path / "here/model.pt").stat().st_mode) == 0o644
+
+
 def test_links_to_folders_and_pipes_are_left_out(sftp, run, tmp_path):
     (run / "again").symlink_to(run)
     (run / "last.svg").symlink_to("plots/loss.svg")

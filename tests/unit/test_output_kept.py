@@ -37,6 +37,12 @@ def test_what_is_short_stays_as_it_was_said(run, cluster):
     assert [*at_work.output(cluster, "1-digits")] == LINES[:20]
 
 
+def test_it_holds_nothing_that_a_terminal_obeys(run, cluster):
+    """People print it by other means than gpubed's, too."""
+    run(["\x1b]0;title\x07\x1b[2Jloss \x1b[31m0.5\x1b[0m"])
+    assert (cluster.runs / "1-digits/output.log").read_bytes() == b"loss 0.5\n"
+
+
 def test_of_what_is_long_the_beginning_and_the_end_stay_with_words_between_them(run, cluster):
     run(LINES)
     size = (cluster.runs / "1-digits/output.log").stat().st_size

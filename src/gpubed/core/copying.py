@@ -10,6 +10,7 @@ import errno
 import shutil
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from gpubed.core import files, reading
 from gpubed.core.copy_limits import Limits
 from gpubed.core.errors import GpubedError
 
-_ACCESS = 0o777  # no setuid, setgid or sticky bit of a node's counts here
+# No setuid, setgid or sticky bit of a node's counts here, and it lets nobody else write.
+_ACCESS = 0o755
 # What is asked for at once: it waits in memory, and its requests fit an SSH channel's window. More
 # of them would fill that, and a server that waits to be read reads no more, for ever.
 _AHEAD = 16 * 2**20
@@ -153,6 +155,11 @@ def as_name(listed: str) -> str:
     return listed
 
 
+def _folded(name: str) -> str:
+    """Return what names have in common that are one file's on some disks, as macOS has them."""
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
 @dataclass
 class _Copy:
     """A folder that is being copied.
@@ -185,7 +192,7 @@ class _Copy:
                 self._leave(remote / shown, "its name is not UTF-8")
                 continue
             child = remote / name
-            if remote == self.top and name in self.own:
+            if remote == self.top and _folded(name) in map(_folded, self.own):
                 self._leave(child, "gpubed's own files have this name")
                 continue
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import BinaryIO
 
-from gpubed.core import files
+from gpubed.core import files, harmless
 
 FIRST = 32 * 2**20
 """So many bytes at the beginning stay."""
@@ -28,12 +28,12 @@ class Output:
         self._file, self._size, self._left_out = file, 0, 0
 
     def add(self, line: str) -> None:
-        """Keep a line; whoever looks sees it at once.
+        """Keep a line, without what a terminal would obey; whoever looks sees it at once.
 
         Raises:
             OSError: The disk is full.
         """
-        self._size += self._file.write(f"{line}\n".encode(errors="replace"))
+        self._size += self._file.write(f"{harmless.text(line)}\n".encode())
         self._file.flush()
         if self._size > FIRST + 2 * PIECE:
             self._shorten()
