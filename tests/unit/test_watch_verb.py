@@ -42,6 +42,18 @@ def test_a_damaged_memory_counts_as_none(world):
     assert world.repairs == []
 
 
+@pytest.mark.parametrize("every", ["1s", "soon"])
+def test_how_often_it_looks_is_refused_with_a_command(every):
+    with pytest.raises(UsageError) as caught:
+        CliRunner().invoke(
+            cli.build(),
+            ["watch", "lab", "--every", every],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    assert caught.value.hint == "gpubed watch CLUSTER --every 60s"
+
+
 def test_ctrl_c_is_logged_and_loses_nothing(world, monkeypatch):
     world.states = {"node-1": "missing"}
 

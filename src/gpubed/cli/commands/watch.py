@@ -21,7 +21,6 @@ from gpubed.engines import stack
 EXAMPLE = "gpubed watch lab"
 _EVERY = "gpubed watch CLUSTER --every 60s"
 _LEAST_S = 5.0
-_EVERY, _REPAIRS = "60 s", 5
 Every = Annotated[str, typer.Option("--every", metavar="TIME", help="From look to look.")]
 Repairs = Annotated[
     int, typer.Option("--repairs", min=0, help="How many may begin within 24 hours.")
@@ -31,8 +30,8 @@ Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object per e
 
 def command(
     name: ClusterName,
-    every: Every = _EVERY,
-    repairs: Repairs = _REPAIRS,
+    every: Every = "60 s",
+    repairs: Repairs = 5,
     once: Annotated[bool, typer.Option("--once", help="Look once, for a cron job.")] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Let your systemd run it, from now on.")
