@@ -8,6 +8,7 @@ from jinja2.nativetypes import NativeEnvironment
 
 from gpubed.configuration import roles
 from gpubed.core.paths import assets
+from support import role_tasks
 from support.samples import sample_plan
 
 
@@ -34,6 +35,28 @@ def test_specification_decides_what_the_role_does(wanted, enabled, software):
 
 def test_no_experiment_network_is_no_rdma():
     assert roles.variables(sample_plan(networks={}))["rdma_enabled"] is False
+
+
+@pytest.mark.parametrize(
+    ("type_", "address", "refused"),
+    [
+        ("infiniband", "10.0.0.2", True),
+        ("ether", "10.0.0.2", False),
+        ("infiniband", "10.9.0.2", False),  # a storage network
+    ],
+)
+def test_rdma_over_infiniband_is_refused_before_anything_changes(tmp_path, type_, address, refused):
+    network = {"device": "ib0", "type": type_, "ipv4": {"address": address}}
+    done = role_tasks.play(
+        tmp_path,
+        "rdma",
+        "preflight",
+        programs={"modprobe": ""},
+        facts={"ib0": network, "lo": {"device": "lo", "type": "loopback"}},
+        gpubed_nodes=[{"name": "node-0", "experiment_address": "10.0.0.2"}],
+    )
+    assert (done.code != 0) == refused, done.said
+    assert ("leave it out, NCCL uses InfiniBand without" in done.said) == refused
 
 
 STANDS_IN = {
