@@ -265,6 +265,7 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
     metrics = {"world_size": place.size, "links": rows_links, **summary(rows, device)}
     if not arguments.only_allreduce and place.rank == 0:
         metrics["transports"] = transports.told(arguments.out / ".nccl")
+        metrics["adapters"] = transports.adapters(arguments.out / ".nccl")
         judge(metrics, rate, device)
         asked = arguments.host_limit == "always" or (metrics["of_floor"] or 0) < 1
         if rate and asked and device.type == "cpu":

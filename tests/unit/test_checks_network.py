@@ -320,6 +320,12 @@ def test_gpudirect_is_proved_where_it_was_asked_for(verify, transports, options,
     assert says in check.reason
 
 
+def test_how_many_adapters_carry_is_told(verify):
+    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,)}
+    metrics = {"transports": {"NET/IB/GDRDMA": 8}, "adapters": 1}
+    assert verify(metrics, **given)["rdma.gpudirect"].limit.endswith("over 1 adapter(s) of a node")
+
+
 CLOUD = {
     "type": "openstack",
     "external_network": "public",

@@ -6,6 +6,7 @@ import pytest
 
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
+from gpubed.hardware.facts import HCA, Port
 from gpubed.nodes.answers import Answer
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
@@ -30,6 +31,8 @@ class FakeSession:
 
     def _answer(self, command):
         answers = self.answers
+        if "NCCL_IB_HCA" in command:
+            return answers.get("ports", f"{answers['device']}:1\n\n"), "", 0
         if "hw_counters" in command:
             return f"1024 packets {self.sent}", "", 0
         if "rping" in command:
@@ -44,13 +47,14 @@ class FakeSession:
         return answers["device"], "", 0
 
 
-def found(collective=40_000, nodes=3, **answers):
+def checks(collective=40_000, nodes=3, hcas=(), **answers):
     plan = sample_plan(
         nodes=[{"count": nodes}], networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}}
     )
     allocation = sample_allocation(plan)
     sessions = {node.name: FakeSession(node, **answers) for node in allocation.nodes}
     context = Context(Cluster(SimpleNamespace(), plan, allocation), sessions)
+    context.__dict__["facts"] = dict.fromkeys(sessions, SimpleNamespace(hcas=hcas))
     head = sessions["node-0"]
     original = head.run
 
@@ -61,7 +65,11 @@ def found(collective=40_000, nodes=3, **answers):
         return original(command, *args, **options)
 
     head.run = run
-    return [(check.id, check.node, check.result, check.reason) for check in rdma.rdma(context)]
+    return list(rdma.rdma(context))
+
+
+def found(*args, **options):
+    return [(c.id, c.node, c.result, c.reason) for c in checks(*args, **options)]
 
 
 def results(rows):
@@ -88,6 +96,47 @@ def test_one_node_alone_needs_its_device_too(device, result):
         ("rdma.device", result),
         *((id_, "skip") for id_ in rdma._IDS[1:]),
     ]
+
+
+def port(state="ACTIVE", rate=400, layer="Ethernet"):
+    return Port(port=1, state=state, rate_gbps=rate, link_layer=layer)
+
+
+ADAPTERS = [
+    HCA(name="mlx5_0", pci="0000:19:00.0", ports=[port()]),
+    HCA(name="mlx5_1", pci="0000:3b:00.0", ports=[port()]),
+    HCA(name="mlx5_2", pci="0000:4c:00.0", ports=[port(state="DOWN")]),
+    HCA(name="mlx5_3", pci="0000:5d:00.0", ports=[port(rate=25)]),
+    HCA(name="mlx5_4", pci="0000:9b:00.0", ports=[port(layer="InfiniBand")]),
+    HCA(name="rxe0", ports=[port()]),
+]
+
+
+@pytest.mark.parametrize(
+    ("ports", "value", "limit"),
+    [
+        (
+            "mlx5_0:1\nmlx5_0:1\n",
+            "mlx5_0:1",
+            "one active; mlx5_1:1 would do as well, and is not used: "
+            "its interface has no address in 10.",
+        ),
+        ("mlx5_0:1,mlx5_1:1\nmlx5_1:1,mlx5_0:1\n", "mlx5_0:1, mlx5_1:1", "one active"),
+        ("mlx5_0:1,mlx5_1:1\n\n", "mlx5_0:1, mlx5_1:1", "one active"),
+    ],
+)
+def test_adapters_that_are_not_used_are_named(ports, value, limit):
+    check = checks(hcas=ADAPTERS, device="mlx5_0", ports=ports)[0]
+    assert (check.result, check.value) == ("pass", value)
+    assert check.limit.startswith(limit)
+    assert ("mlx5_1:1 would" in check.limit) == ("mlx5_1:1 would" in limit)
+
+
+@pytest.mark.parametrize("ports", ["mlx5_0:1\nmlx5_0:1,mlx5_1:1\n", "\nmlx5_0:1\n"])
+def test_nccl_is_told_of_no_adapter_that_is_not_set_up(ports):
+    check = checks(hcas=ADAPTERS, device="mlx5_0", ports=ports)[0]
+    assert check.result == "fail"
+    assert check.reason.endswith("is set up: gpubed configure CLUSTER --tags rdma,nccl")
 
 
 def test_right_sums_over_tcp_are_a_failure():

@@ -197,6 +197,7 @@ SAID = """
 node-0:11:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 node-0:11:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
 node-0:11:20 [0] NCCL INFO Channel 01/0 : 8[0] -> 0[0] [receive] via NET/IB/3/GDRDMA
+node-0:11:20 [0] NCCL INFO Channel 03/0 : 8[0] -> 0[0] [receive] via NET/IB/3(1)/GDRDMA/Shared
 node-0:11:20 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/Socket/1
 node-0:11:20 [0] NCCL INFO Connected all rings
 """
@@ -204,5 +205,17 @@ node-0:11:20 [0] NCCL INFO Connected all rings
 
 def test_transports_are_counted_without_their_numbers(transports, tmp_path):
     (tmp_path / "node-0.11").write_text(SAID)
-    assert transports.told(tmp_path) == {"P2P/CUMEM": 1, "NET/IB/GDRDMA": 2, "NET/Socket": 1}
+    assert transports.told(tmp_path) == {
+        "P2P/CUMEM": 1,
+        "NET/IB/GDRDMA": 2,
+        "NET/IB/GDRDMA/Shared": 1,
+        "NET/Socket": 1,
+    }
     assert transports.told(tmp_path / "nothing") == {}
+
+
+def test_adapters_that_carry_are_counted(transports, tmp_path):
+    (tmp_path / "node-0.11").write_text(SAID)
+    (tmp_path / "node-1.11").write_text(SAID)
+    assert transports.adapters(tmp_path) == 2
+    assert transports.adapters(tmp_path / "nothing") == 0

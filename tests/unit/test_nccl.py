@@ -23,6 +23,7 @@ ADDRESSES = [
     {"ifname": "enp1s0f0np0", "addr_info": [{"local": "10.0.0.7"}]},
     {"ifname": "bare"},
 ]
+OWN = (["enp1s0f0np0"], ["enp1s0f0np0"])
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,12 @@ def derive():
 def sysfs(tmp_path):
     """A function that adds a port of an adapter to a tree like /sys."""
 
-    def add(name, port="1", state="4: ACTIVE", layer="Ethernet", netdev=None):
+    def add(name, port="1", state="4: ACTIVE", layer="Ethernet", netdev=None, gbps=400):
         folder = tmp_path / "class/infiniband" / name / "ports" / port
         (folder / "gid_attrs/ndevs").mkdir(parents=True)
         (folder / "state").write_text(f"{state}\n")
         (folder / "link_layer").write_text(f"{layer}\n")
+        (folder / "rate").write_text(f"{gbps} Gb/sec (4X NDR)\n")
         if netdev:
             (folder / "gid_attrs/ndevs/0").write_text(f"{netdev}\n")
         return tmp_path
@@ -53,21 +55,44 @@ def test_the_interface_is_found_by_its_network(derive):
 
 
 def test_a_node_without_adapters_has_no_ports(derive, tmp_path):
-    assert derive.adapters(tmp_path, ["enp1s0f0np0"]) == []
+    assert derive.adapters(tmp_path, *OWN) == []
 
 
 def test_of_ethernet_adapters_only_those_of_the_network_count(derive, sysfs):
     sysfs("mlx5_0", netdev="enp1s0f0np0")
     sysfs("mlx5_1", netdev="ens3")
     tree = sysfs("rxe0")
-    assert derive.adapters(tree, ["enp1s0f0np0"]) == ["mlx5_0:1"]
+    assert derive.adapters(tree, *OWN) == ["mlx5_0:1"]
+
+
+RAILS = [f"rail{number}" for number in range(4)]
+
+
+def test_adapters_of_the_network_as_fast_as_the_nodes_own_count(derive, sysfs):
+    """The firewall knows the node's own address alone; what adapters send does not pass it."""
+    for number, name in enumerate(RAILS):
+        tree = sysfs(f"mlx5_{number}", netdev=name, gbps=25 if number == 2 else 400)
+    addresses = [
+        {"ifname": name, "addr_info": [{"local": f"10.10.{number}.11"}]}
+        for number, name in enumerate(RAILS)
+    ]
+    own = derive.interfaces(addresses, "10.10.1.11")
+    found = derive.adapters(tree, own, derive.interfaces(addresses, "10.10.0.0/16"))
+    assert derive.settings(own, found, 26) == {
+        "NCCL_SOCKET_IFNAME": "=rail1",
+        "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_3:1",
+        "NCCL_NET": "IB",
+        "NCCL_IB_TC": "106",
+    }
+    assert derive.adapters(tree, own, own) == ["mlx5_1:1"]
+    assert derive.adapters(tree, ["bond0"], RAILS) == [], "none where the node's own has none"
 
 
 def test_infiniband_is_a_network_of_its_own_and_links_that_are_down_do_not_count(derive, sysfs):
     sysfs("mlx5_0", layer="InfiniBand")
     sysfs("mlx5_0", port="2", layer="InfiniBand", state="1: DOWN")
     tree = sysfs("mlx5_10", layer="InfiniBand", state="2: INIT")
-    assert derive.adapters(tree, []) == ["mlx5_0:1"]
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
 
 
 def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs):
@@ -77,14 +102,14 @@ def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs
     for name, product in (("mlx5_0", b"ConnectX-7"), ("mlx5_8", b"\x00SW_MNG\x00")):
         (tree / "class/infiniband" / name / "device").mkdir()
         (tree / "class/infiniband" / name / "device/vpd").write_bytes(product)
-    assert derive.adapters(tree, []) == ["mlx5_0:1"]
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
 
 
 def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
     tree = sysfs("mlx5_0", netdev="enp1s0f0np0")
     # The kernel answers EINVAL for an empty entry; a folder answers with an error, too.
     (tree / "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/00").mkdir()
-    assert derive.adapters(tree, ["enp1s0f0np0"]) == ["mlx5_0:1"]
+    assert derive.adapters(tree, *OWN) == ["mlx5_0:1"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Derives NCCL's settings from a node's addresses and RDMA adapters; prints them as JSON.
 
-The interface is found by the network that its address is in, never by its name. An
-adapter's port counts when its link is up and it leads to the same network: on
-Ethernet it belongs to that interface; InfiniBand is a fabric of its own. Adapters that
-manage the NVSwitches of a board (from NVLink 5 on) look like InfiniBand, and lead nowhere.
+The interface is found by the node's address, never by its name. An adapter's port counts
+when its link is up and it leads to the same network: on Ethernet it belongs to an interface
+with an address there, and is as fast as that of the node's address (as in gpubed-rdma, which
+sets it up); InfiniBand is a fabric of its own. Adapters that manage the NVSwitches of a board
+(from NVLink 5 on) look like InfiniBand, and lead nowhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def interfaces(addresses: list[dict[str, Any]], subnet: str) -> list[str]:
 
     Args:
         addresses: What `ip -json -4 address` answers.
-        subnet: The network, such as 10.0.0.0/8, or one address with /32.
+        subnet: The network, such as 10.0.0.0/8, or one address.
     """
     network = ipaddress.ip_network(subnet)
     return [
@@ -33,16 +34,22 @@ def interfaces(addresses: list[dict[str, Any]], subnet: str) -> list[str]:
     ]
 
 
-def adapters(sys_folder: Path, devices: list[str]) -> list[str]:
+def adapters(sys_folder: Path, devices: list[str], network: list[str]) -> list[str]:
     """Return the ports of RDMA adapters to use, such as mlx5_0:1.
 
     Args:
         sys_folder: /sys, or a copy of it.
         devices: The interfaces that collectives run over.
+        network: All interfaces of the same network: a host may have an adapter per GPU.
     """
     found = sorted((sys_folder / "class/infiniband").glob("*"))
     ports = [port for a in found if not manages(a) for port in sorted(a.glob("ports/*"))]
-    return [f"{port.parts[-3]}:{port.name}" for port in ports if usable(port, devices)]
+    rates = {rate(port) for port in ports if usable(port, devices) and not fabric(port)}
+    return [
+        f"{port.parts[-3]}:{port.name}"
+        for port in ports
+        if usable(port, network) and (fabric(port) or rate(port) in rates)
+    ]
 
 
 def manages(adapter: Path) -> bool:
@@ -57,9 +64,17 @@ def usable(port: Path, devices: list[str]) -> bool:
     """Say whether a port is up and leads to the network of the interfaces."""
     if not (port / "state").read_text().strip().endswith("ACTIVE"):
         return False
-    if (port / "link_layer").read_text().strip() == "InfiniBand":
-        return True
-    return any(name in devices for name in netdevs(port))
+    return fabric(port) or any(name in devices for name in netdevs(port))
+
+
+def fabric(port: Path) -> bool:
+    """Say whether a port belongs to InfiniBand."""
+    return (port / "link_layer").read_text().strip() == "InfiniBand"
+
+
+def rate(port: Path) -> str:
+    """Return how fast a port is, in the kernel's words: 400 Gb/sec (4X NDR)."""
+    return (port / "rate").read_text().strip()
 
 
 def netdevs(port: Path) -> Iterator[str]:
@@ -97,13 +112,15 @@ def settings(devices: list[str], ports: list[str], dscp: int | None) -> dict[str
 def main() -> None:
     """Read the node, print the settings."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--subnet", required=True)
+    parser.add_argument("--address", required=True, help="of the node")
+    parser.add_argument("--subnet", required=True, help="that it is in")
     parser.add_argument("--sys", type=Path, default=Path("/sys"))
     parser.add_argument("--dscp", type=int, help="use RDMA, with packets marked so")
     arguments = parser.parse_args()
     asked = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True)
-    devices = interfaces(json.loads(asked.stdout), arguments.subnet)
-    ports = adapters(arguments.sys, devices)
+    addresses = json.loads(asked.stdout)
+    devices = interfaces(addresses, arguments.address)
+    ports = adapters(arguments.sys, devices, interfaces(addresses, arguments.subnet))
     found = settings(devices, ports, arguments.dscp)
     json.dump({"devices": devices, "ports": ports, "settings": found}, sys.stdout)
 

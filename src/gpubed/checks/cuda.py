@@ -17,8 +17,11 @@ from gpubed.recipes import recipe as recipes
 from gpubed.recipes.recipe import Recipe
 
 _NVCC = "bash -lc 'nvcc --version'"
+AS_RANK = "HOROVOD_RANK=1 NCCL_SOCKET_IFNAME=lo gpubed-rank"
+"""How Horovod starts a rank, whose NCCL it tells the head's interface: here, a wrong one."""
+
 # NCCL chooses its interface when it is asked for an id; that needs no GPU.
-_ASK_NCCL = """NCCL_DEBUG=INFO %s/env/current/bin/python -I -c '
+_ASK_NCCL = f"""NCCL_DEBUG=INFO {AS_RANK} %s/env/current/bin/python -I -c '
 import ctypes, json, pathlib, resource, sysconfig
 folder = pathlib.Path(sysconfig.get_path("purelib"), "nvidia/nccl/lib")
 library = ctypes.CDLL(str(folder / "libnccl.so.2"))
@@ -27,7 +30,7 @@ library.ncclGetVersion(ctypes.byref(version))
 library.ncclGetUniqueId(id_)
 limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
 adapters = sorted(path.name for path in pathlib.Path("/sys/class/infiniband").glob("*"))
-print(json.dumps({"version": version.value, "memlock": limit, "adapters": adapters}))
+print(json.dumps({{"version": version.value, "memlock": limit, "adapters": adapters}}))
 ' 2>&1"""
 _CHOSEN = re.compile(r"Bootstrap: Using \[?\d*\]?(\S+?):([\d.]+)<")
 _NCCL = ("nccl.version", "nccl.interface", "nccl.memlock")
@@ -62,7 +65,7 @@ def compiler(context: Context) -> Iterator[Check]:
 
 @at(Stage.SOFTWARE, *_NCCL)
 def nccl(context: Context) -> Iterator[Check]:
-    """Let NCCL start on each node, and see which library it is and which way it takes."""
+    """Let NCCL start as in a rank on each node: which library it is, and which way it takes."""
     recipe = recipes.load(context.plan.spec.recipe)
     if recipe.horovod.gpu_operations != "nccl":
         why = f"recipe {recipe.name} has no NCCL"
@@ -111,7 +114,7 @@ def _interface(node: Node, said: str) -> Check:
     wanted = str(node.experiment_address or node.control_address)
     right = chosen is not None and chosen[2] == wanted
     why = "NCCL finds no interface" if chosen is None else "NCCL takes another network"
-    repair = f"gpubed configure CLUSTER --tags nccl, or see /etc/nccl.conf on {node.name}"
+    repair = f"gpubed configure CLUSTER --tags nccl,horovod, or see /etc/nccl.conf on {node.name}"
     return Check(
         id="nccl.interface",
         node=node.name,

@@ -42,6 +42,7 @@ class _Metrics(BaseModel):
     limited_by: str | None = None
     device: str = ""
     transports: dict[str, int] = {}
+    adapters: int = 0
 
 
 @at(Stage.REACH, "network.mtu")
@@ -103,11 +104,11 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     except GpubedError as error:
         yield Check(id="allreduce.busbw", result="fail", reason=error.message)
         yield from _links(context, ())
-        yield _gpudirect(context, {})
+        yield _gpudirect(context, _Metrics())
         return
     yield from _links(context, told.links)
     yield _collective(told, found.failures)
-    yield _gpudirect(context, told.transports)
+    yield _gpudirect(context, told)
 
 
 def _alone(context: Context, reason: str) -> Iterator[Check]:
@@ -266,7 +267,7 @@ def _collective(metrics: _Metrics, failures: list[str]) -> Check:
     )
 
 
-def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
+def _gpudirect(context: Context, told: _Metrics) -> Check:
     """Judge by NCCL's own account whether adapters reach the GPUs' memory by themselves."""
     id_, wanted = "rdma.gpudirect", context.plan.spec.networks.experiment
     with_gpus = [node for node in context.allocation.nodes if node.gpus]
@@ -279,7 +280,7 @@ def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
     if wanted.rdma.device == "any" and not any(_adapters(context, node.name) for node in with_gpus):
         why = "Soft-RoCE, which networks.experiment.rdma.device: any allows, has no GPUDirect"
         return Check(id=id_, result="skip", reason=why)
-    between = {name: count for name, count in transports.items() if name.startswith("NET/")}
+    between = {name: count for name, count in told.transports.items() if name.startswith("NET/")}
     direct = {name: count for name, count in between.items() if _GPUDIRECT in name}
     reason = ""
     if not between:
@@ -296,7 +297,8 @@ def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
         result="fail" if reason else "pass",
         value=sum(direct.values()),
         unit="channels",
-        limit=f"all {sum(between.values())} between nodes by GPUDirect",
+        limit=f"all {sum(between.values())} between nodes by GPUDirect, over "
+        f"{told.adapters} adapter(s) of a node",
         reason=reason,
     )
 

@@ -6,7 +6,7 @@ What moved is proved by the devices' own counters, not by what a program says of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,6 +23,13 @@ from gpubed.spec.sections import Rdma
 _IDS = ("rdma.device", "rdma.rping", "rdma.write_bw", "rdma.counters", "rdma.collective")
 _PROGRAM = "/usr/local/sbin/gpubed-rdma"
 _DEVICE = f"{_PROGRAM} device"
+# What is set up, and of what NCCL is told; InfiniBand needs nothing of it.
+_PORTS = f"""
+{_PROGRAM} ports | cut -d ' ' -f 1 | paste -s -d ,
+for port in $(sed -n 's/^NCCL_IB_HCA==//p' /etc/nccl.conf | tr , ' '); do
+  grep -qs InfiniBand /sys/class/infiniband/${{port%:*}}/ports/${{port#*:}}/link_layer || echo $port
+done | paste -s -d ,
+"""
 # Soft-RoCE counts packets, adapters count words of four bytes (InfiniBand, PortXmitData).
 _SENT = f"""
 device=$({_DEVICE})
@@ -102,16 +109,51 @@ def _skipped(ids: tuple[str, ...] | list[str], reason: str) -> Iterator[Check]:
 
 
 def _devices(context: Context, _: Rdma) -> Iterator[Check]:
-    """A device is active on the experiment interface of every node."""
+    """A device is active on the experiment interface of every node; NCCL is told of no others."""
 
-    def ask(_: Node, ssh: SSH) -> str:
-        return ssh.run(_DEVICE, check=False).stdout.strip()
+    def ask(_: Node, ssh: SSH) -> tuple[str, list[str]]:
+        device = ssh.run(_DEVICE, check=False).stdout.strip()
+        return device, ssh.run(_PORTS, check=False).stdout.splitlines() if device else []
 
-    found = context.on_each(ask)
-    for node, device in found:
-        why = "no device is active on the experiment network; see journalctl -u gpubed-rdma"
-        yield _result("rdma.device", node.name, bool(device), device, "", "one active", why)
-    _require(all(device for _, device in found), "rdma.device failed")
+    right = True
+    for node, (device, told) in context.on_each(ask):
+        ports, nccls = (frozenset(filter(None, line.split(","))) for line in (*told, "", "")[:2])
+        why = ""
+        if not device:
+            why = "no device is active on the experiment network; see journalctl -u gpubed-rdma"
+        elif nccls and nccls != ports:
+            why = (
+                f"NCCL is told of {_listed(nccls)}, and {_listed(ports)} is set up: "
+                "gpubed configure CLUSTER --tags rdma,nccl"
+            )
+        right = right and not why
+        value = _listed(ports) or device
+        limit = "one active" + _unused(context, node, ports)
+        yield _result("rdma.device", node.name, not why, value, "", limit, why)
+    _require(right, "rdma.device failed")
+
+
+def _listed(ports: Iterable[str]) -> str:
+    return ", ".join(sorted(ports))
+
+
+def _unused(context: Context, node: Node, used: frozenset[str]) -> str:
+    """Say that others are as good, and how to declare them; they may have another purpose."""
+    facts, network = context.facts[node.name], context.allocation.experiment
+    ports = {
+        f"{hca.name}:{port.port}": port.rate_gbps
+        for hca in (facts.hcas if facts else ())
+        for port in hca.ports
+        if hca.pci and port.state == "ACTIVE" and port.link_layer == "Ethernet"
+    }
+    rates = {ports[name] for name in used if name in ports}
+    others = [name for name, rate in ports.items() if rate in rates and name not in used]
+    if not others or network is None:
+        return ""
+    return (
+        f"; {_listed(others)} would do as well, and is not used: "
+        f"its interface has no address in {network.subnet}"
+    )
 
 
 def _neighbourhood(context: Context, _: Rdma) -> Iterator[Check]:

@@ -9,6 +9,7 @@ import time
 import pytest
 from jinja2 import Environment, StrictUndefined
 
+from gpubed.checks import cuda
 from gpubed.hardware.binding import Binding
 from support import machines
 
@@ -58,6 +59,34 @@ def test_who_reads_what_a_rank_says_waits_for_the_rank_alone(rank, tmp_path):
     rank(None, GPUBED_HEARTBEAT=str(tmp_path / "beat"))
     minds = ["pgrep", "-f", f"^sh {tmp_path}/gpubed-rank"]
     assert subprocess.run(minds, capture_output=True, check=False).returncode == 0
+
+
+def interfaces(tmp_path, start):
+    """What a rank is told of interfaces that was started so on a node whose own is enp65s0f1."""
+    (tmp_path / "horovod.env").write_text("HOROVOD_GLOO_IFACE=enp65s0f1\n")
+    (tmp_path / "gpubed-rank").write_text(gpubed_rank(tmp_path))
+    start = start.replace("gpubed-rank", f"sh {tmp_path}/gpubed-rank")
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["sh", "-c", f"{start} env"], env=environment, capture_output=True, text=True, check=True
+    )
+    return {line for line in done.stdout.splitlines() if "_IF" in line}
+
+
+@pytest.mark.parametrize("launched", ["HOROVOD_RANK=7", "OMPI_COMM_WORLD_RANK=7"])
+def test_the_heads_interface_means_nothing_on_other_nodes(tmp_path, launched):
+    """Horovod 0.28.1 puts both before each rank's command (gloo_run.py, mpi_run.py)."""
+    start = f"{launched} HOROVOD_GLOO_IFACE=eno2 NCCL_SOCKET_IFNAME=eno2 gpubed-rank"
+    assert interfaces(tmp_path, start) == {"HOROVOD_GLOO_IFACE=enp65s0f1"}, "nccl.conf counts"
+
+
+def test_what_is_no_rank_of_a_launcher_keeps_the_interface_that_somebody_chose(tmp_path):
+    assert "NCCL_SOCKET_IFNAME=ib0" in interfaces(tmp_path, "NCCL_SOCKET_IFNAME=ib0 gpubed-rank")
+
+
+def test_verification_asks_nccl_as_horovod_starts_a_rank(tmp_path):
+    assert "NCCL_SOCKET_IFNAME=lo" in cuda.AS_RANK
+    assert interfaces(tmp_path, cuda.AS_RANK) == {"HOROVOD_GLOO_IFACE=enp65s0f1"}
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ QUERIES = {
     "gpu_throttled": "max by (node, gpu) (gpubed_gpu_throttled)",
     "link_carrier": f"node_network_carrier{_LINK} or node_infiniband_state_id == bool 4",
     "link_declared": "gpubed_link_declared_bits_per_second",
-    "link_speed": f"node_network_speed_bytes * 8{_LINK}"
+    "link_speed": f"(node_network_speed_bytes > 0) * 8{_LINK}"
     " or node_infiniband_rate_bytes_per_second * 8",
     "link_received": _RECEIVED,
     "link_sent": _SENT,
