@@ -142,7 +142,7 @@ def test_who_sets_a_host_up_is_no_researcher(tmp_path, user, code):
     alice = {"name": "alice", "uid": 20001}
     done = preflight(tmp_path, [alice], ansible_user=user)
     assert done.code == code, done.said
-    told = "gpubed logs in to node-0 as alice, which services.slurm.users has"
+    told = "node-0 is set up as user alice, which services.slurm.users has"
     assert (told in " ".join(done.said.split())) == bool(code)
 
 
