@@ -101,6 +101,30 @@ def test_variables_are_plain_data_for_ansible(rendered):
     }
 
 
+def test_what_a_node_says_is_never_worked_out(cluster):
+    """Host keys that it shows, among others: Ansible trusts what is in an inventory."""
+    wanted, word = sample_plan(), "{{lookup('pipe','id')}}"
+    granted = sample_allocation(wanted)
+    told = {"host_keys": (f"ssh-ed25519 {word}",), "id": word, "control_address": word}
+    nodes = (granted.nodes[0].model_copy(update=told), *granted.nodes[1:])
+    inventory.render(Cluster(cluster, wanted, granted.model_copy(update={"nodes": nodes})))
+    names = "gpubed_nodes[0].host_keys[0], gpubed_node_id, ansible_host, gpubed_state_dir"
+    asked = f"{{{{ [{names}] | to_json }}}}"
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible"),
+            *("-i", cluster.inventory, "node-0", "-o", "-m", "debug", "-a", f"msg={asked}"),
+        ],
+        env={**os.environ, "ANSIBLE_CONFIG": str(assets() / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(json.loads(done.stdout.partition("=> ")[2])["msg"])
+    assert found[:3] == [f"ssh-ed25519 {word}", word, word]
+    assert "{{" not in found[3]
+
+
 @pytest.mark.parametrize(
     "name", ["all/driver.yml", "all/00.yml", "all/zz.yml", "all.yml", "workers.yml"]
 )

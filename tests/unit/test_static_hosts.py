@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.backends.static import access, membership, node
-from gpubed.core import progress, runlock
+from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
@@ -234,6 +234,15 @@ def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
     for ask in (lab.driver.delete, lab.driver.read):
         with pytest.raises(PrerequisiteMissing, match=r"192\.0\.2\.200 is not in"):
             ask("node-0-1", lab.inputs)
+
+
+def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
+    """The node's files on the controller are called by it."""
+    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "../../inventories/lab/x"}
+    said = LOOK.format(owner=json.dumps(mark))
+    answer = reading.reply(said, "what node-0 says of itself", "look there")
+    with pytest.raises(GpubedError, match="id"):
+        node._found(answer, "node-0")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,17 @@ _DUMPER = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 _STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
+class _Told(str):
+    """What may be a node's words, such as its host keys: Ansible works nothing out in it."""
+
+
+class _Dumper(_DUMPER):  # type: ignore[misc, valid-type]
+    """Writes the inventory."""
+
+
+_Dumper.add_representer(_Told, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
+
+
 def render(cluster: Cluster) -> list[Path]:
     """Write inventory, variables, ssh_config, known_hosts and allocation.
 
@@ -93,12 +104,15 @@ def hosts(allocation: Allocation) -> dict[str, Any]:
 
 
 def _host(node: Node) -> dict[str, Any]:
-    return {
-        "ansible_host": node.control_address,
-        "ansible_port": node.port,
-        "ansible_user": node.user,
-        "gpubed_node_id": node.id,
-    }
+    known: dict[str, Any] = _plain(
+        {
+            "ansible_host": node.control_address,
+            "ansible_port": node.port,
+            "ansible_user": node.user,
+            "gpubed_node_id": node.id,
+        }
+    )
+    return known
 
 
 def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "ansible_host_key_checking": True,
         "gpubed_cluster": allocation.cluster,
         "gpubed_uuid": allocation.uuid,
-        "gpubed_user": allocation.head.user,
+        "gpubed_user": _plain(allocation.head.user),
         "gpubed_head": allocation.head.name,
         "gpubed_behind": bool(allocation.head.via),
         "gpubed_one_host": allocation.one_host,
@@ -122,14 +136,24 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
         "gpubed_environment": registry.backend(allocation.backend).environment(),
         "gpubed_nodes": [_member(node) for node in allocation.nodes],
-        "gpubed_networks": networks,
+        "gpubed_networks": _plain(networks),
         "gpubed_phases": roles.by_phase(plan),
         **roles.variables(plan),
     }
 
 
 def _member(node: Node) -> dict[str, Any]:
-    return node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
+    known = node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
+    return {name: _plain(value) for name, value in known.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return what a testbed or a node said, where what looks like a template is none."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return _Told(value) if isinstance(value, str) and "{" in value else value
 
 
 def known_hosts(allocation: Allocation) -> str:
@@ -203,4 +227,4 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
 
 
 def _yaml(document: Any) -> str:
-    return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
@@ -195,7 +195,8 @@ class _Mark(BaseModel):
     uuid: str
     cluster: str
     node: str
-    id: str
+    # The host says it, and files of the controller are called by it.
+    id: str = Field(pattern=r"^\w[\w.-]*$")
 
 
 @dataclass(frozen=True)
