@@ -7,8 +7,8 @@ def test_the_folder_is_a_mount_point(host):
     assert host.run("mountpoint --quiet /shared").rc == 0
 
 
-def test_nobody_removes_what_is_anothers(host):
-    assert host.file("/shared").mode == 0o1775
+def test_nobody_but_the_user_writes(host):
+    assert (host.file("/shared").user, host.file("/shared").mode) == ("gpubed", 0o755)
 
 
 @pytest.mark.parametrize("folder", ["datasets", "env", "runs", "wheels"])
