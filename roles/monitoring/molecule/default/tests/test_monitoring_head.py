@@ -42,6 +42,23 @@ def test_alertmanager_looks_for_no_others(host):
     assert not host.socket("tcp://:::9094").is_listening
 
 
+def test_alertmanager_answers_prometheus_and_nobody_without_the_key(host):
+    """Who has a shell here would silence alerts, and send the operator false ones."""
+    alerts = "127.0.0.1:9093/api/v2/alerts"
+    for scheme in ("http", "https"):
+        asked = f"curl -sS --fail --noproxy '*' --insecure {scheme}://{alerts}"
+        answer = host.run(f"runuser -u nobody -- {asked}")
+        assert (answer.rc != 0, answer.stdout) == (True, "")
+    web = "/etc/gpubed/monitoring/web.yml"
+    certificate = host.check_output(f"sed -n 's/  cert_file: //p' {web}")
+    key = certificate.replace(".crt", ".key")
+    assert host.run(f"runuser -u nobody -- cat {key}").rc != 0
+    own = f"curl -sS --fail --noproxy '*' --insecure --cert {certificate} --key {key}"
+    assert isinstance(json.loads(host.check_output(f"{own} https://{alerts}")), list)
+    (known,) = ask(host, "alertmanagers")["activeAlertmanagers"]
+    assert known["url"] == f"https://{alerts}"
+
+
 def test_every_target_is_up(host):
     def settled():
         targets = ask(host, "targets?state=active")["activeTargets"]
