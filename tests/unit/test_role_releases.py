@@ -4,6 +4,7 @@ Ubuntu cannot be installed from here: that names and packages are worked out is 
 is shown for it.
 """
 
+import ast
 import re
 
 import pytest
@@ -14,30 +15,34 @@ from support import role_variables
 from support.specs import sample
 
 RELEASES = sorted(role_variables.RELEASES)
-INCLUDED = re.compile(r"include_vars:\s+(?:file: )?\"\{\{ ansible_facts\['(\w+)'\] \}\}\.yml\"")
+INCLUDED = re.compile(
+    r"include_vars:\s+(?:file: )?\"\{\{ (\{.+?\})\[ansible_facts\['(\w+)'\]\] \}\}\""
+)
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 # Worked out from what nodes told, not from their release.
 NOT_NAMES = {"__nvidia_driver_packages"}
 
 
 def included(role):
-    """Return the facts that name the files of variables of a role."""
+    """Return the facts that choose files of variables of a role, and the file for each answer."""
     texts = (p.read_text() for p in (assets() / "roles" / role / "tasks").glob("*.yml"))
-    return {name for text in texts for name in INCLUDED.findall(text)}
+    return [
+        (fact, ast.literal_eval(known)) for text in texts for known, fact in INCLUDED.findall(text)
+    ]
 
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("role", roles.names())
 def test_the_files_that_a_role_reads_are_there(role, release):
     told, folder = role_variables.facts(release), assets() / "roles" / role / "vars"
-    missing = [n for n in included(role) if not (folder / f"{told[n]}.yml").is_file()]
-    assert not missing
+    chosen = [known[told[fact]] for fact, known in included(role)]
+    assert [name for name in chosen if not (folder / name).is_file()] == []
 
 
 @pytest.mark.parametrize("role", roles.names())
 def test_no_file_of_a_distribution_is_read_by_nobody(role):
-    own = {path.stem for path in (assets() / "roles" / role / "vars").glob("[A-Z]*.yml")}
-    assert bool(own) == bool(included(role))
+    own = {path.name for path in (assets() / "roles" / role / "vars").glob("[A-Z]*.yml")}
+    assert own == {name for _, known in included(role) for name in known.values()}
 
 
 @pytest.mark.parametrize("release", RELEASES)
