@@ -115,6 +115,14 @@ def test_a_broken_shard_is_named(job, dataset, damage):
         shown(data.load(dataset).share(0, 1))
 
 
+def test_a_dataset_without_an_image_is_named(job, dataset):
+    """Nobody could take the first one of it."""
+    data = job("data")
+    (dataset / "dataset.json").write_text('{"images": 0, "classes": ["a"], "shards": []}')
+    with pytest.raises(data.Unusable, match=r"cannot be read as a dataset: .*it has no image"):
+        data.load(dataset)
+
+
 def test_a_dataset_that_is_none_is_named(job, dataset, tmp_path):
     data = job("data")
     with pytest.raises(data.Unusable, match=f"no dataset other: looked for {tmp_path}/other"):
