@@ -260,6 +260,8 @@ def collective() -> Iterator[Row]:
 
 def main() -> None:
     """Print the machine and the rows."""
+    # As a user's Python does, ours keeps what it compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"{platform.platform()}, {kept.machine()}, Python {platform.python_version()}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
     for part in (

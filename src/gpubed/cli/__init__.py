@@ -17,7 +17,7 @@ from typer._completion_shared import _completion_scripts
 
 import gpubed
 from gpubed.cli import outline
-from gpubed.core import progress
+from gpubed.core import garbage, progress
 from gpubed.core.errors import (
     GpubedError,
     in_the_way,
@@ -93,6 +93,7 @@ def _bare() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
+    garbage.look_rarely()
     sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
     _replace_what_cannot_be_shown()
     verb = asked(sys.argv[1:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import linecache
 import logging
 import runpy
@@ -20,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pulumi
 import pulumi.runtime
 
+from gpubed.core import garbage
 from gpubed.engines.embedded import lifeline
 
 _LOGGED = 32
 _FRAMES = 10
-_GC_THRESHOLD = 50_000  # objects made before Python looks which can go; by default 700
 
 
 def main() -> int:
@@ -51,8 +50,7 @@ def main() -> int:
     # Nor does the engine want the whole stack of calls, which gRPC would carry each time: where a
     # resource is declared is among the innermost.
     traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
-    # Most of what thousands of resources leave behind is needed until the program ends.
-    gc.set_threshold(_GC_THRESHOLD)
+    garbage.look_rarely()
     # The engine drops debug messages, and the SDK would wait for it to take each of them.
     pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]
