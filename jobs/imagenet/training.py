@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import model
@@ -261,7 +261,7 @@ class Training:
         plan, feed = self.schedule, self.feed
         at_end = done == plan.total
         if feed.held_out and (at_end or plan.ends_epoch(done)):
-            with self._paused():
+            with self._at_length():
                 self.accuracy = self._validate(feed.held_out)
         if done % LOOK_STEPS == 0:
             with self._paused():
@@ -275,6 +275,7 @@ class Training:
         if asked or (done > plan.resumed_at and self.keeper.is_due(done, at_end)):
             with self._paused():
                 self._check_loss()
+            with self._at_length():
                 self.keeper.write(plan.place(done), feed.classes, self._scaler.state_dict())
         if asked:
             is_kept = self.keeper.failures == failures
@@ -284,6 +285,12 @@ class Training:
     def _paused(self) -> Iterator[None]:
         """Counts what happens inside as no part of a step: neither its time nor what it uses."""
         with self.clock.paused(), self.usage.paused():
+            yield
+
+    @contextmanager
+    def _at_length(self) -> Iterator[None]:
+        """The same for what may take minutes; who is asked to end meanwhile does so after it."""
+        with self._paused(), self.stop.at_length() if self.stop else nullcontext():
             yield
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import pickle
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -331,6 +332,33 @@ def test_a_step_that_is_made_once_more_is_not_kept(job, resumed_at, is_kept):
     training._paused, training._check_loss = MagicMock(), MagicMock()
     training._between(10)
     assert training.keeper.write.called == is_kept
+
+
+def test_who_is_asked_meanwhile_ends_after_what_takes_its_time(job):
+    """Only between them ranks miss each other: one that is stuck shall not be waited for."""
+    training, did = object.__new__(job("training").Training), []
+
+    @contextmanager
+    def at_length():
+        did.append("[")
+        yield
+        did.append("]")
+
+    training.schedule = job("schedule").Schedule(3200, 32, None, 100, None)
+    training.stop = SimpleNamespace(
+        at_length=at_length, meets=lambda _: True, agreed=lambda _: did.append("meets")
+    )
+    training.clock = training.usage = SimpleNamespace(paused=nullcontext)
+    training.feed = SimpleNamespace(held_out=True, classes=10)
+    training._scaler = MagicMock()
+    training._validate = lambda _: did.append("validates")
+    training._check_loss = lambda: did.append("looks")
+    write = lambda *_: did.append("writes")  # noqa: E731
+    training.keeper = SimpleNamespace(is_due=lambda *_: True, failures=0, write=write)
+    training._between(50)
+    training._between(100)
+    kept = ["looks", "[", "writes", "]"]
+    assert did == ["meets", *kept, "[", "validates", "]", *kept]
 
 
 @pytest.mark.parametrize(
