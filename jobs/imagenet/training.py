@@ -323,6 +323,14 @@ class Training:
     def _check_loss(self) -> None:
         _, loss = self.losses()
         if not math.isfinite(loss):
+            begun = self.averaging.gather(self._first_losses[0].item())
+            if (path := self.keeper.path) and not all(map(math.isfinite, begun)):
+                # A step's loss is that of the weights before it: it can be kept with what is none.
+                raise Failed(
+                    f"the loss is {loss} in the first step from checkpoint {path} on: what it "
+                    f"learned is lost; rename it to {path.name}.damaged, to go on from the one "
+                    "before with a lower learning_rate"
+                )
             raise Failed(
                 f"the loss is {loss}: lower learning_rate, which is {self._base_rate:g} for 256 "
                 "images a step, or choose another precision"
