@@ -33,11 +33,13 @@ class Keeper:
 
     Attributes:
         failures: Checkpoints that could not be written.
+        path: The checkpoint that it goes on from; None where it begins.
     """
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
         self._settings, self._averaging, self._device = settings, averaging, device
         self.failures = 0
+        self.path: Path | None = None
         self._files: checkpoint.Checkpoints | None = None
         if settings.checkpoint is not None:
             folder = Path(os.environ.get("GPUBED_SHARED", ".")) / "checkpoints"
@@ -78,6 +80,7 @@ class Keeper:
             )
         if self._averaging.rank == 0:
             print(f"going on from checkpoint {path}", flush=True)
+        self.path = path
         return kept
 
     def is_due(self, done: int, at_end: bool) -> bool:

@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from averaging import Averaging
 
@@ -31,6 +33,7 @@ class Stop:
         self._averaging = averaging
         self._asked, self._ends = threading.Event(), threading.Event()
         self._next, self._met, self._slowest_s = begun, (begun, time.monotonic()), MEET_S
+        self._turns = 0  # odd while something takes its time
         heard, told = os.pipe()
         os.set_blocking(told, False)
         # Python's own handlers wait while the main thread waits for other ranks.
@@ -42,9 +45,27 @@ class Stop:
         while os.read(heard, 1)[0] != signal.SIGTERM:
             pass
         self._asked.set()
-        if not self._ends.wait(PATIENCE * max(MEET_S, self._slowest_s)):
-            print("asked to end, and the other ranks do not answer", file=sys.stderr, flush=True)
-            os._exit(128 + signal.SIGTERM)
+        turns = self._turns
+        while not self._ends.wait(PATIENCE * max(MEET_S, self._slowest_s)):
+            before, turns = turns, self._turns
+            # From when nothing takes its time any more, there is as long to meet.
+            if turns == before and turns % 2 == 0:
+                said = "asked to end, and the other ranks do not answer"
+                print(said, file=sys.stderr, flush=True)
+                os._exit(128 + signal.SIGTERM)
+
+    @contextmanager
+    def at_length(self) -> Iterator[None]:
+        """Has a rank that is asked meanwhile wait for the end of what happens inside.
+
+        A validation or a checkpoint may take minutes, in which no rank meets another. Who has
+        less time for them kills.
+        """
+        self._turns += 1
+        try:
+            yield
+        finally:
+            self._turns += 1
 
     def meets(self, done: int) -> bool:
         """Whether ranks meet after so many steps; the same on all of them."""

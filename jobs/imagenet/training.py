@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import model
@@ -261,7 +261,7 @@ class Training:
         plan, feed = self.schedule, self.feed
         at_end = done == plan.total
         if feed.held_out and (at_end or plan.ends_epoch(done)):
-            with self._paused():
+            with self._at_length():
                 self.accuracy = self._validate(feed.held_out)
         if done % LOOK_STEPS == 0:
             with self._paused():
@@ -275,6 +275,7 @@ class Training:
         if asked or (done > plan.resumed_at and self.keeper.is_due(done, at_end)):
             with self._paused():
                 self._check_loss()
+            with self._at_length():
                 self.keeper.write(plan.place(done), feed.classes, self._scaler.state_dict())
         if asked:
             is_kept = self.keeper.failures == failures
@@ -284,6 +285,12 @@ class Training:
     def _paused(self) -> Iterator[None]:
         """Counts what happens inside as no part of a step: neither its time nor what it uses."""
         with self.clock.paused(), self.usage.paused():
+            yield
+
+    @contextmanager
+    def _at_length(self) -> Iterator[None]:
+        """The same for what may take minutes; who is asked to end meanwhile does so after it."""
+        with self._paused(), self.stop.at_length() if self.stop else nullcontext():
             yield
 
     @torch.no_grad()
@@ -316,6 +323,14 @@ class Training:
     def _check_loss(self) -> None:
         _, loss = self.losses()
         if not math.isfinite(loss):
+            begun = self.averaging.gather(self._first_losses[0].item())
+            if (path := self.keeper.path) and not all(map(math.isfinite, begun)):
+                # A step's loss is that of the weights before it: it can be kept with what is none.
+                raise Failed(
+                    f"the loss is {loss} in the first step from checkpoint {path} on: what it "
+                    f"learned is lost; rename it to {path.name}.damaged, to go on from the one "
+                    "before with a lower learning_rate"
+                )
             raise Failed(
                 f"the loss is {loss}: lower learning_rate, which is {self._base_rate:g} for 256 "
                 "images a step, or choose another precision"

@@ -64,6 +64,19 @@ def test_a_matrix_that_cannot_be_measured_is_refused(bench, change, why):
     assert bench.calls == []
 
 
+def test_points_that_go_on_from_each_other_by_their_job_are_refused(bench):
+    (folder := bench.root / "jobs/mine").mkdir(parents=True)
+    (folder / "job.yml").write_text(
+        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
+        "command: [python, main.py]\nsanity: []\nmetrics: {}\n"
+        "arguments:\n  checkpoint: {default: mine, resumes: true, help: their folder}\n"
+    )
+    bench.file.write_text("schema: gpubed/campaign-file/1\njob: mine\nfactors: {nodes: [1, 2]}\n")
+    with pytest.raises(UsageError, match=r"mine\.yml:2: job: .*checkpoint .*not their own"):
+        bench()
+    assert bench.calls == []
+
+
 def test_two_at_once_are_refused(bench):
     with runlock.hold(bench.paths.state, "bench"), pytest.raises(Locked) as refused:
         bench()

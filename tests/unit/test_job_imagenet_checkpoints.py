@@ -4,6 +4,7 @@ import errno
 import hashlib
 import pickle
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -331,6 +332,78 @@ def test_a_step_that_is_made_once_more_is_not_kept(job, resumed_at, is_kept):
     training._paused, training._check_loss = MagicMock(), MagicMock()
     training._between(10)
     assert training.keeper.write.called == is_kept
+
+
+NAN = float("nan")
+
+
+def with_losses(job, losses, path=None):
+    """Return a training that has made such losses, from a checkpoint or not; and what it does."""
+    training = object.__new__(job("training").Training)
+    training.averaging = SimpleNamespace(gather=lambda mine: [mine])
+    job("training").torch.stack = lambda losses: SimpleNamespace(
+        mean=lambda: SimpleNamespace(item=lambda: sum(loss.item() for loss in losses))
+    )
+    made = [SimpleNamespace(item=lambda loss=loss: loss) for loss in losses]
+    training._first_losses, training._last_losses, training._base_rate = made, made, 0.1
+    kept = path and {"images": 3200, "images_per_step": 32}
+    training.schedule = job("schedule").Schedule(3200, 32, None, 1000, kept)
+    training.keeper, training.stop = MagicMock(path=path), None
+    training.keeper.is_due.return_value = True
+    training.feed = SimpleNamespace(held_out=None, classes=10)
+    training.clock = training.usage = SimpleNamespace(paused=nullcontext)
+    training._scaler = MagicMock()
+    return training
+
+
+def test_a_loss_that_is_no_number_is_not_kept(job):
+    training = with_losses(job, [2.0, NAN])
+    with pytest.raises(
+        job("keeping").Failed, match=r"the loss is nan: lower learning_rate, .* 0.1"
+    ):
+        training._between(2)
+    assert not training.keeper.write.called
+    with_losses(job, [2.0, 1.0])._between(2)
+
+
+def test_where_a_checkpoint_has_none_already_no_other_setting_helps(job):
+    """Kept after a step whose loss was a number, and whose weights were past it."""
+    path = Path("/shared/checkpoints/mine/images-000000003200.pt")
+    with pytest.raises(job("keeping").Failed) as failed:
+        with_losses(job, [NAN, NAN], path)._between(102)
+    assert str(failed.value) == (
+        f"the loss is nan in the first step from checkpoint {path} on: what it learned is lost; "
+        f"rename it to {path.name}.damaged, to go on from the one before with a lower learning_rate"
+    )
+    with pytest.raises(job("keeping").Failed, match="the loss is nan: lower learning_rate"):
+        with_losses(job, [2.0, NAN], path)._between(102)
+
+
+def test_who_is_asked_meanwhile_ends_after_what_takes_its_time(job):
+    """Only between them ranks miss each other: one that is stuck shall not be waited for."""
+    training, did = object.__new__(job("training").Training), []
+
+    @contextmanager
+    def at_length():
+        did.append("[")
+        yield
+        did.append("]")
+
+    training.schedule = job("schedule").Schedule(3200, 32, None, 100, None)
+    training.stop = SimpleNamespace(
+        at_length=at_length, meets=lambda _: True, agreed=lambda _: did.append("meets")
+    )
+    training.clock = training.usage = SimpleNamespace(paused=nullcontext)
+    training.feed = SimpleNamespace(held_out=True, classes=10)
+    training._scaler = MagicMock()
+    training._validate = lambda _: did.append("validates")
+    training._check_loss = lambda: did.append("looks")
+    write = lambda *_: did.append("writes")  # noqa: E731
+    training.keeper = SimpleNamespace(is_due=lambda *_: True, failures=0, write=write)
+    training._between(50)
+    training._between(100)
+    kept = ["looks", "[", "writes", "]"]
+    assert did == ["meets", *kept, "[", "validates", "]", *kept]
 
 
 @pytest.mark.parametrize(

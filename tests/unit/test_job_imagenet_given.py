@@ -42,6 +42,22 @@ def test_an_unknown_model_is_answered_with_those_near_it(job):
     assert model.fault("zzz", 224).endswith("it has resnet50, resnet101, vgg16")
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (RuntimeError("size too small"), "regnet_y_400mf cannot take images of 8 x 8 pixels: size"),
+        # A RegNet reads numbers out of tensors while it is made, which has nothing to do with that.
+        (NotImplementedError("Cannot copy out of meta tensor; no data!"), ""),
+    ],
+)
+def test_a_model_that_cannot_be_tried_without_memory_is_not_refused(job, raised, said):
+    model = job("model")
+    model.torchvision.models.list_models.return_value = ["regnet_y_400mf"]
+    model.torchvision.models.get_model.side_effect = raised
+    found = model.fault("regnet_y_400mf", 8)
+    assert found.startswith(said) if said else not found
+
+
 def test_inception_has_images_of_299_pixels_unless_others_are_wanted(job):
     size = job("model").image_size
     assert [size("inception_v3", None), size("resnet50", None), size("vgg16", 32)] == [299, 224, 32]

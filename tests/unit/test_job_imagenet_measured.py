@@ -260,9 +260,11 @@ def test_validation_and_checkpoints_pause_clock_and_use(job):
         _check_loss=lambda: None,
     )
     kept._paused = lambda: training.Training._paused(kept)
+    kept._at_length = lambda: training.Training._at_length(kept)
     training.Training._between(kept, 1)
     for part in (paused.clock, paused.usage):
-        assert part.paused.call_count == 2  # validation, and the checkpoint at the end
+        # Validation, and at the end the loss and the checkpoint.
+        assert part.paused.call_count == 3
 
 
 @pytest.mark.parametrize(("rank", "lines"), [(0, 3), (1, 0)])

@@ -18,7 +18,7 @@ import pytest
 
 from support import prepared
 from support.imagenet import job
-from support.job_ranks import SMALL, Ranks, is_whole
+from support.job_ranks import JOB, SMALL, Ranks, is_whole
 
 __all__ = ["job"]
 
@@ -288,6 +288,15 @@ def test_a_model_that_cannot_be_is_one_sentence(ranks, arguments, sentence):
     assert process.returncode == 2
     assert said.startswith(sentence)
     assert said.count("\n") == 1
+
+
+def test_each_of_torchvisions_models_can_be_asked_for():
+    each = (
+        "[why for name in model.names() if (why := model.fault(name, model.image_size(name, 0)))]"
+    )
+    words = (PYTHON, "-B", "-c", f"import model; print({each})")
+    done = subprocess.run(words, cwd=JOB, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("model", ["squeezenet1_1", "vgg11"])

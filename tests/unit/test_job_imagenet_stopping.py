@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -76,6 +77,28 @@ def test_one_that_was_asked_ends_all(stopping):
     assert mine.agreed(4)
 
 
+def test_what_came_to_its_end_a_moment_ago_leaves_time_for_a_meeting(stopping, monkeypatch):
+    """However little of the patience was left then."""
+    stop, waits = stopping.Stop(Ranks(), 0), []
+
+    def wait(_seconds):
+        waits.append(len(waits))
+        if waits[-1] == 0:
+            with stop.at_length():
+                pass
+        return False
+
+    class Ended(BaseException):
+        pass
+
+    monkeypatch.setattr(stop._ends, "wait", wait)
+    monkeypatch.setattr(stopping.os, "read", lambda *_: bytes([signal.SIGTERM]))
+    monkeypatch.setattr(stopping.os, "_exit", MagicMock(side_effect=Ended))
+    with pytest.raises(Ended):
+        stop._listen(0)
+    assert waits == [0, 1]
+
+
 PROGRAM = """
 import sys, threading
 from types import SimpleNamespace
@@ -89,6 +112,9 @@ stop._slowest_s = 0.2
 print(flush=True)
 if sys.argv[2] == "stuck":
     threading.Event().wait(60)
+if sys.argv[2] == "validates":
+    with stop.at_length():
+        threading.Event().wait(2)
 step = 0
 while not stop.agreed(step):
     threading.Event().wait(0.05)
@@ -97,8 +123,11 @@ sys.exit(7)
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("goes on", 7), ("stuck", 128 + signal.SIGTERM)])
-def test_a_rank_that_is_stuck_ends_all_the_same(how, code):
+@pytest.mark.parametrize(
+    ("how", "code"), [("goes on", 7), ("stuck", 128 + signal.SIGTERM), ("validates", 7)]
+)
+def test_a_rank_that_is_stuck_ends_all_the_same_and_one_that_takes_its_time_does_not(how, code):
+    """A lease's end asks minutes before: a checkpoint of a large model is written until then."""
     words = (sys.executable, "-c", PROGRAM, str(JOB), how)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
         rank.stdout.readline()

@@ -136,6 +136,19 @@ def test_what_goes_on_from_another_is_no_repetition(call):
         call("run", "lab", "imagenet", *words)
 
 
+def test_nor_is_what_does_so_by_its_job(call, tmp_path):
+    (folder := tmp_path / "jobs/mine").mkdir(parents=True)
+    (folder / "job.yml").write_text(
+        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
+        "command: [python, main.py]\nsanity: []\nmetrics: {}\n"
+        "arguments:\n  checkpoint: {default: mine, resumes: true, help: their folder}\n"
+    )
+    with pytest.raises(UsageError, match="no repetition") as refused:
+        call("run", "lab", "mine", "--repeat", "2")
+    assert refused.value.hint == "leave out --repeat"
+    assert call("run", "lab", "mine").return_value == 0
+
+
 def test_a_run_goes_on_with_what_it_was_asked_for(call, cluster):
     words = ("--set", "checkpoint=mine", "--set", "steps=40", "--nodes", "2", "--json")
     first = document(call("run", "lab", "imagenet", *words))["run_id"]

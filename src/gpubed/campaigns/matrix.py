@@ -91,7 +91,7 @@ def expand(source: Source, job: Job) -> list[Point]:
     ]
     if not points:
         raise source.refusal(("exclude",), "no point is left")
-    _check_required(source, job, points[0])
+    _check_arguments(source, job, points[0])
     return points
 
 
@@ -175,8 +175,11 @@ def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, va
         if why := job.arguments[name].fault(text(value)):
             raise source.refusal(where, why, f"{name}: {job.arguments[name].help}")
         if job.arguments[name].resumes:
-            why = f"with {name} a run goes on from what another left, so points are not their own"
-            raise source.refusal(where, why, "leave it out")
+            raise source.refusal(where, _goes_on(name), "leave it out")
+
+
+def _goes_on(name: str) -> str:
+    return f"with {name} a run goes on from what another left, so points are not their own"
 
 
 def _read(job: Job, name: str, value: Value) -> Value:
@@ -202,12 +205,15 @@ def _check_exclusions(source: Source) -> None:
                 )
 
 
-def _check_required(source: Source, job: Job, point: Point) -> None:
+def _check_arguments(source: Source, job: Job, point: Point) -> None:
     try:
-        job.values(source.campaign.job, point.arguments)
+        values = job.values(source.campaign.job, point.arguments)
     except UsageError as error:
         hint = "name it under settings or factors"
         raise source.refusal(("settings",), error.message, hint) from None
+    for name, argument in job.arguments.items():
+        if argument.resumes and values[name]:
+            raise source.refusal(("job",), f"{_goes_on(name)}, and job.yml has one as its default")
 
 
 def _require_at_most(source: Source, name: str, most: int, what: str) -> None:

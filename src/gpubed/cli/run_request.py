@@ -78,12 +78,13 @@ def check_arguments(request: Request, repeat: int) -> None:
         UsageError: There is no such job, or an argument is wrong.
     """
     job = jobfile.load(request.job)
-    job.values(request.job, request.settings)
-    for name in request.settings if repeat > 1 else ():
-        if job.arguments[name].resumes:
+    values = job.values(request.job, request.settings)
+    for name, argument in job.arguments.items() if repeat > 1 else ():
+        if argument.resumes and values[name]:
+            leave_out = f"{name}, or --repeat" if name in request.settings else "--repeat"
             raise UsageError(
                 f"with {name} a run goes on from what another left, which is no repetition",
-                f"leave out {name}, or --repeat",
+                f"leave out {leave_out}",
             )
 
 
