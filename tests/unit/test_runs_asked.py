@@ -190,6 +190,22 @@ def test_nor_does_a_run_go_on_where_no_checkpoint_is_left(call, monkeypatch):
         assert no.value.hint == f"gpubed run lab --again {kept} begins anew"
 
 
+def test_a_run_is_not_repeated_from_what_it_left(call, monkeypatch):
+    kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
+    left = Files(finished=frozenset({("step-1.pt", "1 1")}))
+    monkeypatch.setattr(checkpoint_files, "look", lambda *_: left)
+    for words in ((), ("--dry-run",), ("--detach",)):
+        with pytest.raises(
+            UsageError, match=rf"go on from what {kept} left in /shared/.*/mine"
+        ) as no:
+            call("run", "lab", "--again", kept, *words)
+        assert no.value.hint.startswith(
+            "gpubed run lab imagenet --set checkpoint=NAME begins anew; "
+        )
+    monkeypatch.setattr(checkpoint_files, "look", lambda *_: Files())
+    assert call("run", "lab", "--again", kept, "--dry-run").return_value == 0
+
+
 def test_a_run_at_work_does_not_go_on_twice(call, cluster):
     done = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
     folder = cluster.runs / done

@@ -160,6 +160,24 @@ def require_checkpoint(
     checkpoint_files.require_some(usable, checkpoints.of(foreseen), hint)
 
 
+def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> None:
+    """Refuse to repeat a run whose checkpoints are there: it would go on from them.
+
+    Raises:
+        UsageError: The cluster has some.
+    """
+    for key, argument in jobfile.load(foreseen.request.job).arguments.items():
+        name = foreseen.values.get(key) if argument.resumes else None
+        if name and checkpoint_files.has_some(usable, str(name)):
+            run = f"gpubed run {usable.name}"
+            raise UsageError(
+                f"it would go on from what {former.run_id} left in "
+                f"{checkpoint_files.folder(usable.plan, str(name))}, which is no repetition",
+                f"{run} {foreseen.request.job} --set {key}=NAME begins anew; "
+                f"{run} --resume {former.run_id} goes on",
+            )
+
+
 def _last_kept(paths: ClusterPaths) -> Record | None:
     every = record.every(paths)[0].values()
     return next((one for one in reversed([*every]) if checkpoints.of(one)), None)

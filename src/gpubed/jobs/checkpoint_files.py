@@ -81,6 +81,12 @@ def look(cluster: Cluster, name: str) -> Files | None:
         return None
 
 
+def has_some(cluster: Cluster, name: str) -> bool:
+    """Say whether there is something to go on from; not where nobody can tell."""
+    found = look(cluster, name)
+    return found is not None and bool(found.finished)
+
+
 def require_some(cluster: Cluster, names: Iterable[str], hint: str) -> None:
     """Refuse to go on where there is nothing to go on from.
 

@@ -162,6 +162,7 @@ def _foreseen(ui: UI, paths: ClusterPaths, asked: Asked) -> tuple[Cluster, Recor
         elastic = asked.bounds is not None
         run_request.require_checkpoint(usable, asked.resumed, foreseen, elastic=elastic)
     if former := asked.former:
+        run_request.require_no_checkpoint(usable, former, foreseen)
         for difference in compare.differences(former, foreseen):
             ui.mark("update", f"not as in {former.run_id}: {difference}")
     return usable, foreseen, left_out
