@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.core.units import Seconds
+from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE
 
@@ -34,7 +34,7 @@ class Bastion(BackendConfig):
     """The door to nodes for those who have no IPv6."""
 
     host: HostName = "bastion.ilabt.imec.be"
-    port: int = Field(default=22, ge=1, le=65535)
+    port: Port = 22
     user: str | None = Field(
         default=None,
         pattern=r"^[a-z_][a-z0-9_.-]*$",
@@ -85,7 +85,7 @@ class Config(BackendConfig):
     images: dict[str, str] = Field(
         default={}, description="URN of the disk image for each `image` of a node group"
     )
-    gpus: dict[str, int] = Field(
+    gpus: dict[str, Count] = Field(
         default={}, description="GPUs of hardware types whose names do not tell"
     )
     public_address: Literal["none", "head", "all"] = Field(
