@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubed import cli
+from gpubed.spec import backend_config
 from gpubed.testbeds import specification
 
 WHOLE = {
@@ -205,6 +206,28 @@ def test_a_malformed_specification_is_refused_with_file_and_line(check, raw):
         assert 1 <= error["line"] <= last
         assert error["message"]
         assert len(error["message"]) < 400, "nobody reads that"
+
+
+@pytest.mark.parametrize("host", ["[::1", "wall:99999", "wall:port"])
+@pytest.mark.parametrize(
+    ("backend", "places"),
+    [
+        ("virtualwall", [("aggregate", "url"), ("authority", "slices"), ("authority", "members")]),
+        ("gpulab", [("master",)]),
+    ],
+)
+def test_a_url_of_no_host_or_port_is_refused(check, backend, places, host):
+    """`plan` ended in a traceback of it."""
+    document = yaml.safe_load(backend_config.template(backend).read_text())
+    for *parts, key in places:
+        owner = document["backend"]
+        for part in parts:
+            owner = owner[part]
+        owner[key] = f"https://{host}/api/"
+    code, errors = check(yaml.safe_dump(document).encode())
+    assert code == 2
+    wrong = {error["path"] for error in errors if "is no URL" in error["message"]}
+    assert wrong == {".".join(("backend", *place)) for place in places}
 
 
 def test_up_refuses_what_check_refuses(check, monkeypatch):

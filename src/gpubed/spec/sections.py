@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +59,17 @@ MOST_GPUS = 16  # of one node
 FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
 Folder = Annotated[str, Field(pattern=FOLDER)]
 FILE = r"^(~/|/).+$"
+
+
+def _of_a_server(url: str) -> str:
+    try:
+        _ = urlsplit(url).port
+    except ValueError as error:
+        raise ValueError(f"is no URL: {error}") from None
+    return url
+
+
+OF_A_SERVER = AfterValidator(_of_a_server)  # patterns let a host and a port through that are none
 # Folders of the system, and where a node keeps what it serves: a mount hides what is there.
 _SYSTEM = {
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
@@ -338,10 +350,8 @@ class Docker(Section):
     user_access: bool = Field(
         default=True, description="the cluster's user may use it, and so be root on the nodes"
     )
-    mirror: str | None = Field(
-        default=None,
-        pattern=r"^https?://[^\s/]+/?$",
-        description="URL of a registry that keeps copies of images",
+    mirror: Annotated[str, Field(pattern=r"^https?://[^\s/]+/?$"), OF_A_SERVER] | None = Field(
+        default=None, description="URL of a registry that keeps copies of images"
     )
 
 

@@ -7,6 +7,7 @@ from pydantic import Field
 from gpubed.backends.gpulab.definition import ImageName
 from gpubed.core.units import Bytes, Seconds, Whole, WholeOrNone
 from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import OF_A_SERVER
 
 
 class Config(BackendConfig):
@@ -16,7 +17,7 @@ class Config(BackendConfig):
     releases = False
 
     type: Literal["gpulab"]
-    master: str = Field(
+    master: Annotated[str, OF_A_SERVER] = Field(
         default="https://gpulab.ilabt.imec.be/api/",
         pattern=r"^https://[^/\s?#@]+/([^\s?#]+/)?$",
         description="URL of the API, ends in `/`",

@@ -6,11 +6,11 @@ from pydantic import Field
 
 from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import FILE
+from gpubed.spec.sections import FILE, OF_A_SERVER
 
 # The file of a cluster that says which part of the shared folder is its own.
 DATA_RECORD = "shared_folder.json"
-Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$")]
+Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$"), OF_A_SERVER]
 Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
 File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$")]
