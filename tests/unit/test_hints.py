@@ -13,7 +13,7 @@ from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
 from gpubed.cluster import handover
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import PrerequisiteMissing, in_the_way
 from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check
@@ -170,6 +170,15 @@ def test_what_has_the_name_of_a_file_of_gpubeds_is_named(tmp_path, monkeypatch, 
     said = " ".join(capsys.readouterr().err.split())
     assert f"{taken} is not what gpubed keeps there: Is a directory" in said
     assert "move it away" in said
+
+
+def test_a_file_in_place_of_a_folder_is_what_is_moved_away(tmp_path):
+    """`mv` of what should be below it would fail as gpubed did."""
+    (tmp_path / "inventories").touch()
+    with pytest.raises(NotADirectoryError) as refused:
+        (tmp_path / "inventories" / "lab" / "group_vars").mkdir()
+    said = in_the_way(refused.value)
+    assert said.hint.endswith(f"mv {tmp_path}/inventories {tmp_path}/inventories.aside")
 
 
 @pytest.mark.parametrize("name", ["unfinished", "jupyterlab.crt", "lease.json", "known_hosts"])

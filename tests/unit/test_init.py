@@ -137,3 +137,12 @@ def test_init_writes_one_thing(call, tmp_path, words):
     with pytest.raises(UsageError, match="init writes a cluster or a job"):
         call("init", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_not_mounted_is_named(call, tmp_path):
+    """To move the link away, as the hint was, is to lose what is known of the other clusters."""
+    (tmp_path / ".gpubed").symlink_to(tmp_path / "disk" / "states")
+    with pytest.raises(UsageError, match="is not there") as refused:
+        call("init", "mine")
+    assert refused.value.hint.startswith("mount the disk")
+    assert not (tmp_path / "inventories").exists()

@@ -145,3 +145,19 @@ def test_the_program_of_a_former_version_is_replaced(tmp_path: Path) -> None:
     program.write_text(f"{FORMER}\npulumi.export('more', 1)\n")
     with pytest.raises(UsageError, match="was changed, and is of a former version"):
         project.prepare()
+
+
+@pytest.mark.parametrize("root", ["", "/"], ids=["nearest", "named"])
+def test_a_current_folder_that_was_removed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str
+) -> None:
+    """It was a traceback; names of clusters are paths as seen from there, wherever the root is."""
+    monkeypatch.setenv("GPUBED_ROOT", root)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="the current folder was removed") as refused:
+        options.find("lab")
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("cd ")

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubed import cli
+from gpubed.spec import backend_config
 from gpubed.testbeds import specification
 
 WHOLE = {
@@ -66,8 +67,9 @@ WRONG = {
     ("nodes", 0, "name"): ["", "Node", "n_1", "-n", "n-", "1n", "x" * 31, "é", *TEXTS, None],
     ("nodes", 0, "count"): [0, 1001, HUGE, "2 nodes", *INTEGERS],
     ("nodes", 0, "min"): [0, 3, "one", -1, [], {}],
-    ("nodes", 0, "machine"): ["", "text", 7, [], {"cpu": 1}],
-    ("nodes", 0, "machine", "cpus"): [0, -1, 1025, "all", [], {}, float("nan"), float("inf")],
+    ("nodes", 0, "machine"): ["", "text", 7, [], {"cpu": 1}, {"cpus": 0, "memroy": 1}],
+    ("nodes", 0, "simulate"): [{}, {"modle": "A100-SXM4-80GB"}],
+    ("nodes", 0, "machine", "cpus"): [0, -1, 1025, "all", [], {}, True, float("nan"), float("inf")],
     ("nodes", 0, "machine", "memory"): ["", "1 GiBB", -1, 0, [], {}, True, HUGE, "1000 TiB"],
     ("nodes", 0, "gpus"): [17, 1, *INTEGERS],
     ("nodes", 0, "image"): ["", "debian-7", "windows", *TEXTS, None],
@@ -78,20 +80,24 @@ WRONG = {
     ("networks", "experiment", "rate"): RATES,
     ("networks", "experiment", "mtu"): [0, 1279, 9217, *INTEGERS],
     ("networks", "experiment", "latency"): ["", "slow", -1, [], {}, True, HUGE],
-    ("networks", "experiment", "loss"): [1, 2, -0.1, "some", [], {}, float("nan")],
+    ("networks", "experiment", "loss"): [1, False, 2, -0.1, "some", [], {}, float("nan")],
     ("networks", "storage"): [{}],
     ("storage", "shared", "provider"): ["nfss", "", 7, [], None],
     ("storage", "shared", "path"): ["", "shared", "/", "/a b", "/x\n", "/../", 7, [], None],
     ("recipe",): ["", "cuda", "CPU", "../cpu", *TEXTS[:4], None],
     ("services", "jupyterlab", "port"): [0, 80, 65536, "web", *INTEGERS],
+    ("services", "jupyterlab", "sources"): [[True], [0], "10.0.0.0/8"],
+    ("services", "slurm"): [
+        {"users": [{"name": "al", key: True}]} for key in ("share", "max_gpus")
+    ],
     ("services", "monitoring", "port"): [0, 80, 65536, "web", *INTEGERS],
     ("services", "monitoring", "retention"): ["", "long", "1 min", -1, [], {}, True, None],
     ("services", "jupyterhub"): [{}],
     ("firewall", "enabled"): ["perhaps", 2, [], {}, None],
     ("firewall", "open"): ["80", 80, {}, [80], [{}], None],
-    ("firewall", "open", 0, "port"): [0, 65536, "http", *INTEGERS],
+    ("firewall", "open", 0, "port"): [0, 65536, "http", True, *INTEGERS],
     ("firewall", "open", 0, "protocol"): ["icmp", "", 6, [], None],
-    ("firewall", "open", 0, "source"): ["", "anywhere", "10.0.0.1/8", "::/0", [], {}, None],
+    ("firewall", "open", 0, "source"): [*SUBNETS[:5], "::/0", 0, [], {}, True, None],
     ("firewall", "open", 0, "comment"): ['say "x"', "x\ny", "\\", "x" * 81, 7, [], None],
     ("lease", "duration"): ["", "forever", 0, -1, "1 fortnight", [], {}, True, None, HUGE],
     ("configure",): ["perhaps", 2, [], {}, None],
@@ -200,6 +206,28 @@ def test_a_malformed_specification_is_refused_with_file_and_line(check, raw):
         assert 1 <= error["line"] <= last
         assert error["message"]
         assert len(error["message"]) < 400, "nobody reads that"
+
+
+@pytest.mark.parametrize("host", ["[::1", "wall:99999", "wall:port"])
+@pytest.mark.parametrize(
+    ("backend", "places"),
+    [
+        ("virtualwall", [("aggregate", "url"), ("authority", "slices"), ("authority", "members")]),
+        ("gpulab", [("master",)]),
+    ],
+)
+def test_a_url_of_no_host_or_port_is_refused(check, backend, places, host):
+    """`plan` ended in a traceback of it."""
+    document = yaml.safe_load(backend_config.template(backend).read_text())
+    for *parts, key in places:
+        owner = document["backend"]
+        for part in parts:
+            owner = owner[part]
+        owner[key] = f"https://{host}/api/"
+    code, errors = check(yaml.safe_dump(document).encode())
+    assert code == 2
+    wrong = {error["path"] for error in errors if "is no URL" in error["message"]}
+    assert wrong == {".".join(("backend", *place)) for place in places}
 
 
 def test_up_refuses_what_check_refuses(check, monkeypatch):

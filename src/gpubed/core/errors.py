@@ -68,6 +68,8 @@ _ABOUT_A_NAME = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.E
 def in_the_way(error: OSError) -> PrerequisiteMissing:
     """Return what to tell when something else has the name of a file of the project."""
     what = error.filename2 or error.filename or "a file of the project"
+    if error.errno == errno.ENOTDIR:  # it is not there at all: what should be its folder is a file
+        what = next((one for one in Path(what).parents if one.is_file()), what)
     return PrerequisiteMissing(
         f"{what} is not what gpubed keeps there: {error.strerror}",
         f"look what it is, and move it away: {shlex.join(['mv', f'{what}', f'{what}.aside'])}",

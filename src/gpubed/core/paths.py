@@ -87,10 +87,19 @@ class Project:
 
     @classmethod
     def find(cls) -> Project:
-        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
+        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml.
+
+        Raises:
+            UsageError: The current folder was removed.
+        """
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:
+            raise UsageError(
+                "the current folder was removed", "cd to the folder that has inventories/"
+            ) from None
         if named := os.environ.get("GPUBED_ROOT"):
             return cls(Path(named).resolve())
-        here = Path.cwd()
         for folder in (here, *here.parents):
             if (folder / "Pulumi.yaml").is_file():
                 return cls(folder)

@@ -1,7 +1,7 @@
 """Quantities as people write them: rates, sizes and durations.
 
 Only what a specification needs: decimal rates in bit/s, binary and decimal
-sizes in bytes, durations in seconds. No arithmetic, no conversion between kinds.
+sizes in bytes, durations in seconds, and plain numbers. No arithmetic, no conversion between kinds.
 Points in time are as records keep them.
 """
 
@@ -11,9 +11,10 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic_core import PydanticKnownError
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/]*)\s*")
 _RATE = {"": 1, "bit/s": 1, "bps": 1} | {
@@ -115,12 +116,30 @@ def _multiple(value: float, units: Mapping[str, float]) -> str:
     return f"{value / smallest:.12g} {last}"
 
 
+def _no_switch(kind: Literal["int_type", "float_type"]) -> BeforeValidator:
+    def counted(value: object) -> object:
+        # Pydantic takes true for 1, and YAML takes yes and on for true.
+        if isinstance(value, bool):
+            raise PydanticKnownError(kind)
+        return value
+
+    return BeforeValidator(counted)
+
+
 def _text(units: Mapping[str, float]) -> Any:
     """Return the type of a quantity that is written with its unit, for the JSON Schema."""
     known = "|".join(sorted(unit for unit in units if unit))
     return Annotated[str, Field(pattern=rf"^\s*\d+(\.\d+)?\s*({known})?\s*$")]
 
 
+# Outside of `None` and of bounds: within, pydantic gives bounds no name that JSON Schema knows.
+_WHOLE, _DECIMAL = _no_switch("int_type"), _no_switch("float_type")
+Whole = Annotated[int, _WHOLE]
+WholeOrNone = Annotated[int | None, _WHOLE]
+Count = Annotated[int, Field(ge=0), _WHOLE]
+Port = Annotated[int, Field(ge=1, le=65535), _WHOLE]
+Number = Annotated[float, _DECIMAL]
+NumberOrNone = Annotated[float | None, _DECIMAL]
 Rate = Annotated[
     int,
     BeforeValidator(parse_rate, json_schema_input_type=_text(_RATE) | float),

@@ -72,7 +72,7 @@ class SecondLook:
         if not isinstance(group, dict):
             return
         if kind == _UNKNOWN and len(path) > 3:
-            group = group[path[2]]
+            group = group.get(path[2], {})  # gone where another key in it is wrong
             keys = {str(path[3])}
         for key in keys:
             group.pop(key, None)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -16,11 +17,23 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
-from gpubed.core.units import Bytes, Rate, Seconds, format_bytes, format_seconds, parse_bytes
+from gpubed.core.units import (
+    Bytes,
+    Number,
+    NumberOrNone,
+    Port,
+    Rate,
+    Seconds,
+    Whole,
+    WholeOrNone,
+    format_bytes,
+    format_seconds,
+    parse_bytes,
+)
 from gpubed.spec.slurm import Slurm
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -32,11 +45,31 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
     return subnet
 
 
-Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+def _written(value: object) -> object:
+    # A number alone is an address to Python: 0 and false are 0.0.0.0.
+    if isinstance(value, int):
+        raise PydanticKnownError("string_type")
+    return value
+
+
+IpAddress = Annotated[IPv4Address, BeforeValidator(_written)]
+Network = Annotated[IPv4Network, BeforeValidator(_written)]
+Subnet = Annotated[Network, AfterValidator(_usable)]
 MOST_GPUS = 16  # of one node
 FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
 Folder = Annotated[str, Field(pattern=FOLDER)]
 FILE = r"^(~/|/).+$"
+
+
+def _of_a_server(url: str) -> str:
+    try:
+        _ = urlsplit(url).port
+    except ValueError as error:
+        raise ValueError(f"is no URL: {error}") from None
+    return url
+
+
+OF_A_SERVER = AfterValidator(_of_a_server)  # patterns let a host and a port through that are none
 # Folders of the system, and where a node keeps what it serves: a mount hides what is there.
 _SYSTEM = {
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
@@ -64,7 +97,6 @@ def _mountable(folder: str) -> str:
 
 MountPoint = Annotated[Folder, AfterValidator(_mountable)]
 Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
-Port = Annotated[int, Field(ge=1, le=65535)]
 LEAST_MEMORY = 512 * 2**20  # with less, no node boots and is configured
 _LEAST_CPUS = 0.1  # with less, one takes minutes to boot, and is given up
 
@@ -88,29 +120,20 @@ class Section(BaseModel):
 class Machine(Section):
     """What a node must have; on shared hosts also the most that it gets."""
 
-    cpus: float | None = Field(default=None, ge=_LEAST_CPUS, le=1024, description="CPU cores")
+    cpus: NumberOrNone = Field(default=None, ge=_LEAST_CPUS, le=1024, description="CPU cores")
     memory: Memory | None = Field(default=None, description="at least `512 MiB`")
-
-
-def _counted(value: object) -> object:
-    # Pydantic takes true for 1, and YAML takes yes and on for true.
-    if isinstance(value, bool):
-        raise ValueError("must be a whole number")
-    return value
 
 
 class Simulation(Section):
     """GPUs that a node pretends to have; nothing computes on them."""
 
     model: str = Field(description="one of docs/reference/gpu.md, such as A100-SXM4-80GB")
-    gpus: int | None = Field(
+    gpus: WholeOrNone = Field(
         default=None,
         ge=1,
         le=MOST_GPUS,
         description="how many the machine has, where that is more than the group asks for",
     )
-
-    _counts = field_validator("gpus", mode="before")(_counted)
 
 
 def _named(value: object) -> object:
@@ -121,15 +144,15 @@ class NodeGroup(Section):
     """Nodes of one kind, named `<name>-0`, and so on."""
 
     name: Name = "node"
-    count: int = Field(ge=1, le=1000, description="how many nodes are wanted")
-    min: int | None = Field(default=None, ge=1, description="the fewest that will do; else all")
+    count: Whole = Field(ge=1, le=1000, description="how many nodes are wanted")
+    min: WholeOrNone = Field(default=None, ge=1, description="the fewest that will do; else all")
     on_failure: Literal["replace", "leave_out"] = Field(
         default="replace",
         description="what becomes of nodes beyond `min` that fail: asked for again at once and "
         "at the next `up`, or left out for good",
     )
     machine: Machine = Machine()
-    gpus: int = Field(
+    gpus: Whole = Field(
         default=0,
         ge=0,
         le=MOST_GPUS,
@@ -145,8 +168,6 @@ class NodeGroup(Section):
     image: str = Field(
         default="debian-12", description="operating system: `debian-12`, `debian-13`"
     )
-
-    _counts = field_validator("count", "min", "gpus", mode="before")(_counted)
 
     @property
     def least(self) -> int:
@@ -189,13 +210,13 @@ class Rdma(Section):
     device: Literal["any", "hardware"] = Field(
         default="any", description="any: Soft-RoCE where a node has no adapter"
     )
-    dscp: int = Field(
+    dscp: Whole = Field(
         default=26, ge=0, le=63, description="of RDMA packets; the upper three bits are a priority"
     )
     pfc: bool = Field(
         default=False, description="adapters pause that priority; the switches must agree"
     )
-    floor: float = Field(
+    floor: Number = Field(
         default=0.8, gt=0, le=1, description="the share of `rate` that RDMA writes must reach"
     )
 
@@ -208,11 +229,11 @@ class ExperimentNetwork(Section):
         description="of each node's link, both ways; ± 5 % where the testbed holds links to it "
         "(local, virtualwall, openstack with QoS), else the least: 80 %, or 40 Gbit/s over TCP"
     )
-    mtu: int = Field(
+    mtu: Whole = Field(
         default=1500, ge=1280, le=9216, description="bytes; on OpenStack the cloud's own if absent"
     )
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
-    loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+    loss: Number = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
     rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")
 
     @property
@@ -307,13 +328,13 @@ class JupyterLab(Section):
     """JupyterLab on the head, over TLS and with a token."""
 
     # Runs as an ordinary user, who may not take a lower port.
-    port: int = Field(default=8888, ge=1024, le=65535)
+    port: Whole = Field(default=8888, ge=1024, le=65535)
     sudo: bool = Field(
         default=False,
         description="it runs as the cluster's account, and so its token is root on all nodes; "
         "else as an account `jupyter`, which starts ranks on all nodes, but never as root",
     )
-    sources: tuple[IPv4Network, ...] = Field(
+    sources: tuple[Network, ...] = Field(
         default=(),
         description="networks from which it may be asked; else the controller alone, and `gpubed "
         "configure` learns where that is now",
@@ -329,17 +350,15 @@ class Docker(Section):
     user_access: bool = Field(
         default=True, description="the cluster's user may use it, and so be root on the nodes"
     )
-    mirror: str | None = Field(
-        default=None,
-        pattern=r"^https?://[^\s/]+/?$",
-        description="URL of a registry that keeps copies of images",
+    mirror: Annotated[str, Field(pattern=r"^https?://[^\s/]+/?$"), OF_A_SERVER] | None = Field(
+        default=None, description="URL of a registry that keeps copies of images"
     )
 
 
 class Monitoring(Section):
     """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
 
-    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    port: Whole = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
     retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
 
 
@@ -358,7 +377,7 @@ class Opening(Section):
 
     port: Port
     protocol: Literal["tcp", "udp"] = "tcp"
-    source: IPv4Network = IPv4Network("0.0.0.0/0")
+    source: Network = IPv4Network("0.0.0.0/0")
     comment: str = Field(default="", max_length=80, pattern=r'^[^"\n\\]*$')
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from gpubed.core.units import Seconds
+from gpubed.core.units import Seconds, Whole, WholeOrNone
 
 # Of the ordinary users' numbers, those that hosts rarely give out by themselves.
 _UIDS = range(10000, 60000)
@@ -64,13 +64,13 @@ class SlurmUser(_Model):
     model_config = ConfigDict(json_schema_extra=_without_uid)
 
     name: _UserName = Field(description="none of an account that nodes have themselves")
-    uid: int = Field(
+    uid: Whole = Field(
         ge=_UIDS.start, lt=_UIDS.stop, description="Unix number; from the name when absent"
     )
-    share: int = Field(default=1, ge=1, le=10000, description="in relation to the others' shares")
-    max_gpus: int | None = Field(default=None, ge=0, description="GPUs of all running jobs")
-    max_cpus: int | None = Field(default=None, ge=1, description="CPUs of all running jobs")
-    max_jobs: int | None = Field(default=None, ge=1, description="running jobs")
+    share: Whole = Field(default=1, ge=1, le=10000, description="in relation to the others' shares")
+    max_gpus: WholeOrNone = Field(default=None, ge=0, description="GPUs of all running jobs")
+    max_cpus: WholeOrNone = Field(default=None, ge=1, description="CPUs of all running jobs")
+    max_jobs: WholeOrNone = Field(default=None, ge=1, description="running jobs")
     ssh_keys: tuple[_PublicKey, ...] = Field(default=(), description="public keys, for the head")
 
     @model_validator(mode="before")

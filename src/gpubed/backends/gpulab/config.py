@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpubed.backends.gpulab.definition import ImageName
-from gpubed.core.units import Bytes, Seconds
+from gpubed.core.units import Bytes, Seconds, Whole, WholeOrNone
 from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import OF_A_SERVER
 
 
 class Config(BackendConfig):
@@ -16,7 +17,7 @@ class Config(BackendConfig):
     releases = False
 
     type: Literal["gpulab"]
-    master: str = Field(
+    master: Annotated[str, OF_A_SERVER] = Field(
         default="https://gpulab.ilabt.imec.be/api/",
         pattern=r"^https://[^/\s?#@]+/([^\s?#]+/)?$",
         description="URL of the API, ends in `/`",
@@ -37,7 +38,7 @@ class Config(BackendConfig):
     jobs: Literal["one", "trials"] = Field(
         default="one", description="trials: each node is a job and a Horovod world of its own"
     )
-    cluster: int | None = Field(default=None, ge=0, description="GPULab's cluster id")
+    cluster: WholeOrNone = Field(default=None, ge=0, description="GPULab's cluster id")
     gpu_model: tuple[Annotated[str, Field(min_length=2)], ...] = Field(
         default=(), description="parts of GPU names, any of which will do"
     )
@@ -49,7 +50,9 @@ class Config(BackendConfig):
     shm: Bytes = Field(
         default=2 * 2**30, description="memory for `/dev/shm` (NCCL, data loaders), on top"
     )
-    parallel: int = Field(default=10, ge=1, le=20, description="jobs at a time; fair use allows 10")
+    parallel: Whole = Field(
+        default=10, ge=1, le=20, description="jobs at a time; fair use allows 10"
+    )
     patience: Seconds | None = Field(
         default=None, description="a job that waits longer for its worker is cancelled"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core.units import Bytes
 from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import IpAddress, Network
 
 # The cloud counts in whole GiB: `6` would be six bytes, and a volume of one GiB.
 Volume = Annotated[Bytes, Field(ge=2**30)]
@@ -44,7 +44,7 @@ class Config(ServerOptions, BackendConfig):
     )
     region: Text | None = Field(default=None, description="of a cloud that has several")
     external_network: Text = Field(description="where the floating address comes from")
-    access_from: tuple[IPv4Network, ...] = Field(
+    access_from: tuple[Network, ...] = Field(
         min_length=1, description="networks that may reach SSH of the head, for example yours"
     )
     flavor: Text = Field(description="name of the flavor of all groups that name none")
@@ -60,7 +60,7 @@ class Config(ServerOptions, BackendConfig):
     shaping: Literal["qos", "none"] = Field(
         default="qos", description="who holds links to their rate: the cloud's network, or nobody"
     )
-    dns: tuple[IPv4Address, ...] = Field(default=(), description="name servers; else the cloud's")
+    dns: tuple[IpAddress, ...] = Field(default=(), description="name servers; else the cloud's")
 
     def server(self, group: str) -> Server:
         """Return what the servers of a node group are made from."""

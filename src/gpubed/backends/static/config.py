@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import Name, Port, Section
+from gpubed.spec.sections import IpAddress, Name, Section
 
 User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 # A name or an address; nothing that OpenSSH could read as an option.
@@ -21,7 +21,7 @@ class Host(Section):
 
     address: Address = Field(description="where SSH answers: a name or an address")
     port: Port = 22
-    experiment_address: IPv4Address | None = Field(
+    experiment_address: IpAddress | None = Field(
         default=None, description="on the experiment network"
     )
 

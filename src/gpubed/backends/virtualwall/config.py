@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.core.units import Seconds
+from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import FILE
+from gpubed.spec.sections import FILE, OF_A_SERVER
 
 # The file of a cluster that says which part of the shared folder is its own.
 DATA_RECORD = "shared_folder.json"
-Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$")]
+Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$"), OF_A_SERVER]
 Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
 File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$")]
@@ -34,7 +34,7 @@ class Bastion(BackendConfig):
     """The door to nodes for those who have no IPv6."""
 
     host: HostName = "bastion.ilabt.imec.be"
-    port: int = Field(default=22, ge=1, le=65535)
+    port: Port = 22
     user: str | None = Field(
         default=None,
         pattern=r"^[a-z_][a-z0-9_.-]*$",
@@ -85,7 +85,7 @@ class Config(BackendConfig):
     images: dict[str, str] = Field(
         default={}, description="URN of the disk image for each `image` of a node group"
     )
-    gpus: dict[str, int] = Field(
+    gpus: dict[str, Count] = Field(
         default={}, description="GPUs of hardware types whose names do not tell"
     )
     public_address: Literal["none", "head", "all"] = Field(

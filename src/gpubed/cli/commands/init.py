@@ -34,6 +34,7 @@ def command(
 ) -> int:
     """Write a commented cluster.yml, or a job, to start from."""
     ui, project = UI(as_json), Project.find()
+    project.require_states()
     if cluster is not None and job is None:
         made = _cluster(project.cluster(cluster), backend)
         then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
