@@ -15,6 +15,7 @@ from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan, slices
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
 
 LAB = Project(Path("/nowhere")).cluster("lab")  # nothing of it is there yet
@@ -110,6 +111,30 @@ def test_without_a_cluster_it_looks_at_what_a_first_one_has(
     told = {finding.id: finding.message for finding in doctor.findings()}
     assert told["local.image"] == "the node image is there"
     assert "available for nodes, 512 MiB each" in told["local.memory"]
+
+
+def many(count: int) -> clusterspec.ClusterSpec:
+    data = {"version": 1, "name": "lab", "backend": {"type": "local"}, "nodes": [{"count": count}]}
+    return clusterspec.model().model_validate(data)
+
+
+def test_what_finds_no_memory_does_not_fit() -> None:
+    told = find("local.memory", many(1000))
+    assert not told.ok
+    assert "available for 1000 node(s), 512 MiB each" in told.message
+    (unfit,) = registry.bound("local", LAB).fits(plan(many(1000)))
+    assert unfit == told
+
+
+def test_nodes_that_run_have_their_memory(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.identities, "kept", lambda _: "u1")
+    labels = [{"gpubed.cluster": "u1", "gpubed.node": node.name} for node in plan(many(1000)).nodes]
+    confined = {"CapDrop": ["ALL"]}
+    attrs = [{"Config": {"Labels": its}, "HostConfig": confined} for its in labels]
+    docker.nodes = [SimpleNamespace(attrs=its) for its in attrs]
+    assert find("local.memory", many(1000)).ok
+    docker.nodes = docker.nodes[1:]
+    assert "available for 1 node(s)" in find("local.memory", many(1000)).message
 
 
 def test_no_registry_and_no_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,14 @@ def describe(allocation: Allocation) -> dict[str, str]:
     return {node.name: _state(node, known.get(node.id)) for node in allocation.nodes}
 
 
+def at_work(uuid: str) -> set[str]:
+    """Return the names of a cluster's nodes that run."""
+    labels = [f"{ownership.CLUSTER}={uuid}", ownership.NODE]
+    with daemon.errors("list the nodes"):
+        found = daemon.client().containers.list(filters={"label": labels})
+    return {ownership.labels(container)[ownership.NODE] for container in found}
+
+
 def existing(cluster: str) -> list[Existing]:
     """Return all that carries the cluster's name; containers first, the others are in their use."""
     client = daemon.client()

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from gpubed.backends.local import build, daemon, environment, image, limits, ownership
+from gpubed.backends.local import build, census, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.core import reading
@@ -52,7 +52,8 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     docker = _docker(info)
     if not docker.ok:
         return [docker, kernel]
-    found = [docker, _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
+    room = memory(plan(spec), paths) if spec and paths else _memory(1, "nodes")
+    found = [docker, _image(spec), _disk(info, spec), room, _cgroup(info)]
     if virtual:
         found += _virtual()
     return [
@@ -159,8 +160,17 @@ def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
     )
 
 
-def _memory(spec: ClusterSpec | None) -> Finding:
-    nodes, whose = (spec.count, f"{spec.count} node(s)") if spec else (1, "nodes")
+def memory(planned: ClusterPlan, paths: ClusterPaths) -> Finding:
+    """Look whether this machine has memory for the nodes that are not there yet."""
+    uuid = identities.kept(paths)
+    there = census.at_work(uuid) if uuid else set()
+    missing = sum(node.name not in there for node in planned.nodes)
+    if not missing:
+        return Finding("local.memory", True, "all nodes are there, and have their memory")
+    return _memory(missing, f"{missing} node(s)")
+
+
+def _memory(nodes: int, whose: str) -> Finding:
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
     return _judged(

@@ -68,9 +68,15 @@ class LocalTestbed(Testbed):
         return breaking.ContainerBreaker(granted)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return which addresses of the cluster others have already, where Docker can be asked."""
+        """Return what this machine has not for the cluster: addresses, memory.
+
+        Nothing of what Docker cannot be asked for.
+        """
+        from gpubed.backends.local import doctor
+
         with suppress(GpubedError):
-            return self.refusals(plan)
+            room = doctor.memory(plan, self.paths)
+            return [*self.refusals(plan), *([] if room.ok else [room])]
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
