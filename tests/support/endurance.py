@@ -62,7 +62,8 @@ def _accuracy(known: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{len(found['undisturbed'])} seeds, each trained undisturbed, and again while a worker is "
         "lost and replaced and the head's JupyterLab ends. Share of held-out images that are "
-        "recognised:\n"
+        "recognised. On two nodes a step has fewer images, so that a disturbed one makes more of "
+        "them.\n"
     )
     yield "| | mean | standard deviation | least | most |"
     yield "| --- | --- | --- | --- | --- |"
