@@ -47,6 +47,7 @@ _PLAIN = TypeAdapter[Any](Any)
 _ENVIRONMENT = NativeEnvironment(undefined=StrictUndefined)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
+_JSON = json.JSONEncoder(sort_keys=True, default=str)
 # Who serves the storage, and who publishes the environment.
 SERVER, ENVIRONMENT = "nfs", "python_env"
 # Where roles reach gpubed's own code, and where that is.
@@ -183,7 +184,9 @@ def fingerprints(
     ]
     users = _HostVariables(inventory)
     parts = _parts(plan, allocation, users)
-    of_roles = {role: _digest([_of_role(plan, role, parts), everywhere]) for role in active(plan)}
+    of_roles = {
+        role: _text(_digest([_of_role(plan, role, parts), everywhere])) for role in active(plan)
+    }
     return {node.name: _on_node(of_roles, node, users) for node in allocation.nodes}
 
 
@@ -227,9 +230,9 @@ def _renderer(plan: ClusterPlan) -> Any:
 
 
 def _on_node(of_roles: Mapping[str, str], node: Node, users: _HostVariables) -> dict[str, str]:
-    # Each as `_digest([digest, own])`, with what is the same for all roles written once.
+    # Each as `_digest([digest, own])`; what is the same for all roles, or nodes, is written once.
     own = _text([_node(node), users.digest(node.name)])
-    return {role: _hash(f"[{_text(digest)}, {own}]") for role, digest in of_roles.items()}
+    return {role: _hash(f"[{digest}, {own}]") for role, digest in of_roles.items()}
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -341,7 +344,7 @@ def _digest(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return _JSON.encode(value)
 
 
 def _hash(text: str) -> str:
