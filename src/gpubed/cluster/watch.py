@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal
 
-from gpubed.cluster import condition, renewal, watch_faults
+from gpubed.cluster import condition, renewal, watch_faults, watch_repair
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.watch_faults import Fault
@@ -90,8 +90,9 @@ class Watch:
         if who and self.telling.is_going:
             return self._pass()
         try:
-            cluster = current.load(self._paths)
+            cluster = current.load(self._paths, granted=self._release.granted)
         except GpubedError as error:
+            error = watch_repair.begun_down(self._paths) or error
             self.telling.leave(error.message, error.hint)
             return "amiss"
         self._keep_lease(cluster)
@@ -157,6 +158,8 @@ class Watch:
             self.telling.tell("well", "all nodes know until when the lease lasts")
 
     def _look(self, cluster: Cluster) -> State:
+        if self._release.goes_on(cluster):  # whatever of it still answers
+            return "gone" if self.is_over else "amiss"
         allocation = cluster.allocation
         testbed = registry.bound(allocation.backend, self._paths)
         try:
@@ -177,7 +180,7 @@ class Watch:
             return "amiss"
         memory = self.telling.memory
         faults = watch_faults.faults(found, cluster, memory)
-        quarantined = watch_faults.quarantined(found, allocation, memory)
+        quarantined = watch_faults.quarantined(found.damaged, found.unwell, memory)
         now, before = leases.now(), memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self.telling.remember(amiss=since, quarantined=quarantined)
