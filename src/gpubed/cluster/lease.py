@@ -125,7 +125,7 @@ def read(cluster: Cluster) -> Record:
     Raises:
         GpubedError: It does not answer.
     """
-    own, granted = _is_own(cluster), None
+    own, granted, known_end = _is_own(cluster), None, known(cluster.paths).granted_until
     if not own:
         testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.lease(cluster.allocation).granted_until
@@ -133,6 +133,8 @@ def read(cluster: Cluster) -> Record:
             return Record()
 
     def answered(before: Record) -> Record:
+        if before.granted_until != known_end:
+            return before  # somebody renewed it while the answer was on its way
         end = before.granted_until if own and before.own else granted
         if own and end is None:
             end = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
