@@ -7,6 +7,7 @@ to act: a node that boots is as silent as one that is broken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -57,10 +58,12 @@ class Watch:
         self.telling = Telling(paths, hear)
         self._release = Release(self.telling, engine)
         self._repair = Repair(self.telling, engine, repairs, following)
+        self._guards = False  # whether its lock keeps a second one away
         self._broken, self._said = 0, ""  # looks that broke off one after another, and the last why
 
     def start(self, every_s: float) -> None:
         """Begin to look again and again: what another process saw is no look of this one."""
+        self._guards = self._has_lock
         self.telling.remember(amiss={})
         said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
         self.telling.tell("started", said)
@@ -74,6 +77,11 @@ class Watch:
         """Whether there is no cluster, and no run that makes one or is about to remove it."""
         return self.telling.is_gone and runlock.holder(self._paths.state) is None
 
+    @property
+    def _has_lock(self) -> bool:
+        """Whether the lock of who watches is this process's: a `down` takes it along."""
+        return runlock.has_open(os.getpid(), self._paths.watching)
+
     def look(self) -> State:
         """Look once, and do what is due.
 
@@ -84,6 +92,10 @@ class Watch:
             name = self._paths.name
             over = f"the watch is over; gpubed up {name} makes it"
             self.telling.tell("gone", f"{name} is not up", over)
+            return "gone"
+        if self._guards and not self._has_lock:  # what it knows is of another cluster
+            over = f"the watch is over; gpubed watch {self._paths.name} begins one of what is there"
+            self.telling.tell("gone", f"{self._paths.name} was taken down meanwhile", over)
             return "gone"
         self.telling.mind_clock()
         who = runlock.holder(self._paths.state)
