@@ -191,6 +191,17 @@ def test_where_the_clusters_own_folder_is_a_link_only_that_goes(tmp_path, monkey
     assert (elsewhere / "precious").read_text() == "42"
 
 
+def test_of_a_link_to_what_is_kept_nothing_says_that_something_is_being_removed(
+    tmp_path, elsewhere
+):
+    paths = Project(tmp_path).cluster("lab")
+    paths.state.parent.mkdir(parents=True)
+    paths.state.symlink_to(elsewhere)
+    paths.removing.write_text("watch")
+    assert down._forget(paths, {*down.RESULTS, paths.uuid.name}) == []
+    assert [path.name for path in elsewhere.iterdir()] == ["precious"]
+
+
 def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     """`_forget` is what `down` calls last; all that it is told to keep is left whole."""
     paths = Project(tmp_path).cluster("lab")

@@ -69,6 +69,28 @@ def test_a_shortened_renewal_is_known_as_granted(
     assert known.since == NOW
 
 
+def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that was answered before it would shorten it again, also for nodes that mind it."""
+    plan, testbed = sample_plan(), Stingy(24 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda _: testbed)
+    lent = Cluster(cluster, plan, sample_allocation(plan))
+    lease.read(lent)
+    with monkeypatch.context() as slow:
+
+        def answer(_: object) -> Lease:
+            said = Lease(testbed.until)
+            lease.renew(lent, NOW + 12 * HOUR)  # by hand, while the answer is on its way
+            return said
+
+        slow.setattr(testbed, "lease", answer)
+        assert lease.read(lent).granted_until == NOW + 12 * HOUR
+    assert lease.last(cluster).granted_until == NOW + 12 * HOUR
+    testbed.until = NOW + 2 * HOUR
+    assert lease.read(lent).granted_until == NOW + 2 * HOUR, "the testbed has the last word"
+
+
 def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_beginning(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

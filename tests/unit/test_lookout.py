@@ -1,5 +1,7 @@
 """When a training is ended so that it can go on elsewhere. Time is a STAND-IN."""
 
+import time
+
 import pytest
 
 from gpubed.jobs import lookout
@@ -49,6 +51,25 @@ class Scene:
 @pytest.fixture
 def scene():
     return Scene()
+
+
+def test_where_nothing_can_be_said_it_looks_on(monkeypatch):
+    """What a run in the background says goes to a disk, which may be full."""
+    monkeypatch.setattr(lookout, "_TICK_S", 0.01)
+    sights = [Sight(better="node-2 is taken in"), Sight(lost="node-1 is silent")]
+    now = iter(range(0, 10**6, 20))
+
+    def say(_):
+        raise OSError(28, "No space left on device")
+
+    it = Lookout(
+        lambda: sights.pop(0) if sights else Sight(), lambda: None, say, NO_PACE, lambda: next(now)
+    )
+    with it.at_work():
+        until = time.monotonic() + 5
+        while not it.verdict and time.monotonic() < until:
+            time.sleep(0.01)
+    assert it.verdict == "node-1 is silent"
 
 
 def test_a_training_that_goes_on_is_left_alone_and_seldom_looked_at(scene):

@@ -175,7 +175,7 @@ def test_auto_tells_the_nodes_of_now(
     """A node that `up` has replaced would end what runs on it at the end that it knows."""
     told: list[list[str]] = []
 
-    def tell(now: Cluster) -> None:
+    def tell(now: Cluster, **_: object) -> None:
         told.append([node.id for node in now.allocation.nodes])
 
     def replaced() -> None:

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, watch_log
+from gpubed.cluster import before_end, down, drivers, watch_log
 from gpubed.cluster.down import Removal
-from gpubed.configuration import due
+from gpubed.configuration import due, health
 from gpubed.configuration import use as uses
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.configuration.use import Use
@@ -39,6 +39,7 @@ class Unused:
         self.began, self.fails, self.breaks = world.now, None, []
         self.silent = ""
         monkeypatch.setattr(due, "now", lambda *_: {})
+        monkeypatch.setattr(health, "unwell", lambda _: world.unwell)
         monkeypatch.setattr(uses, "look", self.say)
         monkeypatch.setattr(uses, "warn", self.warn)
         monkeypatch.setattr(before_end, "prepare", self.prepare)
@@ -82,13 +83,18 @@ class Unused:
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
             cluster.removing.write_text(whose)
+            # What depends on nodes goes before them, and the state once all of it is gone.
+            drivers.driver("configuration").delete("lab/configuration", {"cluster": "lab"})
             if self.breaks:
                 return self.breaks.pop(0)()
-            cluster.allocation.unlink()
-            for path in cluster.project.pulumi.glob(".pulumi/stacks/*/*"):
-                path.unlink()
+            self.forget_state()
             shutil.rmtree(cluster.logs)
+            cluster.removing.unlink()
         return Removal(["Node node-0"], ["volume shared"], [], [])
+
+    def forget_state(self):
+        for path in self.world.cluster.project.pulumi.glob(".pulumi/stacks/*/*"):
+            path.unlink()
 
 
 @pytest.fixture
@@ -321,8 +327,10 @@ def half_way(world, unused):
     def half_way(*ends, silent="all"):
         def end(how):
             world.states, unused.silent = {"node-1": "missing"}, silent
+            world.rest = {"unheard": True} if silent == "all" else {}
             if isinstance(how, Exception):
                 raise how
+            unused.forget_state()
             return how
 
         unused.breaks = [partial(end, how) for how in ends]
@@ -389,6 +397,16 @@ def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     assert [what for what, _ in unused.told] == ["warn"]
 
 
+def test_who_takes_a_node_of_what_is_left_out_of_use_keeps_it(world, unused, half_way):
+    half_way(GpubedError("the API fails"), silent="some")
+    world.looks(152)
+    bob = Quarantine(reason="bob is at it", since="now")
+    world.unwell = [NodeHealth(node="node-0", quarantine=bob)]
+    world.looks(10)
+    assert len(unused.downs) == 1
+    assert "node-0 is in quarantine (bob is at it)" in world.events[-1].why
+
+
 def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half_way):
     half_way(GpubedError("the API fails"))
     world.looks(152)
@@ -400,9 +418,11 @@ def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half
 
 def test_who_has_it_back_is_watched_as_before(world, unused, half_way):
     half_way(GpubedError("the API fails"))
+    granted = world.cluster.allocation.read_text()
     world.looks(152)
     world.cluster.removing.unlink()  # as `up` does
-    world.states, unused.silent = {}, ""
+    world.cluster.allocation.write_text(granted)
+    world.states, world.rest, unused.silent = {}, {}, ""
     unused.use_it()
     assert world.looks(100) == ["well"] * 100
     assert [what for what, _ in unused.told] == ["warn", "back"]

@@ -1,19 +1,22 @@
 """`gpubed watch` renews the lease of a cluster, and prepares an end that stays."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubed.cluster import before_end, lease
-from gpubed.core import runlock
+from gpubed.cluster import before_end, lease, watch_log
+from gpubed.configuration import node_lease
+from gpubed.configuration.node_lease import Told
+from gpubed.core import files, runlock
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.testbeds import copies, registry
+from gpubed.testbeds import copies, current, registry
 from gpubed.testbeds.base import Lease
 from support.watched import HOUR, MINUTE, NAMES, SPEC, world
 
 __all__ = ["world"]
 
+OWN = SPEC.replace("configure: false\n", "lease: {on_nodes: {warning: 30 min, stop: 10 min}}\n")
 REAL = registry.backend("local")
 
 
@@ -76,6 +79,51 @@ def test_a_lease_is_renewed_also_while_a_run_has_the_cluster(world, lend, verb):
     assert "granted until" in world.events[0].outcome
 
 
+@pytest.fixture
+def full(world, monkeypatch):
+    """A function that fills the controller's disk."""
+
+    def full():
+        def write(path, *_, **__):
+            raise OSError(28, "No space left on device", str(path))
+
+        monkeypatch.setattr(files, "write", write)
+        monkeypatch.setattr(watch_log, "append", lambda *_: write(world.cluster.logs))
+
+    return full
+
+
+def test_a_lease_is_renewed_though_the_controllers_disk_is_full(world, lend, full, monkeypatch):
+    """The testbed would take the nodes back; nodes that mind the end are told, too."""
+    said = []
+
+    def tell(_cluster, until, *_):
+        said.append(until)
+        return Told({"c1": "the end"}, {})
+
+    monkeypatch.setattr(node_lease, "tell", tell)
+    lender, one = lend(3 * HOUR, 1000 * HOUR), world.watch()
+    known = lease.read(current.load(world.cluster)).model_copy(update={"told": {"c1": "the end"}})
+    world.cluster.lease.write_text(known.model_dump_json())
+    world.looks(1, of=one)
+    full()
+    for _ in range(4):
+        world.now += HOUR / 2
+        with suppress(OSError):
+            one.look()
+    assert lender.until > datetime(2030, 1, 2, tzinfo=UTC)
+    assert said[-1] == lender.until
+
+
+def test_what_only_the_controller_knows_of_a_lease_is_not_told_as_kept(world, full):
+    world.cluster.spec.write_text(OWN)
+    cluster = current.load(world.cluster)
+    lease.renew(cluster, world.now + HOUR)
+    full()
+    with pytest.raises(GpubedError, match="cannot be written"):
+        lease.renew(cluster, world.now + 9 * HOUR)
+
+
 def test_an_end_that_stays_is_prepared_once(world, lend, prepared):
     lend(HOUR / 4, HOUR / 4)
     for _ in range(3):
@@ -107,7 +155,7 @@ def test_an_end_that_is_known_is_prepared_though_the_testbed_does_not_answer(
 ):
     """The slice authority is down, and the nodes are there."""
     lender, told = lend(3 * HOUR, 1000 * HOUR), []
-    monkeypatch.setattr(lease, "tell_nodes", lambda *_: told.append(1))
+    monkeypatch.setattr(lease, "tell_nodes", lambda *_, **__: told.append(1))
     world.looks(1)
     lender.silent = silent
     world.looks(90)
@@ -162,7 +210,7 @@ def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, mon
     """They would end what the others go on with; it is said once, and when all know."""
     asked, faults = [], [GpubedError("node-1 does not know"), GpubedError("node-1 does not know")]
 
-    def tell(*_):
+    def tell(*_, **__):
         asked.append(1)
         if faults:
             raise faults.pop()

@@ -214,11 +214,17 @@ def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
         assert {*world.cluster.state.iterdir()} == {*before, lock}
 
 
-def test_a_down_that_did_not_end_is_not_undone(world):
+@pytest.mark.parametrize(("goes", "told"), [("node", ["amiss", "person"]), ("file", ["person"])])
+def test_a_down_that_did_not_end_is_not_undone(world, goes, told):
+    """Whichever went first: a node, or the file that says which ones there are."""
     world.cluster.removing.touch()
-    world.states = {"node-1": "missing"}
+    if goes == "node":
+        world.states = {"node-1": "missing"}
+    else:
+        world.cluster.allocation.unlink()
     world.looks(4)
-    assert (world.repairs, world.kinds) == ([], ["amiss", "person"])
+    assert (world.repairs, world.kinds) == ([], told)
+    assert "a `down` of lab was begun" in world.events[-1].why
     assert "gpubed down lab" in world.events[-1].outcome
 
 

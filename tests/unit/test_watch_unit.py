@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -50,6 +52,38 @@ def test_a_unit_runs_it_in_this_project(world, systemd, monkeypatch):
     name = watch_unit.file(world.cluster).name
     assert f"systemctl --user enable --now {name}" in systemd.read_text()
     assert "loginctl enable-linger" in done.stderr
+
+
+def test_a_repair_reaches_what_up_reaches(world, monkeypatch):
+    """A node that it makes anew installs packages by the same ways; no password is written down."""
+    ways = {
+        "OS_CLIENT_CONFIG_FILE": "/etc/clouds@site.yaml",
+        "REQUESTS_CA_BUNDLE": "/etc/ssl/site.pem",
+        "https_proxy": "http://proxy.site:3128",
+        "PIP_INDEX_URL": "https://mirror.site/simple",
+    }
+    for name, value in ways.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://bob:hunter2@mirror.site/simple")
+    unit = watch_unit.text(world.cluster, [])
+    for name, value in ways.items():
+        assert f'Environment="{name}={value}"\n' in unit
+    assert "hunter2" not in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_finds_the_program_whatever_its_folder_is_called(world, tmp_path, monkeypatch):
+    program = tmp_path / "a $b %c" / "gpubed"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(watch_unit, "_program", lambda: str(program))
+    unit = tmp_path / "watch.service"
+    unit.write_text(watch_unit.text(world.cluster, ["--every", "$5 %"]))
+    command = ["systemd-analyze", "verify", "--user", str(unit)]
+    where = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=where)
+    assert "is not executable" not in done.stderr, done.stderr
 
 
 def test_a_unit_is_removed_also_once_the_cluster_is_no_more(world, systemd):

@@ -176,6 +176,21 @@ def test_a_cluster_has_one_watch(world):
     assert "`gpubed watch`" in done.exception.message
 
 
+def test_a_watch_ends_with_its_cluster_also_where_another_has_its_name_by_now(world, watching):
+    """`down` takes its lock along, and a second watch would find none."""
+    world.states = {"node-1": "missing"}
+
+    def made_anew(looks):
+        if looks == 1:
+            world.cluster.watching.unlink()
+            world.cluster.watch.unlink()
+
+    waits, done = watching(5, made_anew)
+    assert (len(waits), done.return_value, world.repairs) == (1, 0, [])
+    assert not world.cluster.watch.exists(), "what it knows is of the former one"
+    assert "gone: lab was taken down meanwhile" in (world.cluster.logs / "watch.log").read_text()
+
+
 @pytest.mark.parametrize(
     "words", [("--every", "soon"), ("--every", "1 s"), ("--once", "--install")]
 )

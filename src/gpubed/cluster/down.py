@@ -205,6 +205,7 @@ def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:
         if but <= set(RESULTS):
             paths.state.unlink()
             return [f"link {paths.state.relative_to(root)}"]
+        paths.removing.unlink(missing_ok=True)  # it has come to its end
         return []
     gone = []
     unnamed = {"lock", runlock.MEASURING}

@@ -22,6 +22,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import checkpoints
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Idle
 
@@ -39,11 +40,13 @@ class Warned:
         idle_s: After how many idle seconds.
         spell: Which use was the last then.
         saved: Whether results were saved since.
+        granted: What the release that was begun gives back; its own file goes before the nodes.
     """
 
     idle_s: float
     spell: str
     saved: bool = False
+    granted: Allocation | None = None
 
 
 GiveBack = Callable[[Cluster, EngineName, Warned, dict[str, str]], tuple[str, bool]]

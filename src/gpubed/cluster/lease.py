@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.configuration import node_lease
 from gpubed.core import files, reading, runlock
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, unwritable
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
@@ -125,7 +125,7 @@ def read(cluster: Cluster) -> Record:
     Raises:
         GpubedError: It does not answer.
     """
-    own, granted = _is_own(cluster), None
+    own, granted, known_end = _is_own(cluster), None, known(cluster.paths).granted_until
     if not own:
         testbed = registry.bound(cluster.allocation.backend, cluster.paths)
         granted = testbed.lease(cluster.allocation).granted_until
@@ -133,12 +133,14 @@ def read(cluster: Cluster) -> Record:
             return Record()
 
     def answered(before: Record) -> Record:
+        if before.granted_until != known_end:
+            return before  # somebody renewed it while the answer was on its way
         end = before.granted_until if own and before.own else granted
         if own and end is None:
             end = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
         return _answered(before, end, own=own)
 
-    return _change(cluster.paths, answered, heals=not own)
+    return _change(cluster.paths, answered, heals=not own, is_told=not own)
 
 
 def renew(cluster: Cluster, until: datetime) -> Record:
@@ -159,25 +161,28 @@ def renew(cluster: Cluster, until: datetime) -> Record:
             end = max(until, before.granted_until or until) if before.own else until
         return _answered(before, end, own=own).model_copy(update={"requested_until": until})
 
-    return _change(cluster.paths, renewed, heals=True)
+    return _change(cluster.paths, renewed, heals=True, is_told=not own)
 
 
-def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
+def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = None) -> None:
     """Let the nodes that mind the end of the lease know what is known of it here.
 
     Args:
+        answer: What the testbed has just said; a full disk may have kept none of it.
         anew: Whether also those are told that were told before: they may have been set up anew.
 
     Raises:
         GpubedError: Not all could be told; at the end that they know they end what runs.
     """
-    record = last(cluster.paths)
+    record = there = last(cluster.paths)
+    if answer and answer.read_at and (there.read_at is None or there.read_at < answer.read_at):
+        record = answer
     if not (record.told or node_lease.are_to_mind(cluster.plan)):
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
     told = node_lease.tell(cluster, record.granted_until, left, had)
     by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told.words}))
-    if by_now.granted_until != record.granted_until:
+    if by_now.granted_until != there.granted_until:
         # Renewed meanwhile, and told by who did so: what was told here may have come later.
         tell_nodes(cluster)
     elif told.failed:
@@ -332,7 +337,11 @@ def _answered(before: Record, end: datetime | None, *, own: bool) -> Record:
 
 
 def _change(
-    paths: ClusterPaths, change: Callable[[Record], Record], *, heals: bool = False
+    paths: ClusterPaths,
+    change: Callable[[Record], Record],
+    *,
+    heals: bool = False,
+    is_told: bool = False,
 ) -> Record:
     """Keep what becomes of the record as it is by now: others change it meanwhile, and it stays.
 
@@ -340,16 +349,22 @@ def _change(
         paths: The cluster's paths.
         change: Makes the new record of the present one; asks nobody, for others wait.
         heals: Whether one that cannot be read is begun anew.
+        is_told: Whether the testbed tells it again: a full disk is no reason to do without it.
 
     Raises:
         Unreadable: It cannot be read.
+        PrerequisiteMissing: It cannot be written.
         Locked: Another process does not come to an end with it.
     """
     if not paths.state.is_dir():  # nothing is kept of a cluster that is gone
         return change(Record())
     with runlock.locked(paths.state / "lease.lock", "renew", _OTHERS_S):
         kept = change(known(paths) if heals else last(paths))
-        files.write_if_changed(paths.lease, kept.model_dump_json(indent=2))
+        try:
+            files.write_if_changed(paths.lease, kept.model_dump_json(indent=2))
+        except OSError as error:
+            if not is_told:
+                raise unwritable(error, paths.lease) from None
     return kept
 
 

@@ -46,7 +46,7 @@ def look(cluster: Cluster) -> Looked:
     """
     looked = _prepared(cluster, _asked(cluster))
     try:
-        leases.tell_nodes(cluster)
+        leases.tell_nodes(cluster, answer=None if looked.unasked else looked.record)
     except GpubedError as error:
         return replace(looked, untold=error)
     return looked

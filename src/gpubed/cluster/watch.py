@@ -7,12 +7,13 @@ to act: a node that boots is as silent as one that is broken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal
 
-from gpubed.cluster import condition, renewal, watch_faults
+from gpubed.cluster import condition, renewal, watch_faults, watch_repair
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.watch_faults import Fault
@@ -57,10 +58,12 @@ class Watch:
         self.telling = Telling(paths, hear)
         self._release = Release(self.telling, engine)
         self._repair = Repair(self.telling, engine, repairs, following)
+        self._guards = False  # whether its lock keeps a second one away
         self._broken, self._said = 0, ""  # looks that broke off one after another, and the last why
 
     def start(self, every_s: float) -> None:
         """Begin to look again and again: what another process saw is no look of this one."""
+        self._guards = self._has_lock
         self.telling.remember(amiss={})
         said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
         self.telling.tell("started", said)
@@ -74,6 +77,11 @@ class Watch:
         """Whether there is no cluster, and no run that makes one or is about to remove it."""
         return self.telling.is_gone and runlock.holder(self._paths.state) is None
 
+    @property
+    def _has_lock(self) -> bool:
+        """Whether the lock of who watches is this process's: a `down` takes it along."""
+        return runlock.has_open(os.getpid(), self._paths.watching)
+
     def look(self) -> State:
         """Look once, and do what is due.
 
@@ -85,13 +93,18 @@ class Watch:
             over = f"the watch is over; gpubed up {name} makes it"
             self.telling.tell("gone", f"{name} is not up", over)
             return "gone"
+        if self._guards and not self._has_lock:  # what it knows is of another cluster
+            over = f"the watch is over; gpubed watch {self._paths.name} begins one of what is there"
+            self.telling.tell("gone", f"{self._paths.name} was taken down meanwhile", over)
+            return "gone"
         self.telling.mind_clock()
         who = runlock.holder(self._paths.state)
         if who and self.telling.is_going:
             return self._pass()
         try:
-            cluster = current.load(self._paths)
+            cluster = current.load(self._paths, granted=self._release.granted)
         except GpubedError as error:
+            error = watch_repair.begun_down(self._paths) or error
             self.telling.leave(error.message, error.hint)
             return "amiss"
         self._keep_lease(cluster)
@@ -157,6 +170,8 @@ class Watch:
             self.telling.tell("well", "all nodes know until when the lease lasts")
 
     def _look(self, cluster: Cluster) -> State:
+        if self._release.goes_on(cluster):  # whatever of it still answers
+            return "gone" if self.is_over else "amiss"
         allocation = cluster.allocation
         testbed = registry.bound(allocation.backend, self._paths)
         try:
@@ -177,7 +192,7 @@ class Watch:
             return "amiss"
         memory = self.telling.memory
         faults = watch_faults.faults(found, cluster, memory)
-        quarantined = watch_faults.quarantined(found, allocation, memory)
+        quarantined = watch_faults.quarantined(found.damaged, found.unwell, memory)
         now, before = leases.now(), memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self.telling.remember(amiss=since, quarantined=quarantined)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubed.cluster import condition
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.watch_memory import Memory
 from gpubed.configuration import unfinished
-from gpubed.nodes.allocation import Allocation
+from gpubed.configuration.health import NodeHealth
 from gpubed.nodes.cluster import Cluster
 
 
@@ -45,15 +45,16 @@ def faults(found: Condition, cluster: Cluster, memory: Memory) -> list[Fault]:
     return listed
 
 
-def quarantined(found: Condition, allocation: Allocation, memory: Memory) -> dict[str, str]:
+def quarantined(
+    silent: Collection[str], unwell: Iterable[NodeHealth], memory: Memory
+) -> dict[str, str]:
     """Return the nodes that a person took out of use, and why.
 
     One that does not answer now is known from when it last did. One that took itself out of
     use is broken, and so the more when it does not answer.
     """
-    silent = {node.name for node in allocation.nodes if found.nodes[node.name] != "ready"}
     kept = {name: why for name, why in memory.quarantined.items() if name in silent}
-    held = {one.node: one.quarantine for one in found.unwell if one.quarantine}
+    held = {one.node: one.quarantine for one in unwell if one.quarantine}
     return kept | {name: one.reason for name, one in held.items() if one.is_by_hand}
 
 

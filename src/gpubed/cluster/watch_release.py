@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpubed.cluster import idle, watch_log
+from gpubed.cluster import idle, watch_faults, watch_log
 from gpubed.cluster import lease as leases
 from gpubed.cluster.idle import Warned
 from gpubed.cluster.watch_log import Event
 from gpubed.cluster.watch_telling import Telling
+from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.engines.stack import EngineName
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 
 
@@ -25,11 +27,21 @@ class Release:
     def __init__(self, telling: Telling, engine: EngineName) -> None:
         self._telling, self._engine = telling, engine
 
-    def lets_go(self, cluster: Cluster) -> bool:
-        """Release a cluster where that is due, or go on with it; say whether it is to go."""
-        if warned := self._releasing:
+    @property
+    def granted(self) -> Allocation | None:
+        """What a release gives back that did not come to its end; None where there is none."""
+        return self._releasing.granted if self._releasing else None
+
+    def goes_on(self, cluster: Cluster) -> bool:
+        """Go on with a release that did not come to its end; say whether there is one."""
+        warned = self._releasing
+        if warned:
+            self._telling.remember(amiss={})
             self._go_on(cluster, warned)
-            return True
+        return warned is not None
+
+    def lets_go(self, cluster: Cluster) -> bool:
+        """Release a cluster where that is due; say whether it is to go."""
         return self._care(cluster) or self._releasing is not None
 
     def _care(self, cluster: Cluster) -> bool:
@@ -76,6 +88,8 @@ class Release:
             self._telling.remember(warned=replace(warned, saved=True))
             self._telling.tell("idle", why, saved)
             return False
+        warned = replace(warned, granted=cluster.allocation)
+        self._telling.remember(warned=warned)
         if stays := self._given_back(cluster, idle.release, warned, why):
             self._telling.tell("idle", why, stays)
         return not stays
@@ -92,6 +106,7 @@ class Release:
             return
         why = f"the release of {name} did not come to its end"
         try:
+            self._see_who_is_held(cluster)
             if stays := self._given_back(cluster, idle.finish, warned, why):
                 back = f"gpubed down {name}; to have it back: gpubed up {name}"
                 self._telling.leave(f"{why}: {stays}", back)
@@ -99,6 +114,13 @@ class Release:
             self._telling.tell_once("idle", "waits", why, error.message)
         except GpubedError as error:
             self._telling.tell_once("idle", "idle", why, self._telling.failed(error))
+
+    def _see_who_is_held(self, cluster: Cluster) -> None:
+        """Look who was taken out of use: somebody may be at work on what is left since."""
+        unwell = health.unwell(cluster)
+        silent = [one.node for one in unwell if not one.reachable]
+        held = watch_faults.quarantined(silent, unwell, self._telling.memory)
+        self._telling.remember(quarantined=held)
 
     def _given_back(self, cluster: Cluster, act: idle.GiveBack, warned: Warned, why: str) -> str:
         """Give the nodes back, and tell it; return in words why they stay, if they do."""

@@ -18,6 +18,7 @@ from gpubed.cluster.watch_telling import Telling
 from gpubed.configuration import due
 from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
@@ -84,11 +85,8 @@ class Repair:
             GpubedError: It would.
         """
         paths, name = cluster.paths, cluster.name
-        if paths.removing.exists():
-            raise GpubedError(
-                f"a `down` of {name} was begun and did not come to its end",
-                f"gpubed down {name}; to have it back: gpubed up {name}",
-            )
+        if begun := begun_down(paths):
+            raise begun
         if not paths.has_stack:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
         leases.check_not_expired(paths)
@@ -183,6 +181,16 @@ class Repair:
                 still_wanted=still_wanted,
                 given_time=given_time,
             )
+
+
+def begun_down(paths: ClusterPaths) -> GpubedError | None:
+    """Return what to tell of a `down` that did not come to its end; None where none was begun."""
+    if not paths.removing.exists():
+        return None
+    return GpubedError(
+        f"a `down` of {paths.name} was begun and did not come to its end",
+        f"gpubed down {paths.name}; to have it back: gpubed up {paths.name}",
+    )
 
 
 def _approve(name: str, broken: Sequence[Fault], refused: list[str]) -> lost_state.Approve:

@@ -8,8 +8,8 @@ from datetime import timedelta
 from traceback import format_exception
 from typing import Any
 
+from gpubed.cluster import idle, watch_log, watch_memory
 from gpubed.cluster import lease as leases
-from gpubed.cluster import watch_log, watch_memory
 from gpubed.cluster.watch_log import Event
 from gpubed.cluster.watch_memory import LONGEST_WAIT
 from gpubed.core import runlock
@@ -34,8 +34,9 @@ class Telling:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no cluster."""
-        return not (self.paths.allocation.exists() or self.paths.has_stack)
+        """Whether there is no cluster, nor one that our own release has left something of."""
+        there = self.paths.allocation.exists() or self.paths.has_stack
+        return not (there or idle.is_unfinished(self.paths))
 
     @property
     def is_going(self) -> bool:

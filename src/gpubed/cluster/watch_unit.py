@@ -27,8 +27,17 @@ from gpubed.nodes.ssh import LoginRefused
 # Where programs and daemons are found, and files with what is secret; the user's systemd has others
 # than a shell.
 _KEPT = (
-    *("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD"),
+    *("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+    *("OS_CLOUD", "OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE"),
     *("SSH_AUTH_SOCK", "GPUBED_LOGIN_PASSPHRASE_FILE"),
+    *("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
+# By which ways testbeds and package registries are reached, from nodes that are made anew, too.
+_WAYS = (
+    *(f"{what}_PROXY" for what in ("HTTP", "HTTPS", "ALL", "NO")),
+    *(f"{what}_proxy" for what in ("http", "https", "all", "no")),
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+    *("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL"),
 )
 _UNIT = """\
 [Unit]
@@ -65,15 +74,18 @@ def text(paths: ClusterPaths, options: Sequence[str]) -> str:
         options: What the watch is told beside the cluster's name.
     """
     root = str(paths.project.root)
-    kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
+    kept = {name: os.environ[name] for name in (*_KEPT, *_WAYS) if os.environ.get(name)}
+    # One that holds a user name or password stays in the shell.
+    kept = {name: value for name, value in kept.items() if name in _KEPT or "@" not in value}
     variables = {**kept, "GPUBED_ROOT": root}
-    words = [_program(), "watch", paths.name, *options]
+    words = ["watch", paths.name, *options]
     return _UNIT.format(
         name=paths.name,
         root=_escaped(root),
         folder=_escaped(root),
         environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
-        command=" ".join(_quoted(word).replace("$", "$$") for word in words),
+        # In the program's own path, systemd replaces no variable.
+        command=" ".join([_quoted(_program()), *(_quoted(w).replace("$", "$$") for w in words)]),
     )
 
 

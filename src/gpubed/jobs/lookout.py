@@ -15,9 +15,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from gpubed.core.errors import GpubedError
 from gpubed.jobs import job_progress, rank_output
 from gpubed.jobs.checkpoint_files import Files
 
@@ -122,7 +123,9 @@ class Lookout:
 
         def watch() -> None:
             while not (self.verdict or over.wait(_TICK_S)):
-                self.tick()
+                # One that breaks off, as on a full disk that takes no word, is followed by others.
+                with suppress(GpubedError, OSError):
+                    self.tick()
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
@@ -188,10 +191,10 @@ class Lookout:
             self.blames_nodes = True
             self.verdict = seen.lost
             return
-        if seen.better and not self._better:
-            self._say(f"{seen.better}: this run ends once another checkpoint is seen")
+        is_new, self._better = bool(seen.better) and not self._better, seen.better
+        if is_new:
             self._at_wish, self._asked = None, float("-inf")
-        self._better = seen.better
+            self._say(f"{seen.better}: this run ends once another checkpoint is seen")
 
     def _ask(self) -> None:
         """Look at what the training keeps: what changes there is a sign of life, too."""
