@@ -166,16 +166,18 @@ def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> 
     Raises:
         UsageError: The cluster has some.
     """
-    for key, argument in jobfile.load(foreseen.request.job).arguments.items():
-        name = foreseen.values.get(key) if argument.resumes else None
-        if name and checkpoint_files.has_some(usable, str(name)):
-            run = f"gpubed run {usable.name}"
-            raise UsageError(
-                f"it would go on from what {former.run_id} left in "
-                f"{checkpoint_files.folder(usable.plan, str(name))}, which is no repetition",
-                f"{run} {foreseen.request.job} --set {key}=NAME begins anew; "
-                f"{run} --resume {former.run_id} goes on",
-            )
+    for name in checkpoints.of(foreseen):
+        # Where somebody writes them, that is told in place of it.
+        if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
+            continue
+        job = foreseen.request.job
+        key = next(key for key, it in jobfile.load(job).arguments.items() if it.resumes)
+        run = f"gpubed run {usable.name}"
+        raise UsageError(
+            f"it would go on from what {former.run_id} left in "
+            f"{checkpoint_files.folder(usable.plan, name)}, which is no repetition",
+            f"{run} {job} --set {key}=NAME begins anew; {run} --resume {former.run_id} goes on",
+        )
 
 
 def _last_kept(paths: ClusterPaths) -> Record | None:
