@@ -16,8 +16,8 @@ from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
 
-# Nodes look every minute, one after the other.
-_IN_USE_S = 300
+# Nodes look every minute, and a look may be late.
+_IN_USE_S = 150
 _SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
 # The testbeds' words for what researchers call so, in the order in which they are counted.
 _COUNTED = {
@@ -189,9 +189,7 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
             for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
-        ui.say(
-            "nodes look each minute: shorter runs, and the last minute of others, may be missing"
-        )
+        ui.say(_SEEN)
     if use["idle_s"] < _IN_USE_S:
         ui.say(f"in use: {use['why']}")
     else:
