@@ -11,6 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import condition, lease
 from gpubed.configuration import node_lease, unfinished
 from gpubed.configuration import use as uses
+from gpubed.core import files
 from gpubed.core.runlock import Holder
 from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
@@ -34,7 +35,7 @@ _ELSE = "other resource"
 def described(thing: Existing) -> str:
     """Name something that exists with its size and age, as far as they are known."""
     known = [
-        f"{thing.size / 2**30:.1f} GiB" if thing.size is not None else "",
+        files.size(thing.size) if thing.size is not None else "",
         f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
     ]
     return ", ".join(filter(None, [str(thing), *known]))
