@@ -62,7 +62,7 @@ def asked(tmp_path, monkeypatch):
     paths.spec.write_text(yaml.safe_dump(SPEC))
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     made = datetime.now(UTC) - timedelta(days=3)
-    volume = Existing("volume", "lab-shared", "v", "u", data=True, size=5 << 30, made=made)
+    volume = Existing("volume", "lab-shared", "v", "u", data=True, size=45 << 20, made=made)
     monkeypatch.setattr(down, "data_of", lambda *_: [volume])
 
     def run(*words, answers=(), gone=(), kept=()):
@@ -91,9 +91,9 @@ def asked(tmp_path, monkeypatch):
 def test_a_volume_has_a_question_of_its_own_with_its_size_and_age(asked):
     questions, removed, _ = asked(answers=[True, True])
     assert questions == [
-        "its data is on volume lab-shared, 5.0 GiB, made 3 d ago",
+        "its data is on volume lab-shared, 45 MiB, made 3 d ago",
         "Remove cluster lab and all its nodes?",
-        "Remove its data, too: volume lab-shared, 5.0 GiB, made 3 d ago?",
+        "Remove its data, too: volume lab-shared, 45 MiB, made 3 d ago?",
     ]
     assert removed == ["all"]
 

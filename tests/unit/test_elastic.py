@@ -74,6 +74,7 @@ def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, looko
     words = ["runs", "lab", "show", first["run_id"]]
     shown = CliRunner().invoke(cli.build(), words, standalone_mode=False).stdout
     assert "ended: node-2 is taken in" in shown
+    assert f"\nresume: gpubed run lab --elastic --resume {first['run_id']}\n" in shown
     assert "failed" not in shown
 
 

@@ -473,7 +473,7 @@ def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypa
     words = ("audit", "lab", "--remove", "--uuid", UUID, "-y", "--engine", "embedded")
     said = call(*words).stderr
     assert removed == NODES
-    assert "kept: volume gpubed-lab-shared, 3.0 GiB" in said
+    assert "kept: volume gpubed-lab-shared, 3 GiB" in said
     assert f"gpubed audit lab --remove --uuid {UUID} --data" in said
     removed.clear()
     call(*words, "--data")

@@ -91,8 +91,28 @@ def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
     assert output.failure(NODES) == (
         "node-1 went, or the connection to it did, and rank 2 with it"
         if lost
-        else f"rank 2 on node-1 ended with exit code {code}"
+        else f"rank 2 on node-1 {ends(code)}"
     )
+
+
+def ends(code):
+    killed = "was killed, or ended with exit code 255: SSH says the same of both"
+    return killed if code == "255" else f"ended with exit code {code}"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (137, "was ended by SIGKILL, as where memory runs out (exit code 137)"),
+        (139, "was ended by SIGSEGV (exit code 139)"),
+        (127, "ended with exit code 127"),
+        (128, "ended with exit code 128"),
+        (254, "ended with exit code 254"),
+    ],
+)
+def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
+    output, _ = read([*RANKS, *LAUNCHER[:-2], f"Exit code: {code}", ""])
+    assert output.failure(NODES) == f"rank 2 on node-1 {told}"
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])

@@ -163,6 +163,19 @@ def test_a_run_goes_on_with_what_it_was_asked_for(call, cluster):
     assert record.find(cluster, last["run_id"]).request.choice == Choice(ranks=3)
 
 
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        (["digits"], "again:  gpubed run lab --again"),
+        (["imagenet"], "again:  gpubed run lab --again"),
+        (["imagenet", "--set", "checkpoint=mine"], "resume: gpubed run lab --resume"),
+    ],
+)
+def test_a_run_is_shown_with_what_is_not_refused(call, words, goes_on):
+    run = document(call("run", "lab", *words, "--json"))["run_id"]
+    assert call("runs", "lab", "show", run).stdout.endswith(f"\n{goes_on} {run}\n")
+
+
 def test_what_left_nothing_to_go_on_from_is_refused(call):
     none = document(call("run", "lab", "imagenet", "--json"))["run_id"]
     other = document(call("run", "lab", "digits", "--json"))["run_id"]

@@ -115,6 +115,8 @@ def test_status_says_since_when_and_who_holds_what_for_nothing(ask, capsys):
     assert "nodes look each minute: shorter runs, and the last minute of others" in text
     assert "jupyter" not in text, "what an idle service takes is not worth a row"
     assert read(capsys, ask(said(30)).document()) == "in use: alice: a terminal on node-0\n"
+    text = read(capsys, ask(said(232)).document())
+    assert text == "idle for 4 min; the last use was alice: a terminal on node-0\n"
     assert read(capsys, None) == ""
 
 

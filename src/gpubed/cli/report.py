@@ -11,13 +11,14 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import condition, lease
 from gpubed.configuration import node_lease, unfinished
 from gpubed.configuration import use as uses
+from gpubed.core import files
 from gpubed.core.runlock import Holder
 from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
 
-# Nodes look every minute, one after the other.
-_IN_USE_S = 300
+# Nodes look every minute, and a look may be late.
+_IN_USE_S = 150
 _SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
 # The testbeds' words for what researchers call so, in the order in which they are counted.
 _COUNTED = {
@@ -34,7 +35,7 @@ _ELSE = "other resource"
 def described(thing: Existing) -> str:
     """Name something that exists with its size and age, as far as they are known."""
     known = [
-        f"{thing.size / 2**30:.1f} GiB" if thing.size is not None else "",
+        files.size(thing.size) if thing.size is not None else "",
         f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
     ]
     return ", ".join(filter(None, [str(thing), *known]))
@@ -189,9 +190,7 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
             for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
-        ui.say(
-            "nodes look each minute: shorter runs, and the last minute of others, may be missing"
-        )
+        ui.say(_SEEN)
     if use["idle_s"] < _IN_USE_S:
         ui.say(f"in use: {use['why']}")
     else:

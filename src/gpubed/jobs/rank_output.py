@@ -8,11 +8,13 @@ code; all of it says no more than which rank it was.
 from __future__ import annotations
 
 import re
+import signal
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
 SSH_FAILED = 255
 """OpenSSH's own exit code: of a connection that was lost, or never came about."""
+_BY_SIGNAL = 128
 # Horovod puts the rank before each line, MPI also the number of the job.
 _OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last):"
@@ -91,7 +93,7 @@ class RankOutput:
         if self.lost_its_node:
             where = nodes[self.rank]
             return f"{where} went, or the connection to it did, and rank {self.rank} with it"
-        return f"rank {self.rank} on {nodes[self.rank]} ended with exit code {self.code}"
+        return f"rank {self.rank} on {nodes[self.rank]} {_end(self.code)}"
 
     def _is_launchers(self, line: str) -> bool:
         # Other launchers put nothing before any line: a traceback may be a rank's.
@@ -110,3 +112,15 @@ class RankOutput:
             self.code = number
         else:
             self.rank = number
+
+
+def _end(code: int) -> str:
+    """Say how a rank ended: what a signal ended has its number in the exit code, after a shell."""
+    if code == SSH_FAILED:
+        return f"was killed, or ended with exit code {code}: SSH says the same of both"
+    try:
+        name = signal.Signals(code - _BY_SIGNAL).name
+    except ValueError:
+        return f"ended with exit code {code}"
+    why = ", as where memory runs out" if name == "SIGKILL" else ""
+    return f"was ended by {name}{why} (exit code {code})"

@@ -173,8 +173,16 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
     _tell_checkpoints(ui, kept)
-    ui.say(f"again:  gpubed run {paths.name} --again {one.run_id}", whole=True)
+    ui.say(_next(paths, one), whole=True)
     return 0
+
+
+def _next(paths: ClusterPaths, one: Record) -> str:
+    """Return how to go on from a run, which is no repetition where it kept checkpoints."""
+    run = f"gpubed run {paths.name}"
+    if not checkpoints.of(one):
+        return f"again:  {run} --again {one.run_id}"
+    return f"resume: {run}{' --elastic' if one.elastic else ''} --resume {one.run_id}"
 
 
 def _collected(paths: ClusterPaths, one: Record) -> list[str]:
