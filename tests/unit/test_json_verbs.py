@@ -109,6 +109,18 @@ def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):
     assert not (tmp_path / ".gpubed/lab/runs").exists()
 
 
+def test_what_export_is_to_write_to_stays_what_it_is(document, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = document("export", "lab", "ssh-config", "--out", str(pipe))
+        assert pipe.is_fifo()
+        assert os.read(reader, 2**16).decode() == next(iter(found["files"].values()))
+    finally:
+        os.close(reader)
+
+
 def test_a_closed_stdout_is_no_fault(tmp_path):
     granted_cluster(tmp_path)
     program = Path(sys.executable).with_name("gpubed")
