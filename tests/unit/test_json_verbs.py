@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.access import services
+from gpubed.core.errors import UsageError
 from gpubed.engines import stack
 from support.samples import granted_cluster
 
@@ -107,6 +108,12 @@ def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".gpubed/lab/runs").exists()
+
+
+def test_whoever_gives_no_reason_is_told_the_same_of_this_cluster_and_node(document):
+    with pytest.raises(UsageError) as refused:
+        document("health", "lan", "--quarantine", "gpu-3")
+    assert refused.value.hint == 'gpubed health lan --quarantine gpu-3 --reason "fan is loud"'
 
 
 def test_what_export_is_to_write_to_stays_what_it_is(document, tmp_path):
