@@ -142,6 +142,20 @@ def test_a_closed_stdout_is_no_fault(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, stderr):
+    granted_cluster(tmp_path)
+    done = subprocess.run(
+        f"{Path(sys.executable).with_name('gpubed')} check lbb --json {stderr}",
+        shell=True,
+        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
+
+
 @pytest.mark.parametrize("words", ["check lab", "check lab --json", "export lab ssh-config"])
 def test_a_full_stdout_is_named(tmp_path, words):
     granted_cluster(tmp_path)
