@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -38,3 +39,24 @@ def test_a_full_disk_names_the_file() -> None:
 def test_another_error_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"^\[Errno 13\] no$"), files.named(tmp_path):
         raise OSError(13, "no")
+
+
+def test_a_link_that_somebody_names_stays_one(tmp_path: Path) -> None:
+    named, own = tmp_path / "named", tmp_path / "own"
+    named.symlink_to(own)
+    for content in (b"made", b"again"):
+        files.write_named(named, content)
+        assert (named.is_symlink(), own.read_bytes()) == (True, content)
+
+
+def test_what_is_no_file_stays_what_it_is_and_gets_all_of_it(tmp_path: Path) -> None:
+    """A pipe stands for a device: root took `/dev/null` from all, where that was named."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.write_named(pipe, b"all of it")
+        assert (pipe.is_fifo(), os.read(reader, 99)) == (True, b"all of it")
+    finally:
+        os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]

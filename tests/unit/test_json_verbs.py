@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.access import services
+from gpubed.core.errors import UsageError
 from gpubed.engines import stack
 from support.samples import granted_cluster
 
@@ -109,6 +110,24 @@ def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):
     assert not (tmp_path / ".gpubed/lab/runs").exists()
 
 
+def test_whoever_gives_no_reason_is_told_the_same_of_this_cluster_and_node(document):
+    with pytest.raises(UsageError) as refused:
+        document("health", "lan", "--quarantine", "gpu-3")
+    assert refused.value.hint == 'gpubed health lan --quarantine gpu-3 --reason "fan is loud"'
+
+
+def test_what_export_is_to_write_to_stays_what_it_is(document, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = document("export", "lab", "ssh-config", "--out", str(pipe))
+        assert pipe.is_fifo()
+        assert os.read(reader, 2**16).decode() == next(iter(found["files"].values()))
+    finally:
+        os.close(reader)
+
+
 def test_a_closed_stdout_is_no_fault(tmp_path):
     granted_cluster(tmp_path)
     program = Path(sys.executable).with_name("gpubed")
@@ -121,6 +140,20 @@ def test_a_closed_stdout_is_no_fault(tmp_path):
         check=False,
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, stderr):
+    granted_cluster(tmp_path)
+    done = subprocess.run(
+        f"{Path(sys.executable).with_name('gpubed')} check lbb --json {stderr}",
+        shell=True,
+        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
 
 
 @pytest.mark.parametrize("words", ["check lab", "check lab --json", "export lab ssh-config"])

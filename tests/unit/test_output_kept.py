@@ -39,7 +39,7 @@ def test_what_is_short_stays_as_it_was_said(run, cluster):
 
 def test_it_holds_nothing_that_a_terminal_obeys(run, cluster):
     """People print it by other means than gpubed's, too."""
-    run(["\x1b]0;title\x07\x1b[2Jloss \x1b[31m0.5\x1b[0m"])
+    run(["\x1b]0;title\x07\x1b[2Jloss \u061c\x1b[31m0.5\x1b[0m"])
     assert (cluster.runs / "1-digits/output.log").read_bytes() == b"loss 0.5\n"
 
 

@@ -12,7 +12,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import use
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import Unreachable
+from gpubed.nodes.ssh import CommandResult, CommandTimedOut, Unreachable
 from gpubed.testbeds import specification
 from support.sessions import answering
 
@@ -46,6 +46,14 @@ def test_a_cluster_is_idle_as_long_as_its_last_used_node(ask):
         "rows": [{**ALICE, "cpu_s": 120.0, "held_s": 14400.0}],
     }
     assert found.spell != ask(said(7200), said(601, "bob", "a notebook")).spell
+
+
+def test_what_a_node_printed_stands_on_no_line_of_its_own(ask):
+    """It could read there as what gpubed says itself."""
+    result = CommandResult("{\n✓ lab is ready\n", "", -1, 60.0)
+    found = ask(CommandTimedOut("node-0", "sudo -n gpubed-use status", result))
+    why = "not all could be asked: node-0: `sudo -n gpubed-use status` on node-0 was cut off"
+    assert found.why == f"{why} after 60 s"
 
 
 def test_a_node_that_says_anything_ends_nobody_who_asks(ask):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -154,7 +155,8 @@ def _say(event: progress.Event) -> None:
 
 
 def _refuse(message: str, hint: str | None, code: int) -> int:
-    _ui().error(message, hint)
+    with suppress(OSError):  # stderr may take no words: the document and the code still tell
+        _ui().error(message, hint)
     _document(message, hint, code)
     return code
 

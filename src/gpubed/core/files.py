@@ -91,6 +91,19 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
         raise
 
 
+def write_named(path: Path, content: bytes) -> None:
+    """Write where somebody wants it: what a link leads to, and into what is no file, as a device.
+
+    Raises:
+        OSError: It cannot be written; of a file, the old content stays.
+    """
+    if path.exists() and not path.is_file():
+        with named(path), path.open("wb") as file:
+            file.write(content)
+    else:
+        write(Path(os.path.realpath(path)), content)
+
+
 def make(folder: Path) -> None:
     """Make a folder, and those above it, that are there after a power cut, too.
 

@@ -11,7 +11,7 @@ _SEQUENCE = re.compile(
 )
 # What is left of controls, but tabs and ends of lines; and what turns text round (bidi controls
 # of Unicode's annex 9), so that it reads as another.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # no text: it cannot be encoded
 
 

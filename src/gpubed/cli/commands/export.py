@@ -53,5 +53,5 @@ def _write(texts: dict[str, str], out: Path) -> list[str]:
     targets = targets or {out: next(iter(texts.values()))}
     for path, text in targets.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, text.encode())
+        files.write_named(path, text.encode())
     return [str(path) for path in targets]

@@ -45,7 +45,10 @@ def command(
     if quarantine and requalify:
         raise UsageError("--quarantine and --requalify exclude each other")
     if quarantine and not reason:
-        raise UsageError("a quarantine needs a reason", f"gpubed health {EXAMPLE.split(' ', 2)[2]}")
+        raise UsageError(
+            "a quarantine needs a reason",
+            f'gpubed health {name} --quarantine {quarantine} --reason "fan is loud"',
+        )
     ui, paths = UI(as_json), find(name)
     allocation = load(paths.allocation)
     allocation.require_nodes()
