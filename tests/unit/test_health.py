@@ -1,6 +1,7 @@
 """Which nodes jobs may use; what nodes answer is a STAND-IN's."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,8 @@ from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import CommandResult, CommandTimedOut
+from support.samples import sample_allocation, sample_plan
 from support.sessions import answering
 
 WELL = json.dumps({"problems": [], "quarantine": None})
@@ -59,6 +62,20 @@ def test_a_node_that_cannot_tell_how_it_is_is_left_out_with_the_repair(usable):
     assert out["node-1"].state == "failing"
     assert "no such command" in out["node-1"].reason
     assert "gpubed configure lab --tags health" in out["node-1"].reason
+
+
+def test_what_a_node_printed_until_it_was_cut_off_stands_on_no_line_of_its_own(tmp_path):
+    """In `gpubed status` and `health` it could read as what gpubed says itself."""
+    node = sample_allocation(sample_plan()).nodes[0]
+
+    def run(*_, **__):
+        cut = CommandResult("\n✓ lab is ready\n", "", -1, 30.0)
+        raise CommandTimedOut(node.name, "sudo -n gpubed-health status", cut)
+
+    session = SimpleNamespace(run=run)
+    found = health.ask(session, ClusterPaths(Project(tmp_path), "lab"), node)
+    why = "`sudo -n gpubed-health status` on node-0 was cut off after 30 s"
+    assert (found.state, found.reason) == ("failing", why)
 
 
 def test_nothing_starts_without_the_head(usable):

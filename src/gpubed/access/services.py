@@ -71,7 +71,7 @@ def answers(cluster: Cluster) -> dict[str, str]:
             status = ask(cluster)
             found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
         except GpubedError as error:
-            found[name] = error.message
+            found[name] = error.headline
     return found
 
 

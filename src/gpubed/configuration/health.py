@@ -173,7 +173,7 @@ def _look(paths: ClusterPaths, node: Node) -> NodeHealth:
         with SSH(node, paths) as session:
             return ask(session, paths, node)
     except Unreachable as error:
-        return NodeHealth(node=node.name, problems=(error.message,), reachable=False)
+        return NodeHealth(node=node.name, problems=(error.headline,), reachable=False)
 
 
 def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
@@ -185,7 +185,7 @@ def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
     try:
         answer = session.run(f"{_PROGRAM} status", timeout=_LOOK_S, check=False)
     except CommandFailed as error:  # a GPU that hangs makes no node unreachable
-        return NodeHealth(node=node.name, problems=(error.message,))
+        return NodeHealth(node=node.name, problems=(error.headline,))
     try:
         told = reading.reply(answer.stdout, "its health").json(_Told)
     except Unreadable:

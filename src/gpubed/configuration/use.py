@@ -161,7 +161,7 @@ def _look(paths: ClusterPaths, node: Node) -> NodeUse | str:
         with SSH(node, paths) as session:
             answer = session.run(f"{_PROGRAM} status", check=False)
     except GpubedError as error:
-        return error.message.splitlines()[0]  # what follows are lines that the node printed
+        return error.headline
     try:
         return reading.reply(answer.stdout, "what it is used for").json(NodeUse)
     except Unreadable:

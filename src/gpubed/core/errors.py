@@ -27,6 +27,14 @@ class GpubedError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def headline(self) -> str:
+        """The message's own line; behind it may be lines that a node printed.
+
+        For places where those would stand among lines of gpubed, and read as such.
+        """
+        return self.message.partition("\n")[0]
+
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
