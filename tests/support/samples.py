@@ -1,5 +1,7 @@
 """An allocation and a plan that no testbed made, for tests of pure functions."""
 
+from pathlib import Path
+
 from gpubed.core.paths import Project
 from gpubed.jobs.runs.record import Origin
 from gpubed.nodes.allocation import Allocation
@@ -61,3 +63,13 @@ def sample_origin(**changes):
     known = {"cluster": "lab", "uuid": "u", "gpubed": "0", "recipe": "cpu"}
     sums = dict.fromkeys(("recipe_sha256", "spec_sha256", "job_sha256"), "")
     return Origin(**{**known, **sums, **changes})
+
+
+def job_with_checkpoints(folder: Path) -> None:
+    """Write a job whose own default is a folder of checkpoints to go on from."""
+    folder.mkdir(parents=True)
+    (folder / "job.yml").write_text(
+        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
+        "command: [python, main.py]\nsanity: []\nmetrics: {}\n"
+        "arguments:\n  checkpoint: {default: mine, resumes: true, help: their folder}\n"
+    )

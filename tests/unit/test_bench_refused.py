@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from support import stand_in_job
+from support import samples, stand_in_job
 from support.bench_verb import PLAIN, bench
 from support.specs import BACKENDS
 
@@ -65,12 +65,7 @@ def test_a_matrix_that_cannot_be_measured_is_refused(bench, change, why):
 
 
 def test_points_that_go_on_from_each_other_by_their_job_are_refused(bench):
-    (folder := bench.root / "jobs/mine").mkdir(parents=True)
-    (folder / "job.yml").write_text(
-        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
-        "command: [python, main.py]\nsanity: []\nmetrics: {}\n"
-        "arguments:\n  checkpoint: {default: mine, resumes: true, help: their folder}\n"
-    )
+    samples.job_with_checkpoints(bench.root / "jobs/mine")
     bench.file.write_text("schema: gpubed/campaign-file/1\njob: mine\nfactors: {nodes: [1, 2]}\n")
     with pytest.raises(UsageError, match=r"mine\.yml:2: job: .*checkpoint .*not their own"):
         bench()

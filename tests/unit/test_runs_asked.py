@@ -14,6 +14,7 @@ from gpubed.jobs import checkpoint_files, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Choice
+from support import samples
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
@@ -137,12 +138,7 @@ def test_what_goes_on_from_another_is_no_repetition(call):
 
 
 def test_nor_is_what_does_so_by_its_job(call, tmp_path):
-    (folder := tmp_path / "jobs/mine").mkdir(parents=True)
-    (folder / "job.yml").write_text(
-        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
-        "command: [python, main.py]\nsanity: []\nmetrics: {}\n"
-        "arguments:\n  checkpoint: {default: mine, resumes: true, help: their folder}\n"
-    )
+    samples.job_with_checkpoints(tmp_path / "jobs/mine")
     with pytest.raises(UsageError, match="no repetition") as refused:
         call("run", "lab", "mine", "--repeat", "2")
     assert refused.value.hint == "leave out --repeat"
