@@ -6,6 +6,7 @@ for themselves; and what a package that was removed and not purged has left, who
 
 import hashlib
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -77,6 +78,19 @@ def listening() -> list[str]:
     return [f"{row[0]} {row[4]}" for row in rows if int(row[4].rpartition(":")[2]) < 32768]
 
 
+def running() -> list[str]:
+    """Return the services, sockets and timers that run."""
+    kinds = "--type=service,socket,timer,path"
+    rows = said("systemctl", "list-units", kinds, "--state=active", "--no-legend", "--plain")
+    return [row.split()[0] for row in rows]
+
+
+def login_shell() -> list[str]:
+    """Return what a login shell of an account that has changed nothing has in its environment."""
+    shown = said("runuser", "-u", "nobody", "--", "env", "-i", "bash", "--login", "-c", "env")
+    return [line for line in shown if re.match(r"[A-Z]\w*=", line)]
+
+
 def state() -> dict[str, dict[str, str]]:
     """Return what is on the node, by kind and name."""
     packages = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n")
@@ -88,6 +102,11 @@ def state() -> dict[str, dict[str, str]]:
         "users": dict(line.split(":", 1) for line in said("getent", "passwd")),
         "groups": dict(line.split(":", 1) for line in said("getent", "group")),
         "ports": dict.fromkeys(listening(), ""),
+        "holds": dict.fromkeys(said("apt-mark", "showhold"), ""),
+        "manual": dict.fromkeys(said("apt-mark", "showmanual"), ""),
+        "running": dict.fromkeys(running(), ""),
+        "names": {"kernel": platform.node(), "file": Path("/etc/hostname").read_text().strip()},
+        "environment": dict(line.split("=", 1) for line in login_shell()),
     }
 
 

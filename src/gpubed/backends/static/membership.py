@@ -12,6 +12,8 @@ from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
 from gpubed.testbeds.driver import NodeFailed
 
 MARK = "/etc/gpubed/owner.json"
+# Gives the host back as it was: role base.
+_LEDGER = "/var/lib/gpubed/ledger/ledger.py"
 # Lets a host go without the controller, which may be unable to log in: what `down` runs.
 PROGRAM = "/etc/gpubed/release"
 _UNIT_FILES = (".service", ".timer", ".socket", ".path", ".mount", ".target")
@@ -98,23 +100,35 @@ set -eu
     + _NOT_ANOTHERS
     + r"""
 cd /etc/systemd/system
+ours=
 for unit in %(units)s; do
   [ -e "$unit" ] || continue
   # A name that others give to theirs, too: ours reads what the role wrote.
   case $unit in gpubed-*) ;; *) sudo -n grep -q /etc/gpubed/ "$unit" || continue ;; esac
-  sudo -n systemctl disable --now "$unit"
+  ours="$ours $unit"
 done
+# In one call, so that no timer starts again what has just been stopped.
+[ -z "$ours" ] || sudo -n systemctl disable --now $ours
 ! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
 # What a role has to undo, so that the owner can go on with what stays.
 for hook in /etc/gpubed/leave.d/*; do
   [ -e "$hook" ] || continue
   sudo -n sh "$hook" %(how)s || { echo "$hook failed" >&2; exit 1; }
 done
+[ -n %(how)s ] || [ ! -e %(ledger)s ] || sudo -n python3 %(ledger)s give-back || {
+  echo "the host is not as it was before; the same command again goes on" >&2
+  exit 1
+}
 """
     + _KEYS
     + r"""
 [ ! -f "$keys" ] || $as sed -i --follow-symlinks %(pattern)s "$keys"
-sudo -n rm -f %(mark)s %(release)s
+rm -f ~/.ssh/id_gpubed ~/.ssh/id_gpubed.pub
+if [ -z %(how)s ] && [ -e %(ledger)s ]; then
+  sudo -n rm -rf /var/lib/gpubed "$(dirname %(mark)s)"
+else
+  sudo -n rm -f %(mark)s %(release)s
+fi
 """
 )
 _BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has here, as `down` does.
@@ -216,8 +230,10 @@ def by_hand(uuid: str) -> str:
 
 
 def _release(uuid: str, how: str = "") -> str:
-    words = _quoted(mark=MARK, release=PROGRAM, uuid=uuid, pattern=_line_of(uuid))
-    return _RELEASE % {**words, **_turn(), "units": " ".join(units()), "how": how}
+    words = _quoted(
+        mark=MARK, release=PROGRAM, uuid=uuid, pattern=_line_of(uuid), ledger=_LEDGER, how=how
+    )
+    return _RELEASE % {**words, **_turn(), "units": " ".join(units())}
 
 
 def units() -> list[str]:

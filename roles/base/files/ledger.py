@@ -1,0 +1,506 @@
+"""Records what gpubed changes on an owner's host, and gives the host back as it was.
+
+    ledger.py open        before a role runs: what is there now is the owner's
+    ledger.py close       after it: what differs since then is gpubed's
+    ledger.py give-back   undoes that, newest change first
+
+Standard library only; runs as root. Roles need not know of it: it compares the host before
+and after. It watches `/etc` and a few other folders as files, and packages, holds, units,
+accounts, mounts and the host name as facts.
+
+A file that its owner has changed since keeps the owner's change: only gpubed's lines leave it.
+Where these cannot be told apart, the file stays, and its former text lies beside it as
+`FILE.before-gpubed`. Folders with data stay and are named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Kind (f, d or l), mode, uid, gid, and the SHA-256 of a file or the target of a link.
+State = list[Any]
+
+FOLDER = Path("/var/lib/gpubed/ledger")
+# Depth of the look below each folder; None is all of it.
+_WATCHED = {
+    "/etc": None,
+    "/usr/local/bin": None,
+    "/usr/local/etc": None,
+    "/usr/local/lib": None,
+    "/usr/local/sbin": None,
+    "/usr/local/share": None,
+    "/usr/local": 1,
+    "/usr/share/keyrings": 1,
+    "/home": 1,
+    "/opt": 1,
+    "/srv": 1,
+    "/var/cache": 1,
+    "/var/lib": 1,
+    "/": 1,
+}
+# Accounts are facts; the others belong to the kernel, DHCP, or are made from other files.
+_PASSED_OVER = re.compile(
+    r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|gpubed(/.*)?|mtab"
+    r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf|.*\.before-gpubed)"
+    r"|usr/local/lib/(python3|node_modules).*|var/lib/gpubed|proc|sys|dev|run|tmp)"
+)
+# Of gpubed alone, with all that is in them. Its settings and this ledger go last, with its mark.
+_TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
+_COPIED_BYTES = 4 << 20
+# Roles follow each other at once: between two of them, no new look is due.
+_FRESH_S = 30
+# A purge of these would delete what users keep in them, so their scripts are not asked.
+_HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
+_MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
+# What reads a file again. Of a unit's drop-ins it is the unit.
+_READERS = {
+    "/etc/ssh/sshd": "! sshd -t || systemctl try-reload-or-restart ssh.service",
+    "/etc/systemd/logind": "systemctl try-restart systemd-logind.service",
+    "/etc/systemd/system.conf": "systemctl daemon-reexec",
+    "/etc/docker/": "systemctl try-restart docker.service",
+    "/etc/exports": "! command -v exportfs || exportfs -ra",
+    "/etc/nfs": "systemctl try-restart nfs-server.service",
+    "/etc/chrony": "systemctl try-restart chrony.service",
+    "/etc/sysctl": "sysctl --quiet --system",
+    "/etc/udev": "udevadm control --reload",
+    "/etc/ld.so": "ldconfig",
+}
+_APT = ["apt-get", "--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"]
+
+
+def told(*words: str) -> str:
+    """Return what a command prints; nothing where it fails or is not there."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+        ).stdout
+    except FileNotFoundError:
+        return ""
+
+
+def note(text: str) -> None:
+    """Tell the owner something; `down` shows lines that begin so."""
+    print(f"note: {text}", flush=True)  # noqa: T201
+
+
+class Ledger:
+    """The record of one host.
+
+    Attributes:
+        files: States of files at the last look, by path.
+        facts: Packages, holds, units, accounts, mounts and the name at the last look.
+        changes: By path, pairs of the states before and after a change, oldest first. Where
+            the owner changed a file in between, there are several.
+        were: By fact, the value before gpubed changed it; None where there was none.
+    """
+
+    def __init__(self, folder: Path = FOLDER, root: Path = Path("/")) -> None:
+        self.folder, self.root = folder, root
+        # There while a role runs, and after one that was killed.
+        self._flag = folder / "open"
+        self.files: dict[str, State] = {}
+        self.facts: dict[str, str] = {}
+        self.changes: dict[str, list[list[State | None]]] = {}
+        self.were: dict[str, str | None] = {}
+        self._stamps: dict[str, list[int]] = {}
+        self._book = folder / "ledger.json"
+        if self._book.exists():
+            for name, value in json.loads(self._book.read_text()).items():
+                setattr(self, name, value)
+
+    def open(self) -> None:
+        """Take what is there for the owner's, except for what a killed run has done."""
+        is_first = not self.files
+        if self._flag.exists():
+            self.close()
+        if is_first or time.time() - self._book.stat().st_mtime > _FRESH_S:
+            self.files, self.facts = self._look(), facts()
+        if is_first and (self.root / "etc/gpubed/leave.d").exists():
+            # A version without a ledger configured this host: its files are gpubed's.
+            ours = (p for p in self.files if re.search(r"/[\w-]*gpubed[^/]*$", p))
+            self.changes = {path: [[None, self.files[path]]] for path in ours}
+        self._save()
+        self._flag.touch()
+
+    def close(self) -> None:
+        """Record what a role has changed; what differs from now on is the owner's."""
+        if not self._flag.exists():
+            return
+        files, now = self._look(), facts()
+        for path in {*self.files, *files}:
+            before, after = self.files.get(path), files.get(path)
+            if before != after:
+                self._change(path, before, after)
+        for name in {*self.facts, *now}:
+            if self.facts.get(name) != now.get(name):
+                self.were.setdefault(name, self.facts.get(name))
+                if self.were[name] == now.get(name):
+                    del self.were[name]
+        self.files, self.facts = files, now
+        self._save()
+        self._flag.unlink()
+
+    def give_back(self) -> bool:
+        """Undo all changes.
+
+        Returns:
+            Whether everything is as it was; what is not has been printed.
+        """
+        self.close()
+        self._stop_units()
+        self._unmount()
+        done = self._packages()
+        self._accounts()
+        # Files of a folder before the folder.
+        restored = [path for path in sorted(self.changes, reverse=True) if self._restore(path)]
+        self._name()
+        self._start_units(restored)
+        self._marks()
+        made = (p for p, pairs in self.changes.items() if pairs[0][0] is None and p not in _TREES)
+        if kept := sorted(path for path in made if self._at(path).is_dir()):
+            note(f"these folders hold data and stay: {', '.join(kept)}")
+        if done:
+            for tree in _TREES:
+                if tree in self.changes:
+                    shutil.rmtree(self._at(tree), ignore_errors=True)
+        return done
+
+    # Files
+
+    def _at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def _look(self) -> dict[str, State]:
+        found: dict[str, State] = {}
+        for top, depth in _WATCHED.items():
+            for path, status in self._walk(top, depth):
+                if not _PASSED_OVER.fullmatch(path):
+                    state = self._state(path, status)
+                    if state:
+                        found[path] = state
+        return found
+
+    def _walk(self, top: str, depth: int | None) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            entries = sorted(os.scandir(self._at(top)), key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in entries:
+            path = f"{top.rstrip('/')}/{entry.name}"
+            status = entry.stat(follow_symlinks=False)
+            yield path, status
+            if depth is None and stat.S_ISDIR(status.st_mode):
+                yield from self._walk(path, None)
+
+    def _state(self, path: str, status: os.stat_result) -> State | None:
+        common = [stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid]
+        if stat.S_ISLNK(status.st_mode):
+            return ["l", *common, str(self._at(path).readlink())]
+        if stat.S_ISDIR(status.st_mode):
+            return ["d", *common, ""]
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        stamp = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        known = self.files.get(path)
+        if known and self._stamps.get(path) == stamp:
+            return ["f", *common, known[4]]
+        self._stamps[path] = stamp
+        return ["f", *common, self._copied(path)]
+
+    def _copied(self, path: str) -> str:
+        """Return the digest of a file, of which a copy is kept; of a large one, its stamp."""
+        if self._stamps[path][1] > _COPIED_BYTES:
+            return "large " + " ".join(map(str, self._stamps[path]))
+        content = self._at(path).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        copy = self.folder / "copies" / digest
+        if not copy.exists():
+            copy.parent.mkdir(mode=0o700, exist_ok=True)
+            copy.write_bytes(content)
+        return digest
+
+    def _change(self, path: str, before: State | None, after: State | None) -> None:
+        pairs = self.changes.setdefault(path, [])
+        if pairs and pairs[-1][1] == before:
+            pairs[-1][1] = after
+        else:
+            pairs.append([before, after])
+        if pairs[-1][0] == after:
+            pairs.pop()
+        if not pairs:
+            del self.changes[path]
+
+    def _restore(self, path: str) -> bool:
+        """Undo the changes of a file; return whether that changed it."""
+        at, changed = self._at(path), False
+        for before, after in reversed(self.changes[path]):
+            now = self._now(path)
+            if now == before or (now is None and after is not None):
+                continue  # it is as it was, or its owner has removed it
+            if now == after:
+                changed |= self._put(at, before)
+            elif now and now[0] == "d":
+                continue
+            elif (text := self._merged(now, after, before)) is not None:
+                _write(at, text, now[1:4] if now else [])
+                changed = True
+            elif now:
+                aside = at.with_name(f"{at.name}.before-gpubed")
+                self._put(aside, before)
+                former = f"; before gpubed: {aside}" if before else ""
+                note(f"{path} was changed since gpubed wrote it, and stays{former}")
+        return changed
+
+    def _now(self, path: str) -> State | None:
+        at = self._at(path)
+        return self._state(path, at.lstat()) if os.path.lexists(at) else None
+
+    def _put(self, at: Path, state: State | None) -> bool:
+        if at.is_dir() and not at.is_symlink():
+            if state and state[0] == "d":
+                os.chown(at, *state[2:4])
+                at.chmod(state[1])
+                return True
+            if any(at.iterdir()):
+                return False
+            at.rmdir()
+        elif os.path.lexists(at) and (state is None or state[0] != "f" or at.is_symlink()):
+            at.unlink()
+        if state is None:
+            return True
+        at.parent.mkdir(parents=True, exist_ok=True)
+        if state[0] == "d":
+            at.mkdir()
+            os.chown(at, *state[2:4])
+            at.chmod(state[1])
+        elif state[0] == "l":
+            at.symlink_to(state[4])
+            os.lchown(at, *state[2:4])
+        elif (copy := self.folder / "copies" / state[4]).exists():
+            _write(at, copy.read_bytes(), state[1:4])
+        return True
+
+    def _merged(self, now: State | None, after: State | None, before: State | None) -> bytes | None:
+        """Return the text of a file without gpubed's change; None where that is not possible."""
+        texts = []
+        for state in (now, after, before):
+            copy = self.folder / "copies" / (state[4] if state and state[0] == "f" else "none")
+            if not copy.exists():
+                return None
+            texts.append(copy.read_bytes().splitlines(keepends=True))
+        return without(*texts)
+
+    # Facts
+
+    def _ours(self, kind: str, now: dict[str, str]) -> dict[str, str | None]:
+        """Return what facts of a kind were, for those that still differ from it."""
+        names = (name for name in self.were if name.startswith(f"{kind} "))
+        return {
+            name.partition(" ")[2]: self.were[name]
+            for name in names
+            if now.get(name) != self.were[name]
+        }
+
+    def _stop_units(self) -> None:
+        ours = [name for name, was in self._ours("unit", facts()).items() if was is None]
+        if ours:
+            # Timers and sockets in the same call, so that they start nothing again.
+            told("systemctl", "stop", *ours)
+
+    def _start_units(self, restored: list[str]) -> None:
+        told("systemctl", "daemon-reload")
+        for name, was in self._ours("unit", facts()).items():
+            if was and told("systemctl", "is-enabled", name).strip() not in ("", "masked"):
+                told("systemctl", "start", name)
+        due = {c: None for p in restored for start, c in _READERS.items() if p.startswith(start)}
+        for path in restored:
+            if unit := re.match(r"/etc/systemd/system/([^/]+)\.d/", path):
+                due[f"systemctl try-restart {unit[1]}"] = None
+        for command in due:
+            told("sh", "-c", command)
+
+    def _unmount(self) -> None:
+        for place, was in self._ours("mount", facts()).items():
+            if was is None:
+                told("umount", "--lazy", "--no-canonicalize", place)
+
+    def _packages(self) -> bool:
+        """Remove the packages that came, and have those back that went."""
+        changed = self._ours("package", facts())
+        came = sorted(name for name, was in changed.items() if was is None)
+        removable = came
+        if not _goes_with(came) <= {*came}:
+            removable = [name for name in came if _goes_with([name]) <= {*came}]
+        if stay := sorted({*came} - {*removable}):
+            note(f"other packages need these by now, and they stay: {', '.join(stay)}")
+        for script in Path("/var/lib/dpkg/info").glob("*.postrm") if removable else ():
+            if script.stem.partition(":")[0] in removable and _HOLD_DATA.match(script.name):
+                script.unlink()
+        done = not removable or _apt(
+            "--purge", "--allow-change-held-packages", "remove", *removable
+        )
+        for name, was in changed.items():
+            if was is None:
+                continue
+            options = ("--allow-downgrades", "--allow-change-held-packages")
+            if f"package {name}" not in facts() and not _apt(
+                *options, "--no-install-recommends", "install", f"{name}={was}"
+            ):
+                note(f"{name} {was} was removed and cannot be had again: apt-get install {name}")
+            elif facts().get(f"package {name}") != was:
+                note(f"{name} was {was} before, and stays as it is")
+        return done
+
+    def _accounts(self) -> None:
+        now = facts()
+        for pair, was in self._ours("member", now).items():
+            user, group = pair.split()
+            if f"user {user}" in now and f"group {group}" in now:
+                told("gpasswd", "--delete" if was is None else "--add", user, group)
+        for name, was in self._ours("user", now).items():
+            if was is None:
+                told("pkill", "--signal", "KILL", "--uid", name)
+                told("userdel", "--force", name)
+        for name, was in self._ours("group", facts()).items():
+            if was is None:
+                told("groupdel", name)
+
+    def _name(self) -> None:
+        if was := self._ours("host", facts()).get("name"):
+            told("hostname", was)
+
+    def _marks(self) -> None:
+        now = facts()
+        for name, was in self._ours("hold", now).items():
+            if was or f"package {name}" in now:
+                told("apt-mark", "hold" if was else "unhold", name)
+        for name, was in self._ours("manual", now).items():
+            if f"package {name}" in now:
+                told("apt-mark", "manual" if was else "auto", name)
+
+    def _save(self) -> None:
+        kept = ("files", "facts", "changes", "were", "_stamps")
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._book.with_suffix(".draft")
+        draft.write_text(json.dumps({name: getattr(self, name) for name in kept}))
+        draft.replace(self._book)
+
+
+def without(now: list[bytes], after: list[bytes], before: list[bytes]) -> bytes | None:
+    """Take the change from `before` to `after` out of a text that was changed further.
+
+    Args:
+        now: Lines of the text.
+        after: Lines that gpubed left.
+        before: Lines that it found.
+
+    Returns:
+        The text; None where lines of gpubed's are not there as it wrote them.
+    """
+    result = list(now)
+    steps = difflib.SequenceMatcher(a=after, b=before, autojunk=False).get_opcodes()
+    for tag, start, end, first, last in reversed(steps):
+        ours, theirs = after[start:end], before[first:last]
+        if tag == "equal":
+            continue
+        if ours:
+            size = len(ours)
+            places = [i for i in range(len(result) - size + 1) if result[i : i + size] == ours]
+            if not places:
+                return None
+            result[places[-1] : places[-1] + size] = theirs
+        elif any(line not in result for line in theirs):
+            known = start > 0 and after[start - 1] in result
+            place = result.index(after[start - 1]) + 1 if known else len(result)
+            result[place:place] = theirs
+    return b"".join(result)
+
+
+def facts() -> dict[str, str]:
+    """Return packages with their versions, holds, running units, accounts, mounts and the name."""
+    found = {"host name": os.uname().nodename}
+    shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
+    native = ("all", told("dpkg", "--print-architecture").strip())
+    for line in told("dpkg-query", "--show", f"--showformat={shown}").splitlines():
+        if line.startswith("installed "):
+            _, architecture, name, version = line.split()
+            foreign = "" if architecture in native else f":{architecture}"
+            found[f"package {name}{foreign}"] = version
+    found |= {f"hold {name}": "yes" for name in told("apt-mark", "showhold").split()}
+    found |= {f"manual {name}": "yes" for name in told("apt-mark", "showmanual").split()}
+    kinds = "--type=service,socket,timer,path"
+    listing = ("--plain", "--no-legend", "--no-pager", kinds)
+    files = told("systemctl", "list-unit-files", *listing).splitlines()
+    # Others are started by D-Bus or by what runs, as systemd-hostnamed is.
+    startable = {
+        line.split()[0] for line in files if re.search(r"\s(enabled|disabled|linked)", line)
+    }
+    for line in told("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
+        if (name := line.split()[0]) in startable:
+            found[f"unit {name}"] = "active"
+    for line in Path("/etc/passwd").read_text().splitlines():
+        found[f"user {line.split(':')[0]}"] = line.split(":")[2]
+    for line in Path("/etc/group").read_text().splitlines():
+        group, _, number, members = line.split(":")
+        found[f"group {group}"] = number
+        found |= {f"member {user} {group}": "yes" for user in members.split(",") if user}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        source, place, kind, *_ = line.split()
+        if kind in _MOUNTED:
+            found[f"mount {place.encode().decode('unicode_escape')}"] = source
+    return found
+
+
+def _write(at: Path, content: bytes, common: list[int]) -> None:
+    """Replace a file; one that is a mount, as in containers, is written in place."""
+    draft = at.with_name(f".{at.name}.gpubed")
+    draft.write_bytes(content)
+    if common:
+        os.chown(draft, *common[1:])
+        draft.chmod(common[0])
+    try:
+        draft.replace(at)
+    except OSError:
+        draft.unlink()
+        at.write_bytes(content)
+
+
+def _goes_with(names: list[str]) -> set[str]:
+    """Return what apt would remove with packages, themselves included."""
+    words = (*_APT, "--simulate", "--allow-change-held-packages", "remove", *names)
+    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", told(*words)))
+
+
+def _apt(*words: str) -> bool:
+    done = subprocess.run(
+        [*_APT, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if done.returncode:
+        last = " ".join((done.stderr or done.stdout).splitlines()[-3:])
+        note(f"apt-get {' '.join(words[:6])} …: {last}")
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    verb = sys.argv[1] if sys.argv[1:] else ""
+    if verb not in ("open", "record", "close", "give-back"):
+        sys.exit(__doc__)
+    if getattr(Ledger(), verb.replace("-", "_"))() is False:
+        sys.exit(1)
