@@ -53,7 +53,7 @@ _WATCHED = {
 # Accounts are facts; the others belong to the kernel, DHCP, or are made from other files.
 _PASSED_OVER = re.compile(
     r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|gpubed(/.*)?|mtab"
-    r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf|.*\.before-gpubed)"
+    r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf)"
     r"|usr/local/lib/(python3|node_modules).*|var/lib/gpubed|proc|sys|dev|run|tmp)"
 )
 # Of gpubed alone, with all that is in them. Its settings and this ledger go last, with its mark.
@@ -63,6 +63,7 @@ _COPIED_BYTES = 4 << 20
 _FRESH_S = 30
 # A purge of these would delete what users keep in them, so their scripts are not asked.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
+_SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
 _MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
 # What reads a file again. Of a unit's drop-ins it is the unit.
 _READERS = {
@@ -165,7 +166,7 @@ class Ledger:
         self._accounts()
         # Files of a folder before the folder.
         restored = [path for path in sorted(self.changes, reverse=True) if self._restore(path)]
-        self._name()
+        self._kernel()
         self._start_units(restored)
         self._marks()
         made = (p for p, pairs in self.changes.items() if pairs[0][0] is None and p not in _TREES)
@@ -377,9 +378,12 @@ class Ledger:
             if was is None:
                 told("groupdel", name)
 
-    def _name(self) -> None:
-        if was := self._ours("host", facts()).get("name"):
+    def _kernel(self) -> None:
+        now = facts()
+        if was := self._ours("host", now).get("name"):
             told("hostname", was)
+        for name, value in self._ours("sysctl", now).items():
+            told("sysctl", "--quiet", "--write", f"{name}={value}")
 
     def _marks(self) -> None:
         now = facts()
@@ -456,6 +460,8 @@ def facts() -> dict[str, str]:
         group, _, number, members = line.split(":")
         found[f"group {group}"] = number
         found |= {f"member {user} {group}": "yes" for user in members.split(",") if user}
+    for name in _SYSCTLS:
+        found[f"sysctl {name}"] = told("sysctl", "--values", name).strip()
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, place, kind, *_ = line.split()
         if kind in _MOUNTED:

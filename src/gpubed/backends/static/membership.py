@@ -115,7 +115,7 @@ for hook in /etc/gpubed/leave.d/*; do
   [ -e "$hook" ] || continue
   sudo -n sh "$hook" %(how)s || { echo "$hook failed" >&2; exit 1; }
 done
-[ -n %(how)s ] || [ ! -e %(ledger)s ] || sudo -n python3 %(ledger)s give-back || {
+[ -n %(how)s ] || ! sudo -n test -e %(ledger)s || sudo -n python3 %(ledger)s give-back || {
   echo "the host is not as it was before; the same command again goes on" >&2
   exit 1
 }
@@ -124,7 +124,7 @@ done
     + r"""
 [ ! -f "$keys" ] || $as sed -i --follow-symlinks %(pattern)s "$keys"
 rm -f ~/.ssh/id_gpubed ~/.ssh/id_gpubed.pub
-if [ -z %(how)s ] && [ -e %(ledger)s ]; then
+if [ -z %(how)s ] && sudo -n test -e %(ledger)s; then
   sudo -n rm -rf /var/lib/gpubed "$(dirname %(mark)s)"
 else
   sudo -n rm -f %(mark)s %(release)s
