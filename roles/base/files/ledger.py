@@ -60,7 +60,7 @@ _PASSED_OVER = re.compile(
 _TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
 _COPIED_BYTES = 4 << 20
 # Roles follow each other at once: between two of them, no new look is due.
-_FRESH_S = 30
+_FRESH_S = 5
 # A purge of these would delete what users keep in them, so their scripts are not asked.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
 _SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
@@ -383,7 +383,7 @@ class Ledger:
         if was := self._ours("host", now).get("name"):
             told("hostname", was)
         for name, value in self._ours("sysctl", now).items():
-            told("sysctl", "--quiet", "--write", f"{name}={value}")
+            _sysctl(name).write_text(value or "")
 
     def _marks(self) -> None:
         now = facts()
@@ -461,12 +461,16 @@ def facts() -> dict[str, str]:
         found[f"group {group}"] = number
         found |= {f"member {user} {group}": "yes" for user in members.split(",") if user}
     for name in _SYSCTLS:
-        found[f"sysctl {name}"] = told("sysctl", "--values", name).strip()
+        found[f"sysctl {name}"] = _sysctl(name).read_text().strip()
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, place, kind, *_ = line.split()
         if kind in _MOUNTED:
             found[f"mount {place.encode().decode('unicode_escape')}"] = source
     return found
+
+
+def _sysctl(name: str) -> Path:
+    return Path("/proc/sys") / name.replace(".", "/")
 
 
 def _write(at: Path, content: bytes, common: list[int]) -> None:

@@ -1,0 +1,187 @@
+"""The ledger of an owner's host: what gpubed changed goes, what the owner has stays.
+
+The host is a container with systemd, which an owner and a "role" (shell commands) change.
+"""
+
+import json
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from gpubed.backends.local import environment, image_cache
+from gpubed.backends.local.image import Recipe
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).parents[2]
+LEDGER = "/var/lib/gpubed/ledger/ledger.py"
+STATE = (ROOT / ".config/molecule/node_state.py").read_text()
+# As an administrator has it, before gpubed comes.
+PREPARED = """
+echo gpu1.example.org > /etc/hostname
+hostname gpu1
+printf '127.0.0.1 localhost\\n10.1.2.3 node-0 gpu1\\n' > /etc/hosts
+mkdir -p /etc/docker
+echo '{"bip": "172.30.0.1/16"}' > /etc/docker/daemon.json
+chmod 640 /etc/docker/daemon.json
+useradd --create-home alice
+ln -s cuda-11.8 /usr/local/cuda
+apt-get -qq update
+apt-get -qq install -y --no-install-recommends cron tini >/dev/null
+apt-mark hold tini
+systemctl disable --now cron
+"""
+# What roles do: files, links, folders, packages, holds, units, accounts, the name.
+ROLE = """
+hostname node-0
+echo node-0 > /etc/hostname
+sed -i '/node-0/d' /etc/hosts
+printf '# BEGIN gpubed\\n10.0.0.1 node-0\\n# END gpubed\\n' >> /etc/hosts
+echo '{"live-restore": true}' > /etc/docker/daemon.json
+chmod 644 /etc/docker/daemon.json
+echo 'export CUDA_HOME=/shared/cuda' > /etc/profile.d/gpubed-cuda.sh
+ln -sfn /shared/env/cuda /usr/local/cuda
+mkdir -p /opt/gpubed /usr/local/lib/gpubed /etc/systemd/logind.conf.d
+echo x > /usr/local/lib/gpubed/use.py
+printf '[Login]\\nRemoveIPC=no\\n' > /etc/systemd/logind.conf.d/10-gpubed.conf
+cat > /etc/systemd/system/gpubed-x.service <<END
+[Service]
+ExecStart=sleep infinity
+[Install]
+WantedBy=multi-user.target
+END
+systemctl daemon-reload
+systemctl enable --now gpubed-x.service cron.service
+useradd --create-home jupyter
+usermod --append --groups users alice
+apt-get -qq install -y --no-install-recommends munge >/dev/null
+apt-mark unhold tini
+apt-mark hold munge
+"""
+
+
+class Host:
+    def __init__(self, name):
+        self.name = name
+
+    def sh(self, script, *words, rc=0):
+        done = subprocess.run(
+            ["docker", "exec", "-i", self.name, "sh", "-es", *words],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout
+
+    def state(self):
+        script = f"import json\n{STATE.split('def main')[0]}\nprint(json.dumps(state()))"
+        words = ["docker", "exec", self.name, "python3", "-c", script]
+        return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    def ledger(self, verb, rc=0):
+        return self.sh(f"python3 {LEDGER} {verb}", rc=rc)
+
+    def role(self, script):
+        self.ledger("open")
+        self.sh(script)
+        self.ledger("close")
+
+    def differs(self, before):
+        """Lines of what is otherwise, apart from what any removal leaves behind."""
+        namespace = {}
+        exec(STATE.split("if __name__")[0], namespace)  # noqa: S102
+        namespace["not_purged"] = set
+        return [
+            line
+            for line in namespace["differences"](before, self.state())
+            if "/var/lib/gpubed" not in line
+        ]
+
+
+@pytest.fixture
+def host(tmp_path):
+    tag = image_cache.ensure(Recipe("debian-12"))
+    made = Host(f"gpubed-ledger-{uuid.uuid4().hex[:8]}")
+    mounts = [f"-v={path}:{where}:ro" for path, where in environment.ca_mount().items()]
+    settings = [f"-e={name}={value}" for name, value in environment.environment().items()]
+    subprocess.run(
+        [
+            *("docker", "run", "-d", "--name", made.name, *mounts, *settings),
+            *("--cap-add=SYS_ADMIN", "--cap-add=NET_ADMIN", "--cgroupns=host"),
+            *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
+            *("--tmpfs=/run", "--tmpfs=/run/lock", "-v=/sys/fs/cgroup:/sys/fs/cgroup:rw"),
+            *(tag, "/sbin/init"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    try:
+        for _ in range(60):
+            if "running" in made.sh("systemctl is-system-running || true"):
+                break
+            time.sleep(0.5)
+        made.sh(PREPARED)
+        made.sh("mkdir -p /var/lib/gpubed/ledger")
+        program = ROOT / "roles/base/files/ledger.py"
+        subprocess.run(["docker", "cp", str(program), f"{made.name}:{LEDGER}"], check=True)
+        yield made
+    finally:
+        subprocess.run(["docker", "rm", "-fv", made.name], check=True, capture_output=True)
+
+
+def test_a_host_is_as_it_was(host):
+    before = host.state()
+    host.role(ROLE)
+    assert host.differs(before)
+    host.ledger("give-back")
+    assert host.differs(before) == []
+    assert host.sh("hostname; cat /etc/hostname").split() == ["gpu1", "gpu1.example.org"]
+
+
+def test_what_the_owner_changed_since_stays(host):
+    host.role(ROLE)
+    host.sh("""
+echo '10.1.2.4 other' >> /etc/hosts
+echo '{"live-restore": true, "debug": true}' > /etc/docker/daemon.json
+useradd --create-home bob
+rm /etc/profile.d/gpubed-cuda.sh
+echo mine > /etc/profile.d/owner.sh
+echo data > /home/jupyter/results
+touch -d '1 minute ago' /var/lib/gpubed/ledger/ledger.json
+""")
+    host.role("echo '# gpubed' >> /etc/hosts")
+    said = host.ledger("give-back")
+    hosts = host.sh("cat /etc/hosts").splitlines()
+    assert hosts == ["127.0.0.1 localhost", "10.1.2.3 node-0 gpu1", "10.1.2.4 other"]
+    assert "debug" in host.sh("cat /etc/docker/daemon.json")
+    assert "bip" in host.sh("cat /etc/docker/daemon.json.before-gpubed")
+    assert "/etc/docker/daemon.json was changed since gpubed wrote it" in said
+    assert "these folders hold data and stay: /home/jupyter" in said
+    assert host.sh("id -un bob; cat /etc/profile.d/owner.sh; cat /home/jupyter/results")
+
+
+def test_what_a_killed_role_did_goes_too(host):
+    before = host.state()
+    host.ledger("open")
+    host.sh(ROLE)
+    host.role("echo next > /etc/gpubed-next")
+    host.ledger("give-back")
+    assert host.differs(before) == []
+
+
+def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):
+    before = host.state()
+    host.role(ROLE)
+    host.sh("mv /usr/bin/apt-get /usr/bin/apt-get.away; printf '#!/bin/sh\\ncase $* in "
+            "*simulate*) exec apt-get.away \"$@\" ;; esac\\necho E: broken >&2; exit 100\\n' > /usr/bin/apt-get;"
+            " chmod +x /usr/bin/apt-get")
+    assert "broken" in host.ledger("give-back", rc=1)
+    assert host.sh("cat /etc/hostname").strip() == "gpu1.example.org"
+    host.sh("mv /usr/bin/apt-get.away /usr/bin/apt-get")
+    host.ledger("give-back")
+    assert host.differs(before) == []
