@@ -75,12 +75,6 @@ def test_the_options_are_ones_that_docker_takes(host, head, knows_devices):
     assert given in said
 
 
-def test_an_owner_may_upgrade_it_when_the_cluster_lets_the_host_go(host, head):
-    host.check_output("sh /etc/gpubed/leave.d/nvidia-container-toolkit")
-    assert host.package("nvidia-container-toolkit").is_installed
-    assert "1001" not in host.check_output("apt-cache policy nvidia-container-toolkit")
-
-
 def test_a_gpu_that_is_missing_is_noticed(host, head):
     listed = host.check_output("nvidia-ctk cdi list | grep -c 'gpu=[0-9]'")
     host.check_output("echo 1 > /etc/stand-in-gpus; systemctl restart nvidia-cdi-refresh")

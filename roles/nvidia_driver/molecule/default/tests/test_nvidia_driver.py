@@ -84,18 +84,9 @@ def test_what_was_brought_is_gone_and_what_was_there_before_stays(bare):
         "/etc/modprobe.d/gpubed-nouveau.conf",
         "/etc/gpubed/nvidia-driver",
         "/etc/gpubed/nvidia-driver-brought",
-        "/etc/gpubed/leave.d/nvidia-driver",
         "/etc/systemd/system/nvidia-persistenced.service.d",
         "/etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service",
     ):
         assert not bare.file(path).exists
     assert bare.check_output("apt-mark showhold") == ""
     assert bare.file("/etc/apt/sources.list.d/cuda-debian12-x86_64.list").exists
-
-
-def test_an_owner_gets_the_driver_back_when_the_cluster_lets_the_host_go(driven):
-    """The last of the tests: nothing is held any more."""
-    driven.check_output("sh /etc/gpubed/leave.d/nvidia-driver")
-    assert driven.check_output("apt-mark showhold") == ""
-    assert not driven.file("/etc/gpubed/nvidia-driver").exists
-    assert driven.package("nvidia-driver-cuda").is_installed
