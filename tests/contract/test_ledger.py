@@ -62,6 +62,17 @@ apt-mark unhold tini
 apt-mark hold munge
 """
 
+BROKEN_APT = """
+mv /usr/bin/apt-get /usr/bin/apt-get.away
+cat > /usr/bin/apt-get <<'END'
+#!/bin/sh
+case $* in *simulate*) exec apt-get.away "$@" ;; esac
+echo "E: broken" >&2
+exit 100
+END
+chmod +x /usr/bin/apt-get
+"""
+
 
 class Host:
     def __init__(self, name):
@@ -94,7 +105,7 @@ class Host:
     def differs(self, before):
         """Lines of what is otherwise, apart from what any removal leaves behind."""
         namespace = {}
-        exec(STATE.split("if __name__")[0], namespace)  # noqa: S102
+        exec(STATE.split("if __name__")[0], namespace)
         namespace["not_purged"] = set
         return [
             line
@@ -177,9 +188,14 @@ def test_what_a_killed_role_did_goes_too(host):
 def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):
     before = host.state()
     host.role(ROLE)
-    host.sh("mv /usr/bin/apt-get /usr/bin/apt-get.away; printf '#!/bin/sh\\ncase $* in "
-            "*simulate*) exec apt-get.away \"$@\" ;; esac\\necho E: broken >&2; exit 100\\n' > /usr/bin/apt-get;"
-            " chmod +x /usr/bin/apt-get")
+    host.sh(
+        "mv /usr/bin/apt-get /usr/bin/apt-get.away; printf '#!/bin/sh\\ncase $* in "
+        '*simulate*) exec apt-get.away "$@" ;; esac\\necho E: broken >&2; exit 100\\n\' > /usr/bin/apt-get;'
+        " chmod +x /usr/bin/apt-get"
+    )
+    assert "broken" in host.ledger("give-back", rc=1)
+    assert host.sh("cat /etc/hostname").strip() == "gpu1.example.org"
+    host.sh(BROKEN_APT)
     assert "broken" in host.ledger("give-back", rc=1)
     assert host.sh("cat /etc/hostname").strip() == "gpu1.example.org"
     host.sh("mv /usr/bin/apt-get.away /usr/bin/apt-get")

@@ -136,12 +136,10 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
 """
     assert copy.python(code) == "lab has 3 nodes\n"
     said, mark = copy.project / "profile.d/gpubed-greeting.sh", copy.project / "mark"
-    leaving = copy.project / "leave.d/greeting"
     given = {
         "greeting_text": "hello",
         "__greeting_file": str(said),
         "__greeting_mark": str(mark),
-        "__greeting_leaving": str(leaving),
         "gpubed_uuid": "0f0e",
         "gpubed_node_id": "node",
         "gpubed_state_dir": str(copy.project / "state"),
@@ -158,10 +156,7 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
     record = json.loads((copy.project / "state/applied/node.json").read_text())
     assert record == {"greeting": "of this version"}
     _play(copy, greeting_enabled=False, **given)
-    assert [path for path in (said, mark, leaving) if path.exists()] == []
-    _play(copy, greeting_enabled=True, **given)
-    subprocess.run(["sh", leaving], check=True)
-    assert [path for path in (said, mark, leaving) if path.exists()] == []
+    assert [path for path in (said, mark) if path.exists()] == []
 
 
 def test_a_unit_of_a_role_ends_with_its_host(copy):

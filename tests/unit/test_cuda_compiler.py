@@ -27,7 +27,6 @@ def cuda(folder, entry, *, offered="", facts=(), **options):
             **given,
             "gpubed_head": "node-0",
             "gpubed_state_dir": str(folder),
-            "__cuda_leaving": str(folder / "leave.d" / "cuda"),
             **options,
         },
     )

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from jinja2 import Environment, StrictUndefined
 
 from gpubed.backends.static import membership
 from gpubed.core import progress
@@ -20,7 +19,6 @@ from support import machines
 from support.shell_host import ShellHost
 
 ROLES = machines.ROOT / "roles"
-NOTED = ("pin", "unattended", "noted", "brought", "leaving")
 UUID = "0f0e"
 OURS = f"ssh-ed25519 BBBB gpubed:{UUID}\n"
 OWNERS = "ssh-ed25519 AAAA owner\n"
@@ -37,26 +35,6 @@ def host(tmp_path):
     return there
 
 
-def leave(folder):
-    """The hook of role nvidia_driver, and the files that it takes away."""
-    files = {f"__nvidia_driver_{name}": str(folder / name) for name in NOTED}
-    text = (ROLES / "nvidia_driver/templates/leave.j2").read_text()
-    hook = Environment(undefined=StrictUndefined).from_string(text)
-    source = folder / "gpubed-nvidia.sources"
-    files["__nvidia_driver_source_files"] = [str(source)]
-    gone = [*(folder / name for name in NOTED), source]
-    return hook.render(ansible_managed="managed", **files), gone
-
-
-def test_the_driver_stays_and_is_not_held_any_more(host, tmp_path):
-    hook, files = leave(tmp_path)
-    for path in files:
-        path.write_text("nvidia-driver-cuda\nnvidia-kernel-open-dkms\n")
-    host.sh(hook)
-    assert host.called == ["apt-mark unhold nvidia-driver-cuda nvidia-kernel-open-dkms"]
-    assert not [path for path in files if path.exists()]
-
-
 def test_services_of_the_cluster_end_and_hooks_of_roles_run(host):
     units = host.etc / "systemd/system"
     for name in ("gpubed-health.timer", "gpubed-health.service"):
@@ -65,9 +43,7 @@ def test_services_of_the_cluster_end_and_hooks_of_roles_run(host):
     (host.etc / "gpubed/leave.d/driver").write_text("apt-mark unhold nvidia-driver-cuda\n")
     membership.release(host, UUID)
     assert set(host.called) == {
-        "systemctl disable --now gpubed-health.timer",
-        "systemctl disable --now gpubed-health.service",
-        "systemctl disable --now jupyterlab.service",
+        "systemctl disable --now gpubed-health.service gpubed-health.timer jupyterlab.service",
         "nft delete table inet gpubed",
         "apt-mark unhold nvidia-driver-cuda",
     }

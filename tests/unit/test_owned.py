@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -135,12 +134,8 @@ def test_a_folder_goes_with_what_is_in_it_only_where_the_role_says_so(asked, tmp
     assert asked(files=[{"path": str(link), "tree": True}]) == {}, "nor what a link leads to"
 
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
 SAYS = "^# Written by the role"
-
-
-def hook(told):
-    done = subprocess.run(["sh", told["base_keep_leaving"]], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.fixture
@@ -150,7 +145,6 @@ def keeps(tmp_path):
     told = {
         "base_keep_file": str(file),
         "base_keep_says": SAYS,
-        "base_keep_leaving": str(tmp_path / "node/leave.d/nccl"),
         "ansible_managed": "managed",
     }
 
@@ -173,41 +167,28 @@ def removed(tmp_path, file, *others, **programs):
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
-@pytest.mark.parametrize("way", ["the role goes", "the host is let go"])
-def test_what_an_owner_had_under_the_name_of_a_file_comes_back(tmp_path, keeps, way):
+@AS_ROOT
+def test_what_an_owner_had_under_the_name_of_a_file_comes_back(tmp_path, keeps):
     assert keeps("A=owners\n").tasks["Keep what an owner has there"] == "changed"
     assert keeps().tasks["Keep what an owner has there"] == "ok", "once"
-    if way == "the role goes":
-        assert removed(tmp_path, keeps.file).code == 0
-    else:
-        hook(keeps.told)
+    assert removed(tmp_path, keeps.file).code == 0
     assert keeps.file.read_text() == "A=owners\n"
     assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
-    if way == "the role goes":
-        hook(keeps.told)
-        assert keeps.file.read_text() == "A=owners\n"
-        assert removed(tmp_path, keeps.file).code == 0
-        assert keeps.file.read_text() == "A=owners\n", "it is no work of the role's"
+    assert removed(tmp_path, keeps.file).code == 0
+    assert keeps.file.read_text() == "A=owners\n", "it is no work of the role's"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
-@pytest.mark.parametrize("next_is", ["another run", "down"])
-def test_an_owner_gets_his_file_back_also_after_a_removal_that_was_killed(tmp_path, keeps, next_is):
+@AS_ROOT
+def test_an_owner_gets_his_file_back_also_after_a_removal_that_was_killed(tmp_path, keeps):
     """Between the role's file and the owner's there was none, and nothing told of the latter."""
     keeps("A=owners\n")
-    leaving = keeps.told["base_keep_leaving"]
-    killed = removed(tmp_path, keeps.file, leaving, mv="exit 1")
+    killed = removed(tmp_path, keeps.file, mv="exit 1")
     assert killed.code != 0
     (tmp_path / "bin/mv").unlink()
-    if next_is == "down":
-        hook(keeps.told)
-    else:
-        done = removed(tmp_path, keeps.file, leaving)
-        assert done.code == 0, done.said
+    done = removed(tmp_path, keeps.file)
+    assert done.code == 0, done.said
     assert keeps.file.read_text() == "A=owners\n"
     assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
-    assert not Path(leaving).exists()
 
 
 def test_what_is_kept_of_an_owner_tells_of_a_file_that_is_not_there(asked, tmp_path):
@@ -221,7 +202,7 @@ def test_what_is_kept_of_an_owner_tells_of_a_file_that_is_not_there(asked, tmp_p
     assert asked(files=[entry]) == {}, "he has written one since"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+@AS_ROOT
 def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
     keeps.file.mkdir(parents=True)
     written(keeps.file / "thesis.tex")
@@ -230,11 +211,8 @@ def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
     assert [path.name for path in keeps.file.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+@AS_ROOT
 def test_where_an_owner_had_nothing_nothing_is_left(tmp_path, keeps):
-    keeps()
-    hook(keeps.told)
-    assert not any(keeps.file.parent.iterdir())
     keeps()
     assert removed(tmp_path, keeps.file).code == 0
     assert not any(keeps.file.parent.iterdir())
@@ -315,17 +293,3 @@ def test_what_an_installation_brings_is_asked_where_there_are_package_lists():
     lists, ask, *_ = yaml.safe_load((BASE / "tasks/brought.yml").read_text())
     assert lists["ansible.builtin.include_tasks"] == "lists.yml"
     assert ask["register"] == "__base_brings"
-
-
-def test_what_a_hook_cannot_remove_is_told_and_tried_again(tmp_path, capsys):
-    """The mark stays, which tells the next run what is there; the rest has gone."""
-    taking = runpy.run_path(str(BASE / "files/take_away.py"))["take_away"]
-    lost, gone, mark = tmp_path / "lost", tmp_path / "gone", tmp_path / "mark"
-    gone.touch()
-    mark.touch()
-    found = {"units": [], "kept": [str(lost)], "files": [str(gone)], "folders": []}
-    assert taking({**found, "mark": [str(mark)]}) is False
-    assert (gone.exists(), mark.exists()) == (False, True)
-    assert f"{lost} stays: No such file" in capsys.readouterr().err
-    assert taking({**found, "kept": [], "mark": [str(mark)]}) is True
-    assert not mark.exists()

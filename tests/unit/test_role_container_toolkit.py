@@ -171,7 +171,6 @@ def test_a_removal_that_was_killed_after_its_packages_goes_on(tmp_path, brought,
         __nvidia_container_toolkit_listing=str(tmp_path / "refresh.d/own"),
         __nvidia_container_toolkit_source=f"gpubed-test-{os.getpid()}",
         __nvidia_container_toolkit_options=str(tmp_path / "options"),
-        __nvidia_container_toolkit_leaving=str(tmp_path / "leave"),
     )
     assert done.code == 0, done.said
     assert listed.exists() is not goes

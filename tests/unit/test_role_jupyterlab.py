@@ -301,10 +301,9 @@ def places(folder):
     return {
         "__jupyterlab_folder": str(folder / "jupyterlab"),
         "__jupyterlab_unit_file": str(folder / "units/jupyterlab.service"),
-        "__jupyterlab_head_leaving": str(folder / "leave.d/jupyterlab-head"),
         "__jupyterlab_page": str(folder / "etc/labconfig/page_config.json"),
         "__jupyterlab_kernel": str(folder / "share/kernels/horovod/kernel.json"),
-        "__jupyterlab_leaving": str(folder / "leave.d/jupyterlab"),
+        "__jupyterlab_mark": str(folder / "leave.d/jupyterlab"),
         "__jupyterlab_keys": str(folder / "keys/jupyter"),
         "__jupyterlab_let_in": str(folder / "sshd/jupyter.conf"),
     }
@@ -340,7 +339,6 @@ def test_the_server_goes_and_what_is_the_owners_stays(tmp_path, ours):
         at["__jupyterlab_folder"] / "kept/kernel.json": KERNEL,
         at["__jupyterlab_page"]: PAGE if ours else "{}",
         at["__jupyterlab_kernel"]: KERNEL,
-        at["__jupyterlab_head_leaving"]: "",
     }
     written |= {} if ours else {at["__jupyterlab_kernel"].parents[1] / "own/kernel.json": ""}
     for path, text in written.items():
@@ -381,28 +379,6 @@ def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, 
     assert ("base : Remove each user, but no home" in done.tasks) is goes
     assert ("Let sshd forget it" in done.tasks) is ours
     assert not [path for path in (tmp_path / "keys", tmp_path / "leave.d") if list(path.glob("*"))]
-
-
-@pytest.mark.parametrize("number", ["59001", "1005", ""])
-def test_only_an_account_with_the_roles_number_leaves(host, tmp_path, number):
-    """One that the owner made by that name since stays; keys that the role put there go."""
-    text = Environment(undefined=StrictUndefined).from_string(
-        (ROLE / "templates/leave.j2").read_text()
-    )
-    named = ("keys", "leaving", "let_in")
-    given = {f"__jupyterlab_{name}": f"/etc/gpubed/{name}" for name in named}
-    given["lookup"] = lambda _, name: (ROLE / "files" / name).read_text()
-    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter", **given)
-    keys, owners = tmp_path / "etc/gpubed/keys", tmp_path / "etc/ssh/authorized_keys.d/jupyter"
-    for path in (keys, owners):
-        path.parent.mkdir(parents=True)
-        path.touch()
-    _, called = host(hook, id=f"[ -z '{number}' ] || echo {number}")
-    words = "~jupyter/.ssh/id_gpubed ~jupyter/.ssh/id_gpubed.pub"
-    ended = ["pkill -KILL -u 59001", f"runuser -u jupyter -- sh -c rm -f {words}"]
-    ours = number == "59001"
-    assert called == [*ended * ours, "systemctl reload ssh", *["userdel jupyter"] * ours]
-    assert (keys.exists(), owners.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +425,6 @@ def test_the_server_goes_where_the_head_was(tmp_path, head):
             __jupyterlab_folder=str(folder),
             __jupyterlab_page=str(tmp_path / "page.json"),
             __jupyterlab_kernel=str(tmp_path / "kernel.json"),
-            __jupyterlab_head_leaving=str(tmp_path / "hook"),
         )
 
     assert "firewall.close jupyterlab" not in absent().calls
@@ -467,3 +442,25 @@ def test_the_port_is_closed_while_the_server_is_there():
     *_, removal = yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
     called = [task.get("ansible.builtin.include_role", {}).get("name") for task in removal["block"]]
     assert called.index("firewall") < called.index("base")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
+    unit, folder = tmp_path / "jupyterlab.service", tmp_path / "jupyterlab"
+    folder.mkdir()
+    unit.write_text(f"ExecStart=jupyter-lab --config={folder if ours else '/home/me'}/config.py\n")
+    played = play(
+        tmp_path,
+        "jupyterlab",
+        "absent",
+        programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
+        gpubed_uuid="0f0e",
+        __jupyterlab_unit_file=str(unit),
+        __jupyterlab_folder=str(folder),
+        __jupyterlab_page=str(tmp_path / "page.json"),
+        __jupyterlab_kernel=str(tmp_path / "kernel.json"),
+    )
+    assert played.code == 0, played.said
+    assert (unit.exists(), folder.exists()) == (not ours, False)
+    assert any("systemctl" in call for call in played.calls) is ours
+    assert "firewall.close jupyterlab" in played.calls

@@ -4,7 +4,6 @@ The role's own tasks and scripts run; programs of the host are STAND-INS.
 """
 
 import os
-import subprocess
 
 import pytest
 import yaml
@@ -49,7 +48,6 @@ class Host:
             ansible_managed="managed",
             __monitoring_units_folder=str(self.units),
             __monitoring_data=str(self.data),
-            __monitoring_leaving=str(self.root / "leave.d/monitoring"),
             __monitoring_folder=str(self.folder),
             __monitoring_program=str(self.root / "gpubed-metrics"),
             __monitoring_metrics=str(self.root / "metrics"),
@@ -231,43 +229,3 @@ def test_the_page_goes_from_a_former_head_where_monitoring_ends_with_the_same_ed
     assert "handler Restart JupyterLab if it runs" in done.calls
     left = [path for path in (host.folder, host.root / "status", host.page) if path.exists()]
     assert left == []
-
-
-def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):
-    """Firewall and cluster are gone by then. Twice, as after an interruption."""
-    host.ours("prometheus", "prometheus-node-exporter")
-    (host.data / "metrics2/01ABC").mkdir(parents=True)
-    for name in ("monitoring/web.yml", "metrics/declared.prom", "gpubed-metrics"):
-        (host.root / name).parent.mkdir(exist_ok=True)
-        (host.root / name).write_text("")
-    for name in ("gpubed-metrics.service", "gpubed-metrics.timer"):
-        (host.units / name).write_text("")
-    host.page.write_text("c.ServerApp.port = 80\n")
-    (host.root / "status").mkdir()
-    assert host.play("leaving", "prometheus.service").code == 0
-    hook, calls = host.root / "leave.d/monitoring", host.root / "calls"
-    text = hook.read_text()
-    programs = host.root / "programs"
-    programs.mkdir()
-    (programs / "systemctl").write_text(f"#!/bin/sh\n# STAND-IN\necho $* >>{calls}\n")
-    (programs / "systemctl").chmod(0o755)
-    path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    (programs / "python3").symlink_to("/bin/false")
-    assert subprocess.run(["sh", "-c", text], env=path, check=False).returncode == 1
-    assert hook.exists()  # which the next `down` runs again
-    (programs / "python3").unlink()
-    calls.unlink()
-    for _ in range(2):
-        subprocess.run(["sh", "-c", text], env=path, check=True)
-    ended = [line for line in calls.read_text().splitlines() if line.startswith("disable")]
-    assert ended == [
-        "disable --now prometheus-node-exporter.service",
-        "disable --now prometheus.service",
-    ]
-    assert (host.data / "metrics2.gpubed/01ABC").exists()
-    assert list(host.units.iterdir()) == []
-    gone = ("monitoring", "metrics", "gpubed-metrics", "status")
-    assert [name for name in gone if (host.root / name).exists()] == []
-    assert host.page.exists()
-    assert not hook.exists()
-    assert host.play("owners", page=False).code == 0

@@ -1,4 +1,4 @@
-"""What role nfs undoes when an own host is let go: its own hook runs, in a folder as its root.
+"""What role nfs finds of an owner's mounts and exports, and leaves alone.
 
 Programs that would change this machine are STAND-INS.
 """
@@ -7,11 +7,9 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
-from support import machines, role_variables
+from support import machines
 from support.role_tasks import play
-from support.shell_host import ShellHost
 
 ROLE = machines.ROOT / "roles/nfs"
 OWNERS = "UUID=1 / ext4 defaults 0 1\n", "10.9.9.9:/home /home nfs4 defaults 0 0\n"
@@ -19,7 +17,6 @@ MOUNTS = (
     "10.0.0.1:/srv/shared /shared nfs4 vers=4.2,hard 0 0\n"
     "10.0.0.1:/srv/shared/datasets /datasets nfs4 ro,vers=4.2 0 0\n"
 )
-EXPORTS = "exports.d/gpubed.exports"
 
 
 def block(lines):
@@ -31,147 +28,6 @@ def block(lines):
         if "ansible.builtin.blockinfile" in task
     ]
     return f"{marker.format(mark='BEGIN')}\n{lines}{marker.format(mark='END')}\n"
-
-
-@pytest.fixture
-def host(tmp_path):
-    """A host with the role's configuration; `leave` runs the hook, told what is mounted."""
-    there = ShellHost(tmp_path)
-    for name in ("umount", "exportfs", "systemctl"):
-        there.program(name)
-    for name in ("nfs.conf.d/gpubed.conf", "modprobe.d/gpubed-nfs.conf"):
-        (there.etc / name).parent.mkdir()
-        (there.etc / name).write_text("# Written by role nfs.\n")
-    (there.etc / "exports.d").mkdir()
-    there.masked = tmp_path / "masked"
-    there.masked.write_text("")
-
-    def leave(mounted=""):
-        (tmp_path / "mounts").write_text(mounted)
-        hook = role_variables.template(
-            "nfs",
-            "leave.j2",
-            "debian-12",
-            ansible_managed="managed",
-            gpubed_uuid="0f0e",
-            __nfs_mounts=str(tmp_path / "mounts"),
-            __nfs_masked=str(there.masked),
-            __nfs_leaving=str(tmp_path / "hook"),
-        )
-        done = there.sh(hook)
-        assert (done.returncode, done.stderr) == (0, "")
-        return [call for call in there.called if call != "systemctl daemon-reload"]
-
-    there.leave = leave
-    return there
-
-
-def test_a_worker_unmounts_lazily_and_boots_without_the_cluster(host):
-    (host.etc / "fstab").write_text(OWNERS[0] + block(MOUNTS) + OWNERS[1])
-    assert host.leave(MOUNTS) == [
-        "umount --lazy --no-canonicalize /shared",
-        "umount --lazy --no-canonicalize /datasets",
-    ]
-    assert (host.etc / "fstab").read_text() == "".join(OWNERS)
-    assert "systemctl daemon-reload" in host.called
-    assert not list(host.etc.glob("*/gpubed*.conf"))
-    assert not host.masked.exists()
-
-
-def test_what_somebody_else_mounted_there_stays(host):
-    (host.etc / "fstab").write_text(block(MOUNTS))
-    assert host.leave("10.9.9.9:/home /shared nfs4 rw 0 0\n") == []
-    assert (host.etc / "fstab").read_text() == ""
-
-
-def test_a_head_exports_nothing_of_ours_any_more_and_keeps_the_data(host, tmp_path):
-    root, place, other = (tmp_path / name for name in ("srv", "shared", "datasets"))
-    root.mkdir()
-    (root / "results").write_text("42")
-    place.symlink_to(root)  # stands for the bind mount: the same folder
-    other.mkdir()
-    lines = f"{root} {place} none bind 0 0\n{root} {other} none bind,ro 0 0\n"
-    (host.etc / "fstab").write_text(block(lines) + OWNERS[0])
-    for name in (EXPORTS, "exports.d/owner.exports"):
-        (host.etc / name).write_text("/srv 10.0.0.2(rw)\n")
-    mounted = f"/dev/sda1 {place} ext4 rw 0 0\n/dev/sdb1 {other} ext4 rw 0 0\n"
-    host.program("exportfs", f"cat {host.etc}/exports.d/gpubed.exports")
-    assert host.leave(mounted) == [
-        f"umount --lazy --no-canonicalize {place}",
-        "exportfs -ra",
-        "systemctl try-restart nfs-server.service",
-    ]
-    assert [path.name for path in (host.etc / "exports.d").iterdir()] == ["owner.exports"]
-    assert (root / "results").read_text() == "42"
-    assert (host.etc / "fstab").read_text() == OWNERS[0]
-
-
-def test_a_block_without_its_end_stays_whole(host):
-    """What is mounted as the lines after it say may be the owner's."""
-    torn = OWNERS[0] + block(MOUNTS).rsplit("#", 1)[0] + OWNERS[1]
-    (host.etc / "fstab").write_text(torn)
-    assert host.leave(MOUNTS + OWNERS[1]) == []
-    assert (host.etc / "fstab").read_text() == torn
-    # The next run of the role writes another one.
-    (host.etc / "fstab").write_text(torn + block("10.0.0.1:/srv/shared /data nfs4 rw 0 0\n"))
-    assert host.leave(MOUNTS + OWNERS[1]) == []
-    assert (host.etc / "fstab").read_text() == torn
-
-
-def test_settings_of_the_owners_under_the_roles_names_stay(host):
-    (host.etc / "fstab").write_text("")
-    own = host.etc / "nfs.conf.d/gpubed.conf"
-    own.write_text("# mine\n")
-    host.leave()
-    assert own.read_text() == "# mine\n"
-    assert not (host.etc / "modprobe.d/gpubed-nfs.conf").exists()
-
-
-def test_what_of_nfs_3_the_owner_had_in_use_comes_back(host):
-    (host.etc / "fstab").write_text(OWNERS[0])
-    host.masked.write_text("rpcbind.socket\nrpcbind.service\n")
-    host.program("systemctl", 'case "$*" in "is-enabled rpcbind.socket") echo enabled ;; esac')
-    changed = [call for call in host.leave() if "is-enabled" not in call]
-    assert changed == [
-        "systemctl unmask rpcbind.socket rpcbind.service",
-        "systemctl start rpcbind.socket",
-    ]
-
-
-def test_the_owners_server_starts_anew_with_his_settings_also_after_a_run_cut_short(host):
-    (host.etc / "fstab").write_text("")
-    host.masked.write_text("rpcbind.socket\n")
-    (host.etc / EXPORTS).write_text("/srv 10.0.0.2(rw)\n")
-    host.program("systemctl", 'case "$*" in daemon-*) kill -KILL $PPID ;; esac')
-    with pytest.raises(AssertionError):
-        host.leave()
-    assert (host.etc / EXPORTS).read_text() == ""
-    host.program("systemctl", 'case "$*" in is-en*) echo enabled ;; esac')
-    last = host.leave()[-2:]
-    assert last == ["systemctl start rpcbind.socket", "systemctl try-restart nfs-server.service"]
-    assert not (host.etc / EXPORTS).exists()
-
-
-def test_the_role_installs_it_and_notes_once_what_was_in_use(tmp_path):
-    hook, masked = tmp_path / "leave.d/nfs", tmp_path / "lib/masked"
-    states = "case $2 in rpcbind.socket) echo enabled ;; rpcbind.service) echo masked ;; esac"
-    names = {"__nfs_leaving": str(hook), "__nfs_masked": str(masked), "ansible_managed": "managed"}
-    names["gpubed_uuid"] = "0f0e"
-    played = play(tmp_path, "nfs", "leaving", programs={"systemctl": states}, **names)
-    assert played.code == 0, played.said
-    assert masked.read_text() == "rpcbind.socket\n"
-    assert f'"mark": "{masked}"' in hook.read_text()
-    assert hook.read_text().endswith(f"rm -f {hook}\n")
-    # Killed before the note was whole, it is written anew.
-    masked.unlink()
-    cut = {"systemctl": "kill -KILL $PPID"}
-    assert play(tmp_path, "nfs", "leaving", programs=cut, **names).code != 0
-    again = play(tmp_path, "nfs", "leaving", programs={"systemctl": states}, **names)
-    assert masked.read_text() == "rpcbind.socket\n", again.said
-    # The role has masked it since.
-    again = play(tmp_path, "nfs", "leaving", programs={"systemctl": "echo masked"}, **names)
-    assert again.code == 0, again.said
-    assert masked.read_text() == "rpcbind.socket\n"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 
 from support import role_variables
 from support.shell_host import ShellHost
-from support.slurm_owners import GROUP, ROLE, UUID, files, getent, put
+from support.slurm_owners import ROLE, UUID, files, getent, put
 
 
 @pytest.fixture
@@ -28,10 +28,7 @@ def left(tmp_path):
         "__slurm_folder": "/etc/gpubed/slurm",
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
-        "__slurm_slices": "/etc/systemd/system",
-        "__slurm_slice": "gpubed-slurm.conf",
-        "__slurm_later_pam": ["/etc/pam.d/cron", "/etc/pam.d/atd"],
-        "__slurm_marker": "# {mark} gpubed role slurm",
+        "__slurm_server": "/etc/mysql/mariadb.conf.d/90-gpubed-slurm.cnf",
         "inventory_hostname": "node-0",
         "__slurm_others_databases": role_variables.value(
             "slurm", "__slurm_others_databases", "debian-12"
@@ -50,10 +47,9 @@ def left(tmp_path):
         for path, said in (("note", "gpubed-ann\n"), ("condition", f"# cluster: {uuid}\n")):
             put(host.etc, ours[f"__slurm_{path}"].removeprefix("/etc/"))
             (host.etc / ours[f"__slurm_{path}"].removeprefix("/etc/")).write_text(said)
-        put(tmp_path, "slurm/slurmctld/job_state")
+        (tmp_path / "gpubed/ledger").mkdir(parents=True)
         said = hook.render(
             ansible_managed="m",
-            __slurm_group=GROUP,
             __slurm_is_ours=here,
             __slurm_on_head=head,
             **ours,
@@ -64,41 +60,16 @@ def left(tmp_path):
     return leave
 
 
-def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
+def test_slurm_ends_before_the_host_is_given_back(left):
     host = left(UUID)
     assert host.called == [
         "scancel --state=PENDING",
         "scancel --state=RUNNING",
         "scancel --state=SUSPENDED",
-        "systemctl disable --now slurmd.service",
-        "systemctl disable --now mysql.service",
+        "systemctl stop slurmd.service",
         "systemctl kill --signal=KILL slurmstepd.scope",
         "pkill --signal KILL --exact slurmstepd",
-        "pkill --signal KILL --euid gpubed-ann",
-        "userdel --force gpubed-ann",
-        "gpasswd --delete gpubed-bob researchers",
-        "groupdel researchers",
-        "sshd -t",
-        "systemctl reload ssh",
-        "systemctl daemon-reload",
     ]
-    assert files(host.etc) == files(tmp_path / "slurm") == set()
-
-
-def test_accounts_that_stay_have_the_gpus_again(left, tmp_path):
-    """The owner's: in their slices, and in what cron runs for them."""
-    etc = tmp_path / "host/etc"
-    for uid in (1005, 20001):
-        put(etc, f"systemd/system/user-{uid}.slice.d/gpubed-slurm.conf")
-    put(etc, "systemd/system/user-1005.slice.d/owner.conf", "pam.d/cron")
-    block = "# BEGIN gpubed role slurm\nsession required pam_systemd.so\n# END gpubed role slurm\n"
-    with (etc / "pam.d/cron").open("a") as settings:
-        settings.write(block + "session required pam_limits.so\n")
-    left(UUID)
-    assert [path.name for path in (etc / "systemd/system").glob("user-*")] == ["user-1005.slice.d"]
-    assert files(etc) == {"owner.conf", "cron"}
-    said = (etc / "pam.d/cron").read_text()
-    assert said == "the owner's\nsession required pam_limits.so\n"
 
 
 @pytest.fixture
@@ -132,7 +103,7 @@ def test_a_job_of_anybodys_ends_before_slurm_does(left, job):
     host = left(UUID, scontrol=scontrol, scancel=f"kill {process.pid}", head=False)
     assert process.wait(0) == -signal.SIGTERM
     called = [call for call in host.called if not call.startswith("scontrol")]
-    assert called[:2] == ["scancel --nodelist=node-0", "systemctl disable --now slurmd.service"]
+    assert called[:2] == ["scancel --nodelist=node-0", "systemctl stop slurmd.service"]
 
 
 def test_a_job_is_told_to_end_where_no_controller_answers_any_more(left, job):
@@ -148,16 +119,19 @@ def test_a_job_that_does_not_end_is_killed(left, job):
     assert process.wait(0) == -signal.SIGKILL
 
 
-def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(left):
+def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(
+    left, tmp_path
+):
     """It is the owner's, who uses it."""
-    called = left(UUID, "mysql", "wiki").called
-    assert "systemctl disable --now slurmd.service" in called
-    assert "systemctl disable --now mysql.service" not in called
-    assert called[-1] == "systemctl try-restart mysql.service"
+    host = left(UUID, "mysql", "wiki")
+    assert host.called[-1] == "systemctl try-restart mysql.service"
+    assert (tmp_path / "gpubed/ledger/keep").read_text().splitlines() == [
+        "package mariadb-server",
+        "unit mariadb.service",
+    ]
 
 
-def test_what_has_been_the_owners_since_another_cluster_left_stays(left, tmp_path):
+def test_what_has_been_the_owners_since_another_cluster_left_stays(left):
     host = left("1a1b")
     assert host.called == []
     assert files(host.etc) == {"60-gpubed-slurm.conf", "accounts", "gpubed.conf"}
-    assert files(tmp_path / "slurm") == {"job_state"}

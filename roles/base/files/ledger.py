@@ -165,7 +165,8 @@ class Ledger:
         done = self._packages()
         self._accounts()
         # Files of a folder before the folder.
-        restored = [path for path in sorted(self.changes, reverse=True) if self._restore(path)]
+        paths = sorted(self.changes.keys() - self._files_of_packages(), reverse=True)
+        restored = [path for path in paths if self._restore(path)]
         self._kernel()
         self._start_units(restored)
         self._marks()
@@ -306,8 +307,13 @@ class Ledger:
     # Facts
 
     def _ours(self, kind: str, now: dict[str, str]) -> dict[str, str | None]:
-        """Return what facts of a kind were, for those that still differ from it."""
-        names = (name for name in self.were if name.startswith(f"{kind} "))
+        """Return what facts of a kind were, for those that still differ from it.
+
+        Roles' scripts name in `keep` what others use by now.
+        """
+        keep = self.folder / "keep"
+        kept = keep.read_text().splitlines() if keep.exists() else []
+        names = (name for name in self.were if name.startswith(f"{kind} ") and name not in kept)
         return {
             name.partition(" ")[2]: self.were[name]
             for name in names
@@ -363,6 +369,26 @@ class Ledger:
             elif facts().get(f"package {name}") != was:
                 note(f"{name} was {was} before, and stays as it is")
         return done
+
+    def _files_of_packages(self) -> set[str]:
+        """Return files that came with packages which came and stay."""
+        now = facts()
+        came = (name for name, was in self.were.items() if was is None and name in now)
+        names = [name.partition(" ")[2] for name in came if name.startswith("package ")]
+        listed = {*told("dpkg-query", "--listfiles", *names).splitlines()} if names else set()
+        units = {Path(p).name for p in listed if re.search(r"/(init\.d|systemd/system)/", p)}
+        return {
+            path
+            for path, ((before, after), *_) in self.changes.items()
+            if before is None
+            and after
+            and (
+                path in listed
+                or ({path.rpartition("/")[0]} & listed & self.changes.keys())
+                or re.sub(r"^[SK]\d\d", "", Path(path).name) in units
+                or after[4] in listed
+            )
+        }
 
     def _accounts(self) -> None:
         now = facts()
