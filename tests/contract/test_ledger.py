@@ -188,11 +188,7 @@ def test_what_a_killed_role_did_goes_too(host):
 def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):
     before = host.state()
     host.role(ROLE)
-    host.sh(
-        "mv /usr/bin/apt-get /usr/bin/apt-get.away; printf '#!/bin/sh\\ncase $* in "
-        '*simulate*) exec apt-get.away "$@" ;; esac\\necho E: broken >&2; exit 100\\n\' > /usr/bin/apt-get;'
-        " chmod +x /usr/bin/apt-get"
-    )
+    host.sh(BROKEN_APT)
     assert "broken" in host.ledger("give-back", rc=1)
     assert host.sh("cat /etc/hostname").strip() == "gpu1.example.org"
     host.sh(BROKEN_APT)

@@ -7,6 +7,7 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from support import machines
 from support.role_tasks import play
