@@ -79,10 +79,11 @@ def listening() -> list[str]:
 
 
 def running() -> list[str]:
-    """Return the services, sockets and timers that run."""
+    """Return the services, sockets and timers that run, but those that D-Bus starts for a moment."""
     kinds = "--type=service,socket,timer,path"
     rows = said("systemctl", "list-units", kinds, "--state=active", "--no-legend", "--plain")
-    return [row.split()[0] for row in rows]
+    names = (row.split()[0] for row in rows)
+    return [name for name in names if not re.match(r"(systemd-\w+d|apt-daily.*)[.]service", name)]
 
 
 def login_shell() -> list[str]:

@@ -3,7 +3,6 @@
 The host is a container with systemd, which an owner and a "role" (shell commands) change.
 """
 
-import json
 import subprocess
 import time
 import uuid
@@ -13,12 +12,12 @@ import pytest
 
 from gpubed.backends.local import environment, image_cache
 from gpubed.backends.local.image import Recipe
+from support import whole_host
 
 pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
 LEDGER = "/var/lib/gpubed/ledger/ledger.py"
-STATE = (ROOT / ".config/molecule/node_state.py").read_text()
 # As an administrator has it, before gpubed comes.
 PREPARED = """
 echo gpu1.example.org > /etc/hostname
@@ -80,7 +79,7 @@ class Host:
 
     def sh(self, script, *words, rc=0):
         done = subprocess.run(
-            ["docker", "exec", "-i", self.name, "sh", "-es", *words],
+            ["docker", "exec", "-i", self.name, "sh", "-es", "--", *words],
             input=script,
             capture_output=True,
             text=True,
@@ -90,9 +89,7 @@ class Host:
         return done.stdout
 
     def state(self):
-        script = f"import json\n{STATE.split('def main')[0]}\nprint(json.dumps(state()))"
-        words = ["docker", "exec", self.name, "python3", "-c", script]
-        return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        return whole_host.state(lambda program: self.sh('python3 -c "$1"', program))
 
     def ledger(self, verb, rc=0):
         return self.sh(f"python3 {LEDGER} {verb}", rc=rc)
@@ -103,15 +100,7 @@ class Host:
         self.ledger("close")
 
     def differs(self, before):
-        """Lines of what is otherwise, apart from what any removal leaves behind."""
-        namespace = {}
-        exec(STATE.split("if __name__")[0], namespace)
-        namespace["not_purged"] = set
-        return [
-            line
-            for line in namespace["differences"](before, self.state())
-            if "/var/lib/gpubed" not in line
-        ]
+        return whole_host.differences(before, self.state())
 
 
 @pytest.fixture
