@@ -79,7 +79,7 @@ def listening() -> list[str]:
 
 
 def running() -> list[str]:
-    """Return the services, sockets and timers that run, but those that D-Bus starts for a moment."""
+    """Return services, sockets and timers that run, but those that D-Bus starts for a moment."""
     kinds = "--type=service,socket,timer,path"
     rows = said("systemctl", "list-units", kinds, "--state=active", "--no-legend", "--plain")
     names = (row.split()[0] for row in rows)
