@@ -34,7 +34,7 @@ OTHERS = {
 }
 # What is real: how roles keep what owners have, and take away what they own.
 REAL = [
-    *(f"tasks/{name}.yml" for name in ("hook", "keep", "owned", "remove", "removal")),
+    *(f"tasks/{name}.yml" for name in ("keep", "owned", "remove", "removal")),
     *("files", "templates", "defaults"),
 ]
 DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)

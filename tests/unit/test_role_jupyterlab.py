@@ -364,7 +364,7 @@ def test_the_server_goes_and_what_is_the_owners_stays(tmp_path, ours):
 def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, number, ours):
     """The way out that a refusal names; one with another number stays though the role had one."""
     at = {name: Path(path) for name, path in places(tmp_path).items()}
-    for name in ("keys", "let_in", "leaving") if ours else ():
+    for name in ("keys", "let_in", "mark") if ours else ():
         path = at[f"__jupyterlab_{name}"]
         path.parent.mkdir()
         path.write_text("exit 1\n")
