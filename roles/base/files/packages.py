@@ -211,10 +211,10 @@ def finish(request: dict[str, Any]) -> None:
     # What gpubed brought and cannot be configured may be what is replaced now.
     left = set(unfinished()) - own(request.get("own", []))
     if left:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        why = " ".join(done.stderr.partition("Errors were encountered")[0].split())
         sys.exit(
             f"packages of this host are installed by half: {', '.join(sorted(left))}. dpkg cannot"
-            f" end that: {' '.join(last)}. Repair them: sudo apt-get --fix-broken install"
+            f" end that: {why}. Repair them: sudo apt-get --fix-broken install"
         )
 
 
