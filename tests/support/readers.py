@@ -53,7 +53,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit, collected, lease, metrics, watch_memory
-from gpubed.configuration import applied, health, inventory, roles, served_folder
+from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
 from gpubed.core import progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets, recipes
@@ -90,6 +90,18 @@ ALLOCATION = sample_allocation(PLAN)
 NODE = ALLOCATION.nodes[0]
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 
+PACKAGES = {
+    "schema": "gpubed/packages/1",
+    "lists_age_s": 100000.0,
+    "unfinished": ["man-db"],
+    "roles": [
+        {
+            "role": "docker",
+            "changes": [{"package": "runc", "says": "runc 1 would be removed", "refused": True}],
+            "failed": "Unmet dependencies",
+        }
+    ],
+}
 SERVED = {"version": 1, "node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}
 
 HASHED = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="
@@ -550,6 +562,11 @@ def _host(data, _folder):
     static._found(reading.reply(data, "what it says"), "node-0")
 
 
+def _packages(data, _folder):
+    looked = packages.read(reading.reply(data, "what it tells"))
+    list(packages._findings(looked, PLAN, PLAN.nodes[0]))
+
+
 def _container(data, _folder):
     container = SimpleNamespace(name="c", get_archive=lambda _path: ([data], {}))
     runtime.get(container, "/etc/file")
@@ -896,6 +913,7 @@ def _readers():
         Reader("left-out", _left_out, json_text({"node-2": "broken"})),
         Reader("served-folder", _served, json_text(SERVED)),
         Reader("facts", _facts, json_text(FACTS)),
+        Reader("packages", _packages, json_text(PACKAGES)),
         Reader("applied", _applied, json_text({"base": "1"})),
         Reader("run-lock", _run_lock, json_text(holder)),
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),

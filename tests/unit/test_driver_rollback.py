@@ -41,7 +41,7 @@ def test_each_node_says_whether_its_former_driver_is_there_again(tmp_path):
         "__nvidia_driver_former": [["install", "installed", "libcuda1", "550.1-1"]],
         "__nvidia_driver_former_version": "550.1",
         "__nvidia_driver_note": {"rc": 1},
-        "__nvidia_driver_tried": {},
+        "__nvidia_driver_tried": "",
         "__nvidia_driver_source_files": [str(tmp_path / "added.sources")],
         **{f"__nvidia_driver_{name}": str(tmp_path / name) for name in ("pin", "noted", "brought")},
     }

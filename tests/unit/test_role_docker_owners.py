@@ -123,7 +123,7 @@ def test_the_settings_of_the_owners_docker_come_back(docker):
     docker.settings.write_text(OWNERS)
     docker.configure(ours=1)
     docker.configure(ours=2)
-    assert json.loads(docker.settings.read_text()) == {"ours": 2}
+    assert json.loads(docker.settings.read_text()) == {"ours": 2, "owner": 1}
     assert docker.leave().returncode == 0
     assert docker.called == RESTARTED
     assert docker.settings.read_text() == OWNERS

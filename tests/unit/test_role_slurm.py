@@ -183,21 +183,19 @@ def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
 
 
 @pytest.mark.parametrize(
-    ("planned", "installs"),
+    ("comes", "changes", "installs"),
     [
-        ("Inst slurm-wlm-nvml-plugin (22.05.8-4+deb12u2 Debian:12.5/oldstable [amd64])", True),
-        ("Inst libnvidia-ml1 (535.216.03-1~deb12u1)\nInst slurm-wlm-nvml-plugin (22.05)", False),
-        ("Remv libnvidia-ml1 [580.65.06-1]\nInst slurm-wlm-nvml-plugin (22.05)", False),
-        ("", False),
+        (["slurm-wlm-nvml-plugin"], [], True),
+        (["libnvidia-ml1", "slurm-wlm-nvml-plugin"], [], False),
+        (["slurm-wlm-nvml-plugin"], [{"package": "libnvidia-ml1"}], False),
+        ([], [], False),
     ],
 )
-def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(planned, installs):
-    offer = {"__slurm_nvml_offer": {"stdout": planned}}
-    assert role_variables.value("slurm", "__slurm_nvml_fits", "debian-12", **offer) is installs
-    _, *changes = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())
-    note, install = changes
-    assert note["ansible.builtin.include_role"]["tasks_from"] == "brought"
-    assert note["when"] == install["when"] == "__slurm_nvml_fits"
+def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(comes, changes, installs):
+    found = {"base_packages_found": {"comes": comes, "changes": changes}}
+    assert role_variables.value("slurm", "__slurm_nvml_fits", "debian-12", **found) is installs
+    _, install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())
+    assert install["when"] == "__slurm_nvml_fits"
 
 
 def test_slurms_own_detection_is_installed_before_it_is_looked_for():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 
 from gpubed.cluster import exposure
@@ -13,9 +14,10 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import host
 from gpubed.nodes import allocation
-from gpubed.nodes.ssh import SSH
+from gpubed.nodes.ssh import SSH, Unreachable
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry, specification
 from gpubed.testbeds.base import Backend, Finding
 from gpubed.testbeds.specification import load
@@ -34,17 +36,18 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
     spec = load(paths.spec)
     testbed = registry.bound(spec_backend(spec), paths)
     findings += [_engine(testbed.backend), *testbed.doctor(spec)]
-    return findings + gpu_hosts(paths)
+    return [
+        *findings,
+        *gpu_hosts(paths),
+        *owners_packages(paths, specification.load_plan(paths.spec)),
+    ]
 
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
     """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
     plan = specification.load_plan(paths.spec)
     asked = {node.name: node.gpus for node in plan.nodes if node.gpus}
-    if paths.allocation.is_file():
-        sessions = [SSH(node, paths) for node in allocation.load(paths.allocation).nodes]
-    else:
-        sessions = registry.bound(plan.backend, paths).hosts(plan.spec)
+    sessions = _sessions(paths, plan)
 
     def look(session: SSH) -> list[Finding]:
         name = session.node.name
@@ -56,6 +59,35 @@ def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
 
     found = parallel.each(look, (each for each in sessions if each.node.name in asked))
     return [finding for findings in found for finding in findings]
+
+
+def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
+    """Look what roles would change of packages on own hosts; silent ones are told of elsewhere."""
+    if plan.removes_disks or not plan.spec.configure:
+        return []  # made for the cluster
+    from gpubed.configuration import packages  # Ansible's library is slow to import
+
+    nodes = {node.name: node for node in plan.nodes}
+    sessions = [session for session in _sessions(paths, plan) if session.node.name in nodes]
+    replaced = packages.replaced_drivers(
+        {one.node.name: one for one in sessions if nodes[one.node.name].gpus}, plan
+    )
+
+    def look(session: SSH) -> list[Finding]:
+        name = session.node.name
+        with suppress(Unreachable), session:
+            return packages.look(session, plan, nodes[name], replaced.get(name, ""))
+        return []
+
+    return [finding for findings in parallel.each(look, sessions) for finding in findings]
+
+
+def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
+    """Return sessions to the nodes, and to hosts that are to be nodes."""
+    there = allocation.load(paths.allocation).nodes if paths.allocation.is_file() else ()
+    hosts = registry.bound(plan.backend, paths).hosts(plan.spec)
+    known = {node.name for node in there}
+    return [SSH(node, paths) for node in there] + [h for h in hosts if h.node.name not in known]
 
 
 def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:

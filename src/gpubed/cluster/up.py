@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, damage, handover, hung, lost_state
+from gpubed.cluster import condition, costs, damage, doctor, handover, hung, lost_state
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.damage import Seen
@@ -26,7 +26,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
 from gpubed.testbeds.asked import Testbeds
-from gpubed.testbeds.base import Fault, Testbed
+from gpubed.testbeds.base import Fault, Finding, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
@@ -208,6 +208,7 @@ def _up(
             damage.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
+        _require_packages(stack.paths, plan)
         while True:
             # A user may have had time to edit it, while he was asked or nodes were mended.
             load_same(stack.paths.spec, plan.spec.digest)
@@ -375,8 +376,17 @@ def _look_first(
 
 
 def _require(testbed: Testbed, plan: ClusterPlan) -> None:
-    missing = [finding for finding in testbed.doctor(plan.spec) if not finding.ok]
+    _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
+
+
+def _require_packages(paths: ClusterPaths, plan: ClusterPlan) -> None:
+    """Refuse what roles would do to packages of owners before hosts are marked or changed."""
+    _refuse(Refused, doctor.owners_packages(paths, plan))
+
+
+def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
+    missing = [finding for finding in findings if not finding.ok]
     if missing:
         first = missing[0]
         rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
-        raise PrerequisiteMissing(first.message + rest, first.fix)
+        raise error(first.message + rest, first.fix)

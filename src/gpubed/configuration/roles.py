@@ -81,6 +81,10 @@ class RoleMeta(BaseModel):
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
         code: Packages of gpubed that decide for it, behind filters of the playbooks.
+        packages: The packages that it installs, a template over the role's own variables: `plan`
+            and `doctor` tell what they would change on own hosts.
+        packages_unless: A program; where it is there already, the role installs none of them.
+        packages_notes: Notes on the node of packages that the role brought, such a template, too.
         units: The systemd units that it keeps running, and the files that it keeps there, by
             absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
             `server` of the shared storage, or wherever they are `enabled`, for what a role decides
@@ -97,6 +101,9 @@ class RoleMeta(BaseModel):
     secrets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
+    packages: str = ""
+    packages_unless: str = ""
+    packages_notes: str = ""
     units: dict[str, Where] | str = {}
 
 

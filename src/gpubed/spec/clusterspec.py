@@ -37,6 +37,7 @@ from gpubed.spec.sections import (
     Name,
     Networks,
     NodeGroup,
+    Packages,
     Section,
     Services,
     Storage,
@@ -62,6 +63,7 @@ class ClusterSpec(Section):
     recipe: str = "cpu"
     services: Services = Services()
     firewall: Firewall = Firewall()
+    packages: Packages = Packages()
     lease: Lease = Lease()
     may_reboot: bool | None = Field(
         default=None,

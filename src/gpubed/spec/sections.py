@@ -372,6 +372,18 @@ class Services(Section):
     slurm: Slurm | None = None
 
 
+class Packages(Section):
+    """What the roles' installations may do to packages that gpubed did not bring."""
+
+    may_change: tuple[
+        Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200)], ...
+    ] = Field(
+        default=(),
+        description="packages of a host's owner that may be removed, downgraded or replaced, by "
+        "name; any other on hold, from no archive of the system, or in the way, is refused",
+    )
+
+
 class Opening(Section):
     """A port that answers from outside the cluster."""
 

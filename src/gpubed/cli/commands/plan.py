@@ -7,7 +7,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import costs, exposure, preview
+from gpubed.cluster import costs, doctor, exposure, preview
 from gpubed.cluster.events import look_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused, of_cluster
@@ -40,10 +40,13 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     hours = plan.node_hours
     testbed = registry.bound(plan.backend, paths)
     # What is refused now may be what does not fit, either.
-    obstacles = {one.message: one for one in [*seen.refused, *testbed.fits(plan)]}
+    packages = doctor.owners_packages(paths, plan)
+    refused = [*seen.refused, *testbed.fits(plan), *(one for one in packages if not one.ok)]
+    obstacles = {one.message: one for one in refused}
     remedies = {why: of_cluster(one.fix or "", paths.name) for why, one in obstacles.items()}
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, testbed.backend)]
+    warnings += [one.message for one in packages if one.ok]
     ui.document(
         "plan",
         {

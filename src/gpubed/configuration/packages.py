@@ -1,0 +1,205 @@
+"""What installations would change of a host's owner, told before anything changes.
+
+A role says in `meta/gpubed.yml` which packages it installs, by its own variables, and role base
+has the program that installs them. Here that program only looks. Packages that depend on what
+roles find out on the node, as of compilers, are not foretold: the role refuses those.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Literal
+
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
+from ansible.template import Templar, trust_as_template
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.configuration import roles
+from gpubed.core import reading
+from gpubed.core.paths import assets
+from gpubed.hardware import drivers
+from gpubed.hardware.facts import Facts
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan, NodePlan
+from gpubed.testbeds.base import Finding
+
+_DAY = 86400  # after which roles renew package lists
+_AS_ROOT = (
+    'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
+)
+_DRIVER = "nvidia_driver"
+# Of a package source that a role adds first.
+_TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Change(_Model):
+    """A package that would change: what would become of it, and whether that is refused."""
+
+    package: reading.Name
+    says: reading.Line
+    refused: bool
+
+
+class Installation(_Model):
+    """What a role's packages would change; why apt could not tell, if it could not."""
+
+    role: reading.Name
+    changes: tuple[Change, ...] = ()
+    failed: reading.Line = ""
+
+
+class Looked(_Model):
+    """What a host tells.
+
+    Attributes:
+        lists_age_s: None where it has no package lists.
+        unfinished: Packages whose installation dpkg began and did not end.
+    """
+
+    schema_: Literal["gpubed/packages/1"] = Field(alias="schema")
+    lists_age_s: float | None
+    unfinished: tuple[reading.Name, ...] = ()
+    roles: tuple[Installation, ...] = ()
+
+
+def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> list[Finding]:
+    """Ask a host what the roles' packages would change there; nothing on it is changed.
+
+    Args:
+        ssh: A session to the host.
+        plan: What is wanted.
+        node: What the host is, or is to be.
+        replaced: Version of the driver that would be replaced there; empty for none.
+
+    Raises:
+        GpubedError: It cannot be reached, or has no python3.
+    """
+    active = roles.active(plan)
+    asked = {
+        "wanted": {role: wanted(plan, role, node) for role in active},
+        "unless": {role: roles.meta(role).packages_unless for role in active},
+        "replaced": {_DRIVER: replaced} if replaced else {},
+        "may_change": plan.spec.packages.may_change,
+        "own": [note for role in active for note in _listed(plan, role, node, "packages_notes")],
+    }
+    said = _run(ssh, "base", "packages.py", "look", json.dumps(asked))
+    return list(_findings(read(said), plan, node))
+
+
+def read(said: reading.Document) -> Looked:
+    """Read what a host tells."""
+    return said.json(Looked)
+
+
+def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
+    """Return the drivers that do not serve the recipe and would be replaced: versions by node."""
+    facts = {
+        name: _run(ssh, "hardware", "gpubed-facts").json(Facts) for name, ssh in sessions.items()
+    }
+    if not facts:
+        return {}
+    known = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
+    offers = {
+        source: [drivers.Offer(**offer) for offer in offers]
+        for source, offers in _value(known, "{{ __nvidia_driver_offers }}").items()
+    }
+    recipe = drivers.Wanted(
+        oldest=known["nvidia_driver_oldest"] or None, cuda=known["nvidia_driver_cuda"] or None
+    )
+    try:
+        choice = drivers.choose(facts, offers, recipe, {n.name: n.gpus for n in plan.nodes})
+    except drivers.NoDriver:
+        return {}  # the role says why
+    versions = {name: facts[name].driver.installed for name in choice.replaced}
+    return {name: version for name, version in versions.items() if version}
+
+
+def wanted(plan: ClusterPlan, role: str, node: NodePlan) -> list[str]:
+    """Return the packages that a role installs on a node, as its own variables name them."""
+    return _listed(plan, role, node, "packages")
+
+
+def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
+    template = getattr(roles.meta(role), key)
+    return list(_value(_variables(plan, role, node), template)) if template else []
+
+
+def _run(ssh: SSH, role: str, program: str, *words: str) -> reading.Document:
+    text = reading.file(assets() / "roles" / role / "files" / program).text()
+    quoted = " ".join(["sh -c %s sh", *("%s" for _ in words)])
+    said = ssh.run(quoted, _AS_ROOT, *words, stdin=text, timeout=180)
+    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
+
+
+def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Finding]:
+    name, id_ = node.name, f"packages.{node.name}"
+    changes = [change for one in looked.roles for change in one.changes]
+    if refused := {change.package: change.says for change in changes if change.refused}:
+        names = ", ".join(sorted({*plan.spec.packages.may_change, *refused}))
+        yield Finding(
+            id_,
+            False,
+            f"{name}: of packages that gpubed did not bring, {'; '.join(refused.values())}",
+            f"if they may change, write into cluster.yml: packages: {{may_change: [{names}]}}",
+        )
+    said = [f"{change.says} (allowed)" for change in changes if not change.refused]
+    said += [
+        f"apt cannot tell what {one.role} would change ({one.failed})"
+        for one in looked.roles
+        if one.failed and not _TO_COME.search(one.failed)
+    ]
+    if looked.unfinished:
+        unfinished = ", ".join(looked.unfinished)
+        said.append(f"`up` lets dpkg finish first what it has not: {unfinished}")
+    if looked.lists_age_s is None:
+        said.append("it has no package lists, so what else would change is not known")
+    elif looked.lists_age_s > _DAY:
+        days = f"{looked.lists_age_s / _DAY:.0f} days"
+        said.append(f"its package lists are {days} old; with newer ones more may change")
+    if said or not refused:
+        yield Finding(id_, True, f"{name}: {'; '.join(said) or 'no package of its owner changes'}")
+
+
+def _value(known: Mapping[str, Any], template: str) -> Any:
+    return Templar(loader=_loader(), variables=dict(known)).template(trust_as_template(template))
+
+
+def _variables(plan: ClusterPlan, role: str, node: NodePlan) -> dict[str, Any]:
+    """Return a role's variables on a node; expressions are not worked out yet."""
+    name, _, version = node.image.partition("-")
+    distribution = name.capitalize()
+    facts = {
+        "distribution": distribution,
+        "distribution_version": version,
+        "distribution_major_version": version.partition(".")[0],
+    }
+    return {
+        **_of_role(role, distribution),
+        **roles.inputs(plan, role),
+        "ansible_facts": facts,
+        "inventory_hostname": node.name,
+        "gpubed_head": plan.nodes[0].name,
+    }
+
+
+@cache
+def _of_role(role: str, distribution: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("defaults/main.yml", "vars/main.yml", f"vars/{distribution}.yml"):
+        if (path := assets() / "roles" / role / name).is_file():
+            found |= _loader().load_from_file(str(path), trusted_as_template=True) or {}
+    return found
+
+
+@cache
+def _loader() -> DataLoader:
+    init_plugin_loader()
+    return DataLoader()

@@ -1,0 +1,149 @@
+"""What `plan` and `doctor` say of packages on own hosts.
+
+The session with the host is a STAND-IN; tests/e2e/test_owners_packages.py has a real one.
+"""
+
+import json
+
+import pytest
+
+from gpubed.cluster import doctor
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import CommandResult, Unreachable
+from gpubed.testbeds.specification import load_plan
+from support.readers import FACTS
+from support.samples import sample_plan
+
+SPEC = """
+version: 1
+backend: {type: static, user: me, hosts: {node: [{address: 192.0.2.7}]}}
+networks: {control: {subnet: 192.0.2.0/24}}
+nodes: [{count: 1, gpus: GPUS}]
+recipe: RECIPE
+services: {docker: {}, slurm: {users: []}, monitoring: {}}
+"""
+
+
+class Session:
+    """STAND-IN for a session; the host answers a program with what is told."""
+
+    def __init__(self, node, answers):
+        self.node, self._answers = node, answers
+        self.asked = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, _command, _shell, *words, stdin, **_):
+        self.asked.append(words)
+        said = self._answers["base" if words else "hardware"]
+        if isinstance(said, Exception):
+            raise said
+        return CommandResult(json.dumps(said), "", 0, 0.1)
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A function that lets `doctor` look at a host that tells this; returns the findings."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+
+    def look(base, facts=None, gpus=0, recipe="cpu"):
+        paths = Project(tmp_path).cluster("own")
+        paths.spec.parent.mkdir(parents=True, exist_ok=True)
+        paths.spec.write_text(SPEC.replace("GPUS", str(gpus)).replace("RECIPE", recipe))
+        plan = load_plan(paths.spec)
+        session = Session(plan.nodes[0], {"base": base, "hardware": facts})
+        hosts = "gpubed.backends.static.testbed.StaticTestbed.hosts"
+        monkeypatch.setattr(hosts, lambda *_: [session])
+        look.session = session
+        return doctor.owners_packages(paths, plan)
+
+    return look
+
+
+def told(age=60.0, changes=(), failed="", unfinished=()):
+    role = {"role": "docker", "changes": list(changes), "failed": failed}
+    return {
+        "schema": "gpubed/packages/1",
+        "lists_age_s": age,
+        "unfinished": list(unfinished),
+        "roles": [role],
+    }
+
+
+GOES = {
+    "package": "containerd.io",
+    "says": "containerd.io 1.7.22-1 (from https://download.docker.com) would be removed",
+    "refused": True,
+}
+
+
+def test_what_would_change_is_refused_with_the_key_that_allows_it(host):
+    [finding] = host(told(changes=[GOES]))
+    assert not finding.ok
+    assert GOES["says"] in finding.message
+    assert finding.fix == (
+        "if they may change, write into cluster.yml: packages: {may_change: [containerd.io]}"
+    )
+
+
+def test_what_is_allowed_is_told(host):
+    [finding] = host(told(changes=[{**GOES, "refused": False}]))
+    assert finding.ok
+    assert finding.message == f"node-0: {GOES['says']} (allowed)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (told(), "no package of its owner changes"),
+        (told(age=None), "it has no package lists, so what else would change is not known"),
+        (told(age=12 * 86400.0), "its package lists are 12 days old; with newer ones more may"),
+        (told(unfinished=["man-db"]), "`up` lets dpkg finish first what it has not: man-db"),
+        (told(failed="held broken packages"), "apt cannot tell what docker would change (held"),
+        (told(failed="Unable to locate package x"), "no package of its owner changes"),
+    ],
+)
+def test_what_is_not_known_is_said_to_be_so(host, answer, words):
+    [finding] = host(answer)
+    assert finding.ok
+    assert words in finding.message
+
+
+def test_a_host_that_does_not_answer_is_told_of_elsewhere(host):
+    assert host(Unreachable("node-0", "no answer")) == []
+
+
+def test_a_host_without_python_is_an_error_that_names_it(host):
+    with pytest.raises(GpubedError, match="node-0"):
+        host("")
+
+
+def test_the_roles_packages_are_asked_about_as_the_roles_name_them(host):
+    host(told())
+    [(_, request)] = host.session.asked
+    asked = json.loads(request)
+    assert asked["wanted"]["docker"] == ["docker.io"]
+    assert {"slurmd", "slurmctld", "mariadb-server"} <= set(asked["wanted"]["slurm"])
+    assert {"prometheus", "prometheus-node-exporter"} <= set(asked["wanted"]["monitoring"])
+    assert asked["unless"]["docker"] == "dockerd"
+    assert "/var/lib/gpubed/docker-packages" in asked["own"]
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"), [("570.86.15", {"nvidia_driver": "570.86.15"}), ("580.65.06", {})]
+)
+def test_a_driver_that_does_not_serve_is_asked_about(host, version, asked):
+    """CUDA 13 needs 580; the host's own packages say what would become of them."""
+    driver = {"loaded": version, "installed": version}
+    host(told(), facts={**FACTS, "driver": driver}, gpus=1, recipe="cuda13")
+    *_, (_, request) = host.session.asked
+    assert json.loads(request)["replaced"] == asked
+
+
+def test_nodes_that_were_made_for_the_cluster_are_not_asked(tmp_path):
+    assert doctor.owners_packages(Project(tmp_path).cluster("lab"), sample_plan()) == []
