@@ -42,7 +42,7 @@ class StaticTestbed(Testbed):
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static.node import candidate
+        from gpubed.backends.static.node import candidate, shut_out
 
         config = named.options(spec)
 
@@ -55,6 +55,8 @@ class StaticTestbed(Testbed):
             if not found.sudo:
                 fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
                 return Finding(id_, False, f"{name}: sudo asks for a password", fix)
+            if wrong := self._on(config, host, name, lambda ssh: shut_out(ssh, spec, name)):
+                return Finding(id_, False, f"{name} ({host.address}): {'; '.join(wrong)}")
             return Finding(id_, True, f"{name} ({host.address}): {found.system}")
 
         return _on_each(named.wanted(spec, config), finding)
@@ -194,7 +196,7 @@ class StaticTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static.node import candidate, problems
+        from gpubed.backends.static.node import candidate, problems, shut_out
         from gpubed.testbeds import identities
 
         config, uuid = named.options(plan.spec), identities.kept(self.paths)
@@ -203,8 +205,12 @@ class StaticTestbed(Testbed):
         def finding(host: Host, name: str) -> Finding | None:
             node = nodes[name]
             inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
+
+            def look(ssh: SSH) -> list[str]:
+                return problems(candidate(ssh), inputs) or shut_out(ssh, plan.spec, name)
+
             try:
-                wrong = problems(self._on(config, host, name, candidate), inputs)
+                wrong = self._on(config, host, name, look)
             except GpubedError as error:
                 return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
             message = f"{name} ({host.address}) {'; '.join(wrong)}"
