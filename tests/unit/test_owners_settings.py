@@ -4,29 +4,21 @@ The roles' own tasks and hooks run here, in a folder as the host's root; program
 change this machine are STAND-INS.
 """
 
-import json
 import os
-import shutil
 import subprocess
-import sys
 
 import pytest
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from support import machines
-from support.role_tasks import ANSIBLE, play
+from support.role_tasks import play
 from support.shell_host import ShellHost
 
 ROLES = machines.ROOT / "roles"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 OWNERS = f"# mine\ngit.lab {KEY}\n"
-# The hook of ssh_mesh looks for an account, which nobody here has.
-MESH = {
-    "gpubed_user": "nobody-here",
-    "__ssh_mesh_key": "id_gpubed",
-    "__ssh_mesh_authorized_keys": "/etc/gpubed/authorized_keys.d/%u",
-}
+TORN = f"# BEGIN gpubed role ssh_mesh\nnode-0 {KEY}\n"
+BLOCK = f"{TORN}# END gpubed role ssh_mesh\n"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
 
 
@@ -45,124 +37,22 @@ def host(tmp_path):
     return there
 
 
-@pytest.fixture
-def meshed(tmp_path):
-    """A function that makes host keys of nodes known in a file, by ssh_mesh's own tasks."""
-    (tmp_path / "templates").symlink_to(ROLES / "ssh_mesh/templates")
-    (tmp_path / "ansible.cfg").touch()
-
-    def make(path, *names):
-        files = (ROLES / f"ssh_mesh/tasks/{name}.yml" for name in ("leaving", "client"))
-        tasks = [task for file in files for task in yaml.safe_load(file.read_text())]
-        names_of = (
-            "Put aside the known hosts",
-            "Give the owner his SSH back",
-            "Tell the client",
-            "Make the host keys of all nodes known",
-        )
-        chosen = [task for task in tasks if task["name"].startswith(names_of)]
-        nodes = [
-            {
-                "name": name,
-                "control_address": f"10.0.0.{index}",
-                "experiment_address": None,
-                "port": 22,
-                "host_keys": [KEY],
-            }
-            for index, name in enumerate(names)
-        ]
-        values = {
-            "ansible_python_interpreter": sys.executable,
-            "gpubed_nodes": nodes,
-            "__ssh_mesh_known_hosts": str(path),
-            "__ssh_mesh_config": str(path.with_name("10-gpubed.conf")),
-            "__ssh_mesh_leaving": str(path.with_name("hook")),
-            **MESH,
-        }
-        plays = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": chosen}
-        (tmp_path / "play.yml").write_text(json.dumps([plays]))
-        done = subprocess.run(
-            [ANSIBLE, "-i", "localhost,", "-c", "local", tmp_path / "play.yml"],
-            env={**os.environ, "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return make
-
-
-def is_known(name, path):
-    found = subprocess.run(["ssh-keygen", "-F", name, "-f", path], capture_output=True, check=False)
-    return found.returncode == 0
-
-
-@needs_root
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
-def test_host_keys_that_the_owner_knew_stay_known(host, meshed):
-    known = host.etc / "ssh/ssh_known_hosts"
-    known.write_text(OWNERS)
-    meshed(known, "node-0", "node-1")
-    assert [is_known(name, known) for name in ("git.lab", "node-1", "10.0.0.1")] == [True] * 3
-    meshed(known, "node-0")
-    assert [is_known(name, known) for name in ("git.lab", "node-1")] == [True, False]
-    host.sh(hook_of("ssh_mesh", **MESH))
-    assert known.read_text() == OWNERS
-
-
-@needs_root
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 @pytest.mark.parametrize(
-    ("name", "hook", "stays"),
+    ("text", "left"),
     [
-        ("[node-9]:222,[node-9.control]:222", "sshd -t && systemctl reload ssh\n", False),
-        # The owner's own Ansible has written the file since.
-        ("git.lab", "sshd -t && systemctl reload ssh\n", True),
-        # Settings are there, but no block: his Ansible wrote the file anew, or a run broke off.
-        ("git.lab", "# BEGIN gpubed role ssh_mesh\n", True),
+        (f"{OWNERS}{BLOCK}{OWNERS}", OWNERS * 2),
+        (BLOCK, None),
+        (OWNERS, OWNERS),
+        # Without its end, nobody knows which lines are the owner's.
+        (f"{TORN}{OWNERS}", f"{TORN}{OWNERS}"),
+        (f"{TORN}{OWNERS}{BLOCK}", f"{TORN}{OWNERS}{BLOCK}"),
     ],
 )
-def test_only_known_hosts_that_a_former_version_wrote_are_put_aside(
-    host, meshed, name, hook, stays
-):
-    """It wrote the file as a whole, and its hook knew of no block."""
-    known = host.etc / "ssh/ssh_known_hosts"
-    former = f"# Ansible managed\n{name} {KEY}\n"
-    known.write_text(former)
-    known.with_name("10-gpubed.conf").touch()
-    known.with_name("hook").write_text(hook)
-    meshed(known, "node-0")
-    first = name.split(",")[0]
-    assert [is_known(name, known) for name in ("node-0", first)] == [True, stays]
-    aside = known.with_name("ssh_known_hosts.before-gpubed")
-    assert (aside.read_text() if aside.exists() else None) == (None if stays else former)
-    assert "BEGIN gpubed role ssh_mesh" in known.with_name("hook").read_text()
-
-
-@needs_root
-def test_a_block_that_lost_its_end_stays(host, meshed):
-    known = host.etc / "ssh/ssh_known_hosts"
-    meshed(known, "node-0")
-    whole = known.read_text()
-    torn = whole.rsplit("#", 1)[0] + OWNERS
-    # The next run of the role writes another one.
-    for left in (torn, torn + whole):
-        known.write_text(left)
-        host.sh(hook_of("ssh_mesh", **MESH))
-        assert known.read_text() == torn
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_sshd_is_the_owners_again_in_any_case(host, there):
-    if there:
-        (host.etc / "ssh/ssh_known_hosts").write_text(OWNERS)
-    for name in ("ssh_config.d/10-gpubed.conf", "sshd_config.d/10-gpubed.conf"):
-        (host.etc / "ssh" / name).parent.mkdir()
-        (host.etc / "ssh" / name).write_text("# managed\n")
-    assert host.sh(hook_of("ssh_mesh", **MESH)).returncode == 0
-    assert host.called == ["sshd -t", "systemctl reload ssh"]
-    assert not list(host.etc.glob("ssh/*/*gpubed*"))
+def test_host_keys_that_a_former_version_wrote_go_and_the_owners_stay(tmp_path, text, left):
+    known = tmp_path / "ssh_known_hosts"
+    known.write_text(text)
+    subprocess.run(["sh", ROLES / "ssh_mesh/files/forget-block", known], check=True)
+    assert (known.read_text() if known.exists() else None) == left
 
 
 @pytest.fixture

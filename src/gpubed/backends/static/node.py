@@ -126,6 +126,9 @@ class NodeDriver(Driver):
         """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
+                spec = self._reach.wanted
+                if spec and (lines := shut_out(ssh, spec, inputs["name"])):
+                    raise NodeFailed(f"{inputs['name']}: {'; '.join(lines)}")
                 return _admit(ssh, inputs, id_)
         except NodeFailed:
             raise

@@ -220,28 +220,31 @@ class StaticTestbed(Testbed):
         return [found for found in _on_each(wanted, finding) if found]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
-        from gpubed.backends.static.node import lacking, look
+        """Look whether hosts have the GPUs, the recipe code for them, and let all accounts in."""
+        from gpubed.backends.static.node import lacking, look, shut_out
 
         config = named.options(plan.spec)
-        nodes = {node.name: node for node in plan.nodes if node.gpus}
-
-        def why(host: Host, name: str) -> list[str]:
-            try:
-                found = self._on(config, host, name, look)
-            except GpubedError:
-                return []  # `doctor` and `up` say that it is away
-            return lacking(found, nodes[name].gpus, plan.spec.recipe)
-
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
+        nodes = {node.name: node for node in plan.nodes}
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
-        return [
-            Finding("static.gpus", False, f"{name} ({host.address}) {reason}", fix)
-            for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
-            for reason in reasons
-        ]
+
+        def why(host: Host, name: str) -> list[Finding]:
+            try:
+                with self._session(config, host, name) as ssh:
+                    gpus = nodes[name].gpus
+                    few = lacking(look(ssh), gpus, plan.spec.recipe) if gpus else []
+                    shut = shut_out(ssh, plan.spec, name)
+            except GpubedError:
+                return []  # `doctor` and `up` say that it is away
+            called = f"{name} ({host.address})"
+            return [
+                *(Finding("static.gpus", False, f"{called} {reason}", fix) for reason in few),
+                *(Finding("static.logins", False, f"{called}: {line}") for line in shut),
+            ]
+
+        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
+        return [found for findings in _on_each(wanted, why) for found in findings]
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
         """Return a session to a host, logged in as the user would be."""
