@@ -20,7 +20,7 @@ ROLES = ["base", "ssh_mesh", "firewall"]
 # What the image has, less what would be an owner's by these tests.
 BARE = """
 rm -rf /etc/ssh/sshd_config.d/*
-printf 'HostKey /etc/ssh/ssh_host_ed25519_key\\nPasswordAuthentication no\\n' > /etc/ssh/base
+printf 'HostKey /etc/ssh/ssh_host_ed25519_key\\nUsePAM yes\\n' > /etc/ssh/base
 """
 INCLUDE = "Include /etc/ssh/sshd_config.d/*.conf"
 # As they are found on hosts: how the owner's sshd_config is written, by name of the way.

@@ -31,6 +31,7 @@ def left(tmp_path):
         "__slurm_slices": "/etc/systemd/system",
         "__slurm_slice": "gpubed-slurm.conf",
         "__slurm_later_pam": ["/etc/pam.d/cron", "/etc/pam.d/atd"],
+        "slurm_home_root": str(tmp_path / "homes"),
         "__slurm_marker": "# {mark} gpubed role slurm",
         "inventory_hostname": "node-0",
         "__slurm_others_databases": role_variables.value(
