@@ -126,10 +126,7 @@ class NodeDriver(Driver):
         """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
-                spec = self._reach.wanted
-                if spec and (lines := shut_out(ssh, spec, inputs["name"])):
-                    raise NodeFailed(f"{inputs['name']}: {'; '.join(lines)}")
-                return _admit(ssh, inputs, id_)
+                return _admit(ssh, inputs, id_, self._reach.wanted)
         except NodeFailed:
             raise
         except GpubedError as error:
@@ -297,9 +294,14 @@ def _found(said: reading.Document, name: str) -> Found:
         raise said.refusal(str(error)) from None
 
 
-def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
+def _admit(
+    ssh: SSH, inputs: Properties, id_: str | None, spec: ClusterSpec | None
+) -> tuple[str, dict[str, Any]]:
     found, name = candidate(ssh), inputs["name"]
-    if wrong := problems(found, inputs):
+    wrong = problems(found, inputs)
+    if not wrong and spec and isinstance(spec.backend, Config):
+        wrong = shut_out(ssh, spec, name)
+    if wrong:
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
     if _is_node(found, inputs):
         id_ = id_ or found.owner["id"]
