@@ -56,7 +56,8 @@ def test_a_second_time_exchanges_the_key_and_leaves_others_whole(host):
 
 
 def test_the_mark_comes_before_the_key(host):
-    host.program("sed", "exit 1")  # cut short where the key is about to be written
+    # Cut short where the key is about to be written.
+    host.program("sed", '[ "$1" != -i ] || exit 1; PATH=/usr/bin:/bin exec sed "$@"')
     with pytest.raises(CommandFailed):
         membership.admit(host, owner("a1"), KEY)
     assert json.loads(mark(host).read_text())["uuid"] == "a1"

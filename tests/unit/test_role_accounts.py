@@ -106,18 +106,19 @@ def admitted(told):
         "hostvars": {"node-0": {"__ssh_mesh_public_key": {"stdout": told}}},
         "ssh_mesh_restrict_sources": True,
         "__ssh_mesh_other_keys": {"results": []},
+        "__ssh_mesh_tag": "gpubed-role:a1",
     }
     return Templar(loader=DataLoader(), variables=values).template(trust_as_template(text))
 
 
 def test_a_key_of_the_mesh_is_admitted():
-    line = f'restrict,pty,from="10.0.0.2" {KEY} gpubed node-0'
-    assert admitted(f"{KEY} gpubed node-0").splitlines()[1:] == [line]
+    line = f'restrict,pty,from="10.0.0.2" {KEY} gpubed node-0 gpubed-role:a1'
+    assert admitted(f"{KEY} gpubed node-0").splitlines() == [line]
 
 
 @pytest.mark.parametrize(
     "told", [f"{KEY} x\n{KEY}B anybody, from anywhere", "root:$y$j9T$:20000:0:::\n"]
 )
 def test_what_the_account_wrote_as_its_key_adds_no_line_of_its_own(told):
-    lines = admitted(told).splitlines()[1:]
-    assert all(re.fullmatch(rf'restrict,pty,from="10.0.0.2" {KEY} gpubed node-0', e) for e in lines)
+    wanted = rf'restrict,pty,from="10.0.0.2" {KEY} gpubed node-0 gpubed-role:a1'
+    assert all(re.fullmatch(wanted, line) for line in (admitted(told) or "").splitlines())

@@ -28,6 +28,7 @@ def left(tmp_path):
         "__slurm_folder": "/etc/gpubed/slurm",
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
+        "slurm_home_root": str(tmp_path / "homes"),
         "__slurm_server": "/etc/mysql/mariadb.conf.d/90-gpubed-slurm.cnf",
         "inventory_hostname": "node-0",
         "__slurm_others_databases": role_variables.value(

@@ -3,25 +3,20 @@
 The role's own scripts run, in a folder as the host's root; programs around them are STAND-INS.
 """
 
-import json
-import os
 import shlex
-import subprocess
 
 import pytest
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from gpubed.configuration import roles
 from support import machines, role_variables
-from support.role_tasks import ANSIBLE
 from support.shell_host import ShellHost
 from support.specs import BACKENDS, sample
 
 ROLE = machines.ROOT / "roles/ssh_mesh"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-OURS = f'# Ansible managed\nrestrict,pty,from="192.0.2.1,192.0.2.2" {KEY} gpubed node-0\n'
-OURS_ANYWHERE = f"# Ansible managed\nrestrict,pty {KEY} gpubed node-0\n"
+TAG = "gpubed-role:a1"
+OURS = f"restrict,pty {KEY} gpubed node-0 {TAG}"
 
 
 @pytest.fixture
@@ -38,7 +33,7 @@ def host(tmp_path):
 def hook(home):
     text = (ROLE / "templates/leave.j2").read_text()
     given = {"gpubed_user": "me", "__ssh_mesh_key": str(home / ".ssh/id_gpubed")}
-    given["__ssh_mesh_authorized_keys"] = "/etc/gpubed/authorized_keys.d/%u"
+    given |= {"ssh_mesh_whole_host": False}
     return (
         Environment(undefined=StrictUndefined)
         .from_string(text)
@@ -52,13 +47,14 @@ def put(path, text):
     return path
 
 
-def move(host):
-    """Run the script that takes over what a former version wrote."""
-    text = (ROLE / "files/move-keys").read_text()
-    words = ("/etc/ssh/authorized_keys.d", "/etc/gpubed/authorized_keys.d")
-    done = host.sh(shlex.join(["sh", "-c", text, "move-keys", *words]))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def accept(host, lines, file=".ssh/authorized_keys", *, may_root=False):
+    """Run the script that lets keys into an account, with what sshd says of its files."""
+    text = (ROLE / "files/accept-keys").read_text().replace("/usr/sbin/sshd", "sshd")
+    host.program("sshd", f"echo 'authorizedkeysfile {file} .ssh/other'", told=False)
+    host.program("getent", f"echo me:x:1:1::{host.home}:/bin/sh", told=False)
+    words = ("accept-keys", "me", TAG, "root" if may_root else "")
+    given = shlex.quote("".join(f"{line}\n" for line in lines))
+    return host.sh(f"printf %s {given} | {shlex.join(['sh', '-c', text, *words])}")
 
 
 def test_the_clusters_keys_lie_in_a_folder_of_gpubeds_own():
@@ -73,13 +69,10 @@ def test_no_key_of_the_cluster_is_left_on_a_host_that_is_let_go(host):
         put(host.home / ".ssh/id_ed25519", "mine"),
         put(host.home / ".ssh/id_gpubed.mine", "mine"),
     ]
-    for user in ("me", "jupyter"):
-        put(host.etc / "gpubed/authorized_keys.d" / user, OURS)
     for name in ("id_gpubed", "id_gpubed.pub"):
         put(host.home / ".ssh" / name, "ours")
     assert host.sh(hook(host.home)).returncode == 0
     assert all(path.exists() for path in owners)
-    assert not (host.etc / "gpubed/authorized_keys.d").exists()
     assert sorted(p.name for p in (host.home / ".ssh").iterdir()) == [
         "id_ed25519",
         "id_gpubed.mine",
@@ -93,93 +86,51 @@ def test_an_account_that_is_gone_keeps_no_host_from_leaving(host):
     assert not [call for call in host.called if call.startswith("runuser")]
 
 
-@pytest.mark.parametrize("text", [OURS, OURS_ANYWHERE])
-def test_keys_that_a_former_version_wrote_are_moved(host, text):
-    put(host.etc / "ssh/authorized_keys.d/me", text)
-    (host.etc / "gpubed/authorized_keys.d").mkdir()
-    assert move(host) == [str(host.etc / "ssh/authorized_keys.d/me")]
-    assert (host.etc / "gpubed/authorized_keys.d/me").read_text() == text
-    assert not (host.etc / "ssh/authorized_keys.d").exists()
-    assert move(host) == []
+def test_keys_stand_beside_the_accounts_own(host):
+    """The last line has no end, and others' stay in their order."""
+    keys = put(host.home / ".ssh/authorized_keys", f"{KEY} mine\n{OURS} old {TAG}\n{KEY} too")
+    keys.chmod(0o640)
+    done = accept(host, [OURS])
+    assert (done.returncode, done.stdout) == (0, f"{keys}\n"), done.stderr
+    assert keys.read_text() == f"{KEY} mine\n{KEY} too\n{OURS}\n"
+    assert keys.stat().st_mode & 0o777 == 0o640
+    assert accept(host, [OURS]).stdout == ""
+    assert [path.name for path in keys.parent.iterdir()] == ["authorized_keys"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "# Ansible managed\n",
-        f"{KEY} me\n",
-        f"# Ansible managed\n{KEY} me\n",
-        OURS + f"{KEY} me\n",
-        OURS.replace("# Ansible managed", f"{KEY} me"),
-    ],
-)
-def test_a_file_that_is_not_gpubeds_alone_stays_the_owners(host, text):
-    owners = put(host.etc / "ssh/authorized_keys.d/me", text)
-    (host.etc / "gpubed/authorized_keys.d").mkdir()
-    assert move(host) == []
-    assert owners.read_text() == text
-    assert not list((host.etc / "gpubed/authorized_keys.d").iterdir())
+def test_a_file_of_keys_is_made_for_the_account_alone(host):
+    (host.home / ".ssh").rmdir()
+    assert accept(host, [OURS]).returncode == 0
+    assert (host.home / ".ssh").stat().st_mode & 0o777 == 0o700
+    assert (host.home / ".ssh/authorized_keys").stat().st_mode & 0o777 == 0o600
 
 
-def test_newer_keys_are_not_written_over_by_those_of_a_former_version(host):
-    put(host.etc / "ssh/authorized_keys.d/me", OURS)
-    newer = put(host.etc / "gpubed/authorized_keys.d/me", OURS_ANYWHERE)
-    owners = put(host.etc / "ssh/authorized_keys.d/ann", f"{KEY} ann\n")
-    move(host)
-    assert newer.read_text() == OURS_ANYWHERE
-    assert [path.name for path in owners.parent.iterdir()] == ["ann"]
+@pytest.mark.parametrize("file", ["/etc/ssh/keys/%u", "%h/.keys", ".ssh/k%%"])
+def test_keys_stand_where_sshd_looks_for_them(host, file):
+    """Outside of a home only root writes, and everybody may read: sshd does so as the account."""
+    done = accept(host, [OURS], file.replace("/etc/", f"{host.etc}/"))
+    assert done.returncode == 0, done.stderr
+    place = file.replace("%u", "me").replace("%h/", "").replace("%%", "%")
+    at = host.etc / place.removeprefix("/etc/") if place[0] == "/" else host.home / place
+    assert at.read_text() == f"{OURS}\n"
+    assert at.stat().st_mode & 0o777 == (0o644 if place[0] == "/" else 0o600)
 
 
-def test_former_keys_go_when_sshd_has_read_where_the_new_ones_are():
-    """Until then nobody could log in from node to node."""
-    text = (ROLE / "tasks/main.yml").read_text()
-    steps = ("account.yml", "server.yml", "check.yml", "former.yml")
-    assert sorted(steps, key=text.index) == list(steps)
-    assert "flush_handlers" in (ROLE / "tasks/check.yml").read_text()
+def test_where_sshd_reads_no_keys_it_is_said(host):
+    done = accept(host, [OURS], "none")
+    assert done.returncode == 1
+    assert "AuthorizedKeysFile" in done.stderr
 
 
-@pytest.mark.parametrize("due", ["jupyterlab", "ssh_mesh"])
-def test_a_run_that_ends_in_what_a_role_borrows_has_that_role_begun(tmp_path, due):
-    """Else its next run finds the files as they should be, and sshd is not told of them."""
-    tasks = yaml.safe_load((ROLE / "tasks/account.yml").read_text())
-    begins = [task for task in tasks if "gpubed_applied" in task]
-    borrows = {"include_role": {"name": "ssh_mesh", "tasks_from": "account"}}
-    for path, text in {
-        "ssh_mesh/tasks/account.yml": begins,
-        "ssh_mesh/tasks/main.yml": [{"import_tasks": "account.yml"}],
-        "ssh_mesh/handlers/main.yml": [{"name": "Reload sshd", "debug": {"msg": "sshd is told"}}],
-        "jupyterlab/tasks/main.yml": [borrows],
-    }.items():
-        put(tmp_path / "roles" / path, json.dumps(text))
-    told = {
-        "gpubed_fingerprints": {"jupyterlab": "1", "ssh_mesh": "1"},
-        "gpubed_node_id": "node-0-1",
-        "gpubed_state_dir": str(tmp_path),
-    }
-    play = {"hosts": "localhost", "gather_facts": False, "vars": told}
-    play |= {"tasks": [{"include_role": {"name": due}}]}
-    put(tmp_path / "play.yml", json.dumps([play]))
-
-    def said():
-        done = subprocess.run(
-            [ANSIBLE, "-i", "localhost,", "-c", "local", tmp_path / "play.yml"],
-            env={**os.environ, "ANSIBLE_CONFIG": str(machines.ROOT / "ansible.cfg")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert "sshd is told" not in said()
-    record = json.loads((tmp_path / "applied/node-0-1.json").read_text())
-    assert {role: how.split()[0] for role, how in record.items()} == {due: "begun"}
-    assert "sshd is told" in said()
+def test_root_follows_no_link_that_an_account_put_there(host):
+    """What may not become root writes as itself, and cannot there."""
+    host.program("runuser", 'echo "as $2: $4" >&2\nshift 3\nexec "$@"', told=False)
+    (host.home / ".ssh/authorized_keys").symlink_to(host.etc / "shadow")
+    assert "as me: sh" in accept(host, [OURS]).stderr
 
 
 def sshd_config(**given):
-    """Return what holds for everybody, and what for whom the block names."""
+    """Return the keywords that are set."""
     variables = {
         "ansible_managed": "managed",
         "gpubed_user": "me",
@@ -197,39 +148,17 @@ def sshd_config(**given):
         .render(**variables)
         .splitlines()
     )
-    words = [line.split()[0] for line in lines if line and not line.startswith("#")]
-    if "Match" not in words:
-        return words, []
-    assert [line for line in lines if line.startswith("Match")] == ["Match User me", "Match all"]
-    assert words[-1] == "Match"
-    begin = words.index("Match")
-    return words[:begin], words[begin + 1 : -1]
+    return {line.split()[0] for line in lines if line and not line.startswith("#")}
 
 
 def test_on_a_machine_of_gpubeds_own_the_rules_hold_for_everybody():
-    everybody, one = sshd_config(ssh_mesh_whole_host=True)
-    assert {"PasswordAuthentication", "KexAlgorithms", "PermitOpen", "LoginGraceTime"} <= set(
-        everybody
-    )
-    assert one == []
-
-
-def test_on_a_host_that_belongs_to_somebody_its_users_log_in_and_forward_as_before():
-    everybody, one = sshd_config(ssh_mesh_whole_host=False)
-    assert everybody == ["AuthorizedKeysFile", "PerSourceMaxStartups"]
-    assert {"PasswordAuthentication", "X11Forwarding", "PermitOpen", "AllowTcpForwarding"} <= set(
-        one
-    )
-    # None of these may be in such a block.
-    assert not {"KexAlgorithms", "MACs", "LoginGraceTime"} & set(one)
-
-
-def test_without_rules_there_is_no_block():
-    given = {"ssh_mesh_harden": False, "ssh_mesh_forwarding": True}
-    assert sshd_config(ssh_mesh_whole_host=False, **given) == (
-        ["AuthorizedKeysFile", "PerSourceMaxStartups"],
-        [],
-    )
+    given = {"PasswordAuthentication", "KexAlgorithms", "PermitOpen", "LoginGraceTime"}
+    assert given <= sshd_config()
+    assert sshd_config(ssh_mesh_harden=False, ssh_mesh_forwarding=True) == {
+        "AuthorizedKeysFile",
+        "PerSourceMaxStartups",
+        "LoginGraceTime",
+    }
 
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))

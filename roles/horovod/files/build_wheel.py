@@ -77,11 +77,12 @@ set_source_files_properties(
     ),
     # Debug symbols double the time of a build and its size.
     ("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),
-    # The nodes know each other's host keys; any other key is an impostor's.
+    # The nodes know each other's host keys; any other key is an impostor's. Role ssh_mesh says how
+    # they log in to each other, whatever the account's own settings say.
     (
         "horovod/runner/util/remote.py",
         "-o StrictHostKeyChecking=no",
-        "-o BatchMode=yes -o StrictHostKeyChecking=yes",
+        "-F /etc/gpubed/ssh_config -o BatchMode=yes -o StrictHostKeyChecking=yes",
     ),
     # A rank may print what is no text: a byte of it ended who hands output on, and with that the
     # run hung, once the pipe was full.

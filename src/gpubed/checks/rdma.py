@@ -65,7 +65,12 @@ right = set(total) == {{world.size * (world.size + 1) / 2}}
 if world.allreduce(right, MPI.LAND) and world.rank == 0:
     print("sums are right on", world.size, "ranks")
 """
-_RUN = "timeout 200 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
+_LOGINS = "'-F /etc/gpubed/ssh_config'"
+# Open MPI 5 has another name for how mpirun logs in to nodes.
+_RUN = (
+    f"export OMPI_MCA_plm_rsh_args={_LOGINS} PRTE_MCA_plm_ssh_args={_LOGINS}; "
+    "timeout 200 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
+)
 
 
 class _Broken(Exception):

@@ -31,9 +31,15 @@ _PATIENCE = 30  # seconds
 # Services end one after another: MariaDB's unit may take 15 min for that, and any other 90 s, of
 # which hardly any needs a second. Slurm waits up to 40 s for its jobs.
 _LETTING_GO_S = 20 * 60.0
-# An owner may keep the file elsewhere: the link stays, and where only root may write, root does.
+# The file that sshd reads, for this account or the one that `HOME` is of. An owner may keep it
+# elsewhere: the link stays, and where only root may write, root does.
 _KEYS = r"""
-keys=~/.ssh/authorized_keys
+user=${user:-$(id -un)}
+whom="user=$user,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22,rdomain="
+keys=$(sudo -n /usr/sbin/sshd -T -C "$whom" 2> /dev/null |
+  sed -n 's/^authorizedkeysfile \([^ ]*\).*/\1/p' |
+  sed "s#%%h#$HOME#g; s#%%u#$user#g; s#^[^/]#$HOME/&#")
+[ -n "$keys" ] || keys=~/.ssh/authorized_keys
 as=
 [ -w "$(dirname "$(readlink -f "$keys")")" ] || as="sudo -n"
 """
@@ -69,14 +75,14 @@ sudo -n install -d -m 755 "$(dirname %(mark)s)"
     + r"""
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 # Whoever runs it: the key is in the home of the account that the cluster logs in to.
-{ printf "#!/bin/sh\nHOME='%%s'\n" ~; printf %%s %(program)s; } |
+{ printf "#!/bin/sh\nHOME='%%s' user='%%s'\n" ~ "$(id -un)"; printf %%s %(program)s; } |
   sudo -n tee %(release)s > /dev/null
 sudo -n chmod 755 %(release)s
 [ -d ~/.ssh ] || install -d -m 700 ~/.ssh
-[ -e ~/.ssh/authorized_keys ] || (umask 077; touch ~/.ssh/authorized_keys)
 """
     + _KEYS
     + r"""
+[ -e "$keys" ] || (umask 077; $as touch "$keys"; [ -z "$as" ] || $as chmod 644 "$keys")
 # sshd believes no file that others may write.
 $as chmod go-w "$keys"
 # A file whose last line has no end would swallow ours, which must be a line of its own.
@@ -183,7 +189,7 @@ def _refusal(exit_code: int) -> str:
 
 def expel(ssh: SSH, user: str, uuid: str) -> None:
     """Take a cluster's key from another account of a host."""
-    ssh.run("sh -c %s", _EXPEL % _quoted(user=user, pattern=_line_of(uuid)))
+    ssh.run("sh -c %s", _EXPEL % _quoted(user=user, pattern=_lines_of(uuid)))
 
 
 def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
@@ -231,7 +237,7 @@ def by_hand(uuid: str) -> str:
 
 def _release(uuid: str, how: str = "") -> str:
     words = _quoted(
-        mark=MARK, release=PROGRAM, uuid=uuid, pattern=_line_of(uuid), ledger=_LEDGER, how=how
+        mark=MARK, release=PROGRAM, uuid=uuid, pattern=_lines_of(uuid), ledger=_LEDGER, how=how
     )
     return _RELEASE % {**words, **_turn(), "units": " ".join(units())}
 
@@ -261,6 +267,11 @@ def _called(ssh: SSH) -> str:
 def _line_of(uuid: str) -> str:
     """Return sed's words for taking away a cluster's key, whichever it was."""
     return f"/ gpubed:{uuid}$/d"
+
+
+def _lines_of(uuid: str) -> str:
+    """Return sed's words for taking away its nodes' keys, too, which role ssh_mesh wrote."""
+    return rf"/ gpubed\(-role\)\?:{uuid}$/d"
 
 
 def _quoted(**words: str) -> dict[str, str]:

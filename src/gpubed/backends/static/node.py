@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.membership import MARK
 from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths, assets
 from gpubed.hardware.table import chip_of
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
+from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds import left_hosts
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.testbeds.reach import Reach
@@ -124,7 +126,7 @@ class NodeDriver(Driver):
         """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
-                return _admit(ssh, inputs, id_)
+                return _admit(ssh, inputs, id_, self._reach.wanted)
         except NodeFailed:
             raise
         except GpubedError as error:
@@ -292,9 +294,14 @@ def _found(said: reading.Document, name: str) -> Found:
         raise said.refusal(str(error)) from None
 
 
-def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
+def _admit(
+    ssh: SSH, inputs: Properties, id_: str | None, spec: ClusterSpec | None
+) -> tuple[str, dict[str, Any]]:
     found, name = candidate(ssh), inputs["name"]
-    if wrong := problems(found, inputs):
+    wrong = problems(found, inputs)
+    if not wrong and spec and isinstance(spec.backend, Config):
+        wrong = shut_out(ssh, spec, name)
+    if wrong:
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
     if _is_node(found, inputs):
         id_ = id_ or found.owner["id"]
@@ -345,6 +352,27 @@ def problems(found: Found, inputs: Properties) -> list[str]:
         ),
     }
     return [why for why, is_so in wrong.items() if is_so]
+
+
+def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:
+    """Return which lines of a host's sshd settings keep out an account of the cluster.
+
+    Args:
+        ssh: A session on the host.
+        spec: The cluster's specification.
+        name: The node that the host is to be.
+    """
+    services, accounts = spec.services, {ssh.node.user: [ssh.node.user]}
+    if services.jupyterlab and not services.jupyterlab.sudo:
+        accounts["jupyter"] = ["jupyter"]
+    if services.slurm and name == spec.nodes[0].node_names[0]:
+        accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
+    hosts = [host.address for host, _ in named.each(named.options(spec))]
+    asked = {"accounts": accounts, "addresses": hosts}
+    program = (assets() / "roles/ssh_mesh/files/sshd_settings.py").read_text(encoding="utf-8")
+    command = "sudo -n python3 - shut-out %s"
+    said = ssh.run(command, json.dumps(asked), stdin=program, check=False)
+    return said.stdout.splitlines() or said.stderr.splitlines()[-1:]
 
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:

@@ -42,7 +42,7 @@ class StaticTestbed(Testbed):
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static.node import candidate
+        from gpubed.backends.static.node import candidate, shut_out
 
         config = named.options(spec)
 
@@ -55,6 +55,8 @@ class StaticTestbed(Testbed):
             if not found.sudo:
                 fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
                 return Finding(id_, False, f"{name}: sudo asks for a password", fix)
+            if wrong := self._on(config, host, name, lambda ssh: shut_out(ssh, spec, name)):
+                return Finding(id_, False, f"{name} ({host.address}): {'; '.join(wrong)}")
             return Finding(id_, True, f"{name} ({host.address}): {found.system}")
 
         return _on_each(named.wanted(spec, config), finding)
@@ -194,7 +196,7 @@ class StaticTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static.node import candidate, problems
+        from gpubed.backends.static.node import candidate, problems, shut_out
         from gpubed.testbeds import identities
 
         config, uuid = named.options(plan.spec), identities.kept(self.paths)
@@ -203,8 +205,12 @@ class StaticTestbed(Testbed):
         def finding(host: Host, name: str) -> Finding | None:
             node = nodes[name]
             inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
+
+            def look(ssh: SSH) -> list[str]:
+                return problems(candidate(ssh), inputs) or shut_out(ssh, plan.spec, name)
+
             try:
-                wrong = problems(self._on(config, host, name, candidate), inputs)
+                wrong = self._on(config, host, name, look)
             except GpubedError as error:
                 return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
             message = f"{name} ({host.address}) {'; '.join(wrong)}"
@@ -214,28 +220,31 @@ class StaticTestbed(Testbed):
         return [found for found in _on_each(wanted, finding) if found]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
-        from gpubed.backends.static.node import lacking, look
+        """Look whether hosts have the GPUs, the recipe code for them, and let all accounts in."""
+        from gpubed.backends.static.node import lacking, look, shut_out
 
         config = named.options(plan.spec)
-        nodes = {node.name: node for node in plan.nodes if node.gpus}
-
-        def why(host: Host, name: str) -> list[str]:
-            try:
-                found = self._on(config, host, name, look)
-            except GpubedError:
-                return []  # `doctor` and `up` say that it is away
-            return lacking(found, nodes[name].gpus, plan.spec.recipe)
-
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
+        nodes = {node.name: node for node in plan.nodes}
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
-        return [
-            Finding("static.gpus", False, f"{name} ({host.address}) {reason}", fix)
-            for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
-            for reason in reasons
-        ]
+
+        def why(host: Host, name: str) -> list[Finding]:
+            try:
+                with self._session(config, host, name) as ssh:
+                    gpus = nodes[name].gpus
+                    few = lacking(look(ssh), gpus, plan.spec.recipe) if gpus else []
+                    shut = shut_out(ssh, plan.spec, name)
+            except GpubedError:
+                return []  # `doctor` and `up` say that it is away
+            called = f"{name} ({host.address})"
+            return [
+                *(Finding("static.gpus", False, f"{called} {reason}", fix) for reason in few),
+                *(Finding("static.logins", False, f"{called}: {line}") for line in shut),
+            ]
+
+        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
+        return [found for findings in _on_each(wanted, why) for found in findings]
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
         """Return a session to a host, logged in as the user would be."""

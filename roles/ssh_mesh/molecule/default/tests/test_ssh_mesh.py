@@ -27,12 +27,12 @@ def test_private_key_belongs_to_the_user(host):
 
 
 def test_each_node_has_a_key_of_its_own(host):
-    keys = host.file(KEYS).content_string.splitlines()[1:]
+    keys = host.file(KEYS).content_string.splitlines()
     assert len({line.split()[2] for line in keys}) == 2
 
 
 def test_keys_are_bound_to_addresses_of_the_cluster(host):
-    keys = host.file(KEYS).content_string.splitlines()[1:]
+    keys = host.file(KEYS).content_string.splitlines()
     assert all(line.startswith('restrict,pty,from="') for line in keys)
 
 
