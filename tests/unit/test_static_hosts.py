@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +42,13 @@ image=debian-12
 user=me
 sudo=yes
 systemd=yes
-python=/usr/bin/python3
+python=3.11.2
+driver=
+clock={clock}
+number=1000
+slurm_number=
+failed=
+unfinished=
 free_gib=99
 addresses=192.0.2.7
 own_address=192.0.2.7
@@ -239,7 +246,7 @@ def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
 def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
     """The node's files on the controller are called by it."""
     mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "../../inventories/lab/x"}
-    said = LOOK.format(owner=json.dumps(mark))
+    said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
     answer = reading.reply(said, "what node-0 says of itself", "look there")
     with pytest.raises(GpubedError, match="id"):
         node._found(answer, "node-0")
@@ -255,7 +262,7 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
 
     def answers(script=""):
         written.append(script)
-        return LOOK.format(owner=owner) if script == node._LOOK else ""
+        return LOOK.format(clock=int(time.time()), owner=owner) if script == node._LOOK else ""
 
     session(monkeypatch, answers)
     result = lab.driver.update("node-0-1", lab.inputs, lab.inputs)
@@ -299,7 +306,7 @@ def inside(monkeypatch):
     def put(answers_there):
         def answers(script=""):
             if script == node._LOOK:
-                return LOOK.format(owner="").replace(
+                return LOOK.format(clock=int(time.time()), owner="").replace(
                     f"own_address={ADDRESS}", "own_address=10.0.0.5"
                 )
             ran.append(script)
@@ -348,7 +355,7 @@ def scripts(monkeypatch):
 
     def answers(script=""):
         if script == node._LOOK:
-            return LOOK.format(owner=json.dumps(mark))
+            return LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
         ran.append(script)
         return ""
 

@@ -378,5 +378,8 @@ def _require(testbed: Testbed, plan: ClusterPlan) -> None:
     missing = [finding for finding in testbed.doctor(plan.spec) if not finding.ok]
     if missing:
         first = missing[0]
-        rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
+        rest = "".join(
+            f"\n  {finding.message}" + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
+            for finding in missing[1:]
+        )
         raise PrerequisiteMissing(first.message + rest, first.fix)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpubed.backends.static import named
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
-from gpubed.testbeds.driver import Driver
+from gpubed.testbeds.driver import Driver, Properties
 
 # Paramiko's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:
     from gpubed.backends.static.config import Config, Host
+    from gpubed.backends.static.node import Found
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation
     from gpubed.nodes.ssh import SSH
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpubed.testbeds.reach import Reach
 
 T = TypeVar("T")
+_Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
 
 
 class StaticTestbed(Testbed):
@@ -41,23 +43,12 @@ class StaticTestbed(Testbed):
         return named.config(self.reach)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static.node import candidate
+        """Log in to every host, and judge what is to become a node; nothing is changed."""
+        from gpubed.backends.static.node import is_node
+        from gpubed.spec import plan
 
-        config = named.options(spec)
-
-        def finding(host: Host, name: str) -> Finding:
-            id_ = f"static.{name}"
-            try:
-                found = self._on(config, host, name, candidate)
-            except GpubedError as error:
-                return Finding(id_, False, error.message, error.hint)
-            if not found.sudo:
-                fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
-                return Finding(id_, False, f"{name}: sudo asks for a password", fix)
-            return Finding(id_, True, f"{name} ({host.address}): {found.system}")
-
-        return _on_each(named.wanted(spec, config), finding)
+        planned = plan.plan(spec)
+        return list(self._judged(planned, self._seen(planned), is_node))
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a node."""
@@ -194,48 +185,77 @@ class StaticTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static.node import candidate, problems
-        from gpubed.testbeds import identities
-
-        config, uuid = named.options(plan.spec), identities.kept(self.paths)
-        nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
-
-        def finding(host: Host, name: str) -> Finding | None:
-            node = nodes[name]
-            inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
-            try:
-                wrong = problems(self._on(config, host, name, candidate), inputs)
-            except GpubedError as error:
-                return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
-            message = f"{name} ({host.address}) {'; '.join(wrong)}"
-            return Finding(f"static.{name}", False, message) if wrong else None
-
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
-        return [found for found in _on_each(wanted, finding) if found]
+        return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
-        from gpubed.backends.static.node import lacking, look
+        """Judge the hosts that answer; of those that are to have GPUs, the recipe's code, too."""
+        from gpubed.backends.static.node import is_node, lacking
 
-        config = named.options(plan.spec)
-        nodes = {node.name: node for node in plan.nodes if node.gpus}
-
-        def why(host: Host, name: str) -> list[str]:
-            try:
-                found = self._on(config, host, name, look)
-            except GpubedError:
-                return []  # `doctor` and `up` say that it is away
-            return lacking(found, nodes[name].gpus, plan.spec.recipe)
-
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
+        # `doctor` and `up` say which are away.
+        seen = [one for one in self._seen(plan) if not isinstance(one[2], GpubedError)]
+        gpus = {node.name: node.gpus for node in plan.nodes if node.gpus}
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
-        return [
+        unfit = [
             Finding("static.gpus", False, f"{name} ({host.address}) {reason}", fix)
-            for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
-            for reason in reasons
+            for host, name, found in seen
+            if name in gpus and not isinstance(found, GpubedError)
+            for reason in lacking(found, gpus[name], plan.spec.recipe)
         ]
+        wrong = [found for found in self._judged(plan, seen, is_node) if not found.ok]
+        return list({found.message: found for found in [*wrong, *unfit]}.values())
+
+    def _seen(self, plan: ClusterPlan) -> list[_Seen]:
+        """Look at each host of a plan; an error stands for one that cannot be looked at."""
+        from gpubed.backends.static.node import candidate
+
+        config = named.options(plan.spec)
+
+        def seen(host: Host, name: str) -> _Seen:
+            try:
+                return host, name, self._on(config, host, name, candidate)
+            except GpubedError as error:
+                return host, name, error
+
+        return _on_each(named.wanted(plan.spec, config), seen)
+
+    def _judged(
+        self,
+        plan: ClusterPlan,
+        seen: Iterable[_Seen],
+        passes: Callable[[Found, Properties], bool] = lambda *_: False,
+    ) -> Iterator[Finding]:
+        """Judge each host, and all of them beside each other.
+
+        Args:
+            passes: Whether a host with sudo is well whatever else it says.
+        """
+        from gpubed.backends.static.node import differences, problems
+        from gpubed.testbeds import identities
+
+        uuid, answered = identities.kept(self.paths), {}
+        nodes = {node.name: node for node in plan.nodes}
+        for host, name, found in seen:
+            id_, node = f"static.{name}", nodes[name]
+            spare = node.on_failure is not None  # the cluster goes on without it
+            if isinstance(found, GpubedError):
+                yield Finding(id_, spare, f"{name}: {found.message}", found.hint)
+                continue
+            answered[name] = found
+            inputs = {
+                "host": host,
+                "image": node.image,
+                "gpus": node.gpus,
+                "uuid": uuid,
+                "name": name,
+            }
+            wrong = {} if found.sudo and passes(found, inputs) else problems(found, inputs)
+            for why, fix in wrong.items():
+                yield Finding(id_, spare, f"{name} ({host.address}) {why}", fix or None)
+            if not wrong:
+                yield Finding(id_, True, f"{name} ({host.address}): {found.system}")
+        yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
         """Return a session to a host, logged in as the user would be."""
