@@ -5,12 +5,14 @@ What a specification alone tells, `check` refuses with its line; what only machi
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gpubed.backends.local import limits
 from gpubed.backends.static.node import Found
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
 from gpubed.testbeds import registry, specification
 from support.specs import BACKENDS
 
@@ -184,7 +186,7 @@ class TestOwnHosts:
                 owner={},
             )
 
-        own = registry.bound("static", None)
+        own = registry.bound("static", Project(Path("/nowhere")).cluster("lab"))
         monkeypatch.setattr(own, "_on", look)
         wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
         return [finding.message for finding in own.fits(wanted)]

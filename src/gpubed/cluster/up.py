@@ -379,7 +379,8 @@ def _require(testbed: Testbed, plan: ClusterPlan) -> None:
     if missing:
         first = missing[0]
         rest = "".join(
-            f"\n  {finding.message}" + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
+            f"\n  {finding.message}"
+            + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
             for finding in missing[1:]
         )
         raise PrerequisiteMissing(first.message + rest, first.fix)

@@ -11,15 +11,17 @@ from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
-# Directories have names such as `First.Last@example.org`; no shell, sudoers or ssh_config reads
-# anything but a name in one of these.
-User = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}$")]
+# Directories have names such as `First.Last`. No shell, sudoers, ssh_config or sshd_config reads more
+# than a name in one of these; `@` parts a user from a host in AllowUsers.
+User = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
 
 
 def _without_port(address: str) -> str:
     host, colon, port = address.partition(":")
     if colon and port.isdecimal():
-        raise ValueError(f"names a port: write address: {host} and, as a key of its own, port: {port}")
+        raise ValueError(
+            f"names a port: write address: {host} and, as a key of its own, port: {port}"
+        )
     return address
 
 
