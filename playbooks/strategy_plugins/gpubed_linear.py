@@ -25,7 +25,7 @@ else:
     affinity.policy = affinity.Policy()  # the one that pins nothing
     _connect = services.ContextService._send_module_forwards
 
-    def _with_umask(self, context):
+    def _with_umask(self, context):  # noqa: ANN001, ANN202  # mitogen has no types
         """Set the umask of a process on a node before the ones that it starts inherit it."""
         if not context.name.startswith("local"):  # files of this machine are the user's
             context.call(os.umask, 0o022)

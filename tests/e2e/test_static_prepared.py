@@ -85,6 +85,21 @@ PLAY = """
         fail_msg: "{{ modes.stdout_lines }}"
 """
 
+INSTALLER = """
+- hosts: all
+  become: true
+  gather_facts: false
+  vars: {gpubed_user: First.Last, gpubed_environment: {}, __python_env_version: "3.11"}
+  tasks:
+    - ansible.builtin.apt: {name: python3-venv}
+    - ansible.builtin.include_role: {name: python_env, tasks_from: tools}
+    # As under another umask, by an earlier version.
+    - ansible.builtin.command: chmod -R go= /opt/gpubed/uv
+    - ansible.builtin.include_role: {name: python_env, tasks_from: tools}
+    - ansible.builtin.command: /opt/gpubed/uv/bin/uv --version
+      become_user: First.Last
+"""
+
 
 class Hosts:
     """Two containers with systemd, and what their user has: a key, known host keys."""
@@ -182,10 +197,10 @@ def test_whatever_the_login_shell_a_host_is_looked_at(hosts, number):
     assert (found.user, found.sudo, found.image) == (USER, True, "debian-12")
 
 
-@pytest.mark.parametrize("strategy", ["gpubed_linear", "linear"])
-def test_the_hosts_umask_decides_no_modes(hosts, tmp_path, strategy):
-    one = hosts.nodes[0]
-    inventory, play = tmp_path / "hosts.json", tmp_path / "play.yml"
+@pytest.fixture
+def play(hosts, tmp_path):
+    """A function that runs a playbook on the hardened host."""
+    one, inventory, book = hosts.nodes[0], tmp_path / "hosts.json", tmp_path / "play.yml"
     known = {
         "ansible_host": one.control_address,
         "ansible_user": USER,
@@ -193,16 +208,30 @@ def test_the_hosts_umask_decides_no_modes(hosts, tmp_path, strategy):
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={hosts.known}",
     }
     inventory.write_text(json.dumps({"all": {"hosts": {"node-0": known}}}))
-    play.write_text(PLAY)
+
+    def run(text, strategy="gpubed_linear"):
+        book.write_text(text)
+        return subprocess.run(
+            [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, book],
+            env={**os.environ, **environment(), "ANSIBLE_STRATEGY": strategy},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", ["gpubed_linear", "linear"])
+def test_the_hosts_umask_decides_no_modes(hosts, play, strategy):
     with hosts.session(0) as ssh:
         assert ssh.run("sudo -n sh -c umask").stdout == "0077\n", "the host is hardened"
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, play],
-        env={**os.environ, **environment(), "ANSIBLE_STRATEGY": strategy},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = play(PLAY, strategy)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_installer_that_only_root_can_read_is_made_again(play):
+    done = play(INSTALLER)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

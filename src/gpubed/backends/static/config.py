@@ -11,8 +11,8 @@ from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
-# Directories have names such as `First.Last`. No shell, sudoers, ssh_config or sshd_config reads more
-# than a name in one of these; `@` parts a user from a host in AllowUsers.
+# Directories have names such as `First.Last`. Shells, sudoers, ssh_config and sshd_config read no
+# more than a name in one of these; `@` would part a user from a host in AllowUsers.
 User = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
 
 
