@@ -512,3 +512,21 @@ def test_other_differences_are_told(judged):
     assert judged(driver="570.12")[2] == (
         "hosts differ in NVIDIA driver: none on node-0, 570.12 on node-1"
     )
+
+
+def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(lab, monkeypatch):
+    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
+    said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
+    said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
+    monkeypatch.setattr("gpubed.testbeds.identities.kept", lambda _: "u")
+    session(monkeypatch, lambda *_: said)
+    [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
+    assert found.ok
+
+
+def test_a_host_that_the_cluster_can_do_without_stops_nothing(lab, judged):
+    lab.paths.spec.write_text(
+        lab.paths.spec.read_text().replace("count: 2", "count: 2, min: 1, on_failure: leave_out")
+    )
+    told = judged(failed="backup.service")
+    assert "backup.service; the cluster goes on without it" in told[1]

@@ -237,24 +237,23 @@ class StaticTestbed(Testbed):
         uuid, answered = identities.kept(self.paths), {}
         nodes = {node.name: node for node in plan.nodes}
         for host, name, found in seen:
-            id_, node = f"static.{name}", nodes[name]
-            spare = node.on_failure is not None  # the cluster goes on without it
+            node = nodes[name]
+            wrong: dict[str, str | None]
             if isinstance(found, GpubedError):
-                yield Finding(id_, spare, f"{name}: {found.message}", found.hint)
-                continue
-            answered[name] = found
-            inputs = {
-                "host": host,
-                "image": node.image,
-                "gpus": node.gpus,
-                "uuid": uuid,
-                "name": name,
-            }
-            wrong = {} if found.sudo and passes(found, inputs) else problems(found, inputs)
-            for why, fix in wrong.items():
-                yield Finding(id_, spare, f"{name} ({host.address}) {why}", fix or None)
-            if not wrong:
-                yield Finding(id_, True, f"{name} ({host.address}): {found.system}")
+                wrong = {f"{name}: {found.message}": found.hint}
+            else:
+                answered[name] = found
+                known = {"host": host, "image": node.image, "gpus": node.gpus}
+                inputs = {**known, "uuid": uuid, "name": name}
+                well = found.sudo and passes(found, inputs)
+                why = {} if well else problems(found, inputs)
+                wrong = {f"{name} ({host.address}) {what}": fix for what, fix in why.items()}
+            spare = node.on_failure is not None
+            for what, fix in wrong.items():
+                message = f"{what}; the cluster goes on without it" if spare else what
+                yield Finding(f"static.{name}", spare, message, fix)
+            if not wrong and not isinstance(found, GpubedError):
+                yield Finding(f"static.{name}", True, f"{name} ({host.address}): {found.system}")
         yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
