@@ -92,6 +92,7 @@ INSTALLER = """
   vars: {gpubed_user: First.Last, gpubed_environment: {}, __python_env_version: "3.11"}
   tasks:
     - ansible.builtin.apt: {name: python3-venv}
+    - ansible.builtin.file: {path: /opt/gpubed, state: directory, mode: "0755"}
     - ansible.builtin.include_role: {name: python_env, tasks_from: tools}
     # As under another umask, by an earlier version.
     - ansible.builtin.command: chmod -R go= /opt/gpubed/uv
