@@ -3,13 +3,26 @@
 Its specification lies in the folder that is the inventory; the hosts beside it are
 written once there are nodes. Ansible asks every plugin about a file until one has no
 objection, and its own would take the specification for groups of hosts.
+
+Loaded by every run, it also gives what sudo starts the usual umask, whatever the host's is:
+Ansible has no setting for that.
 """
 
 from pathlib import Path
 from typing import Any
 
 from ansible import constants
+from ansible.plugins.become import BecomeBase
 from ansible.plugins.inventory import BaseInventoryPlugin
+
+_command = BecomeBase._build_success_command
+
+
+def _with_umask(self: BecomeBase, cmd: str, *args: Any, **options: Any) -> str:
+    return str(_command(self, f"umask 022; {cmd}", *args, **options))
+
+
+BecomeBase._build_success_command = _with_umask
 
 
 class InventoryModule(BaseInventoryPlugin):

@@ -7,17 +7,31 @@ a run takes nearly twice as long.
 Ansible makes a process for each task of a host, and each would load all filters and
 tests of templates; loaded before, they are there in all.
 
+What tasks create has the usual modes: a host's umask (of sudo, PAM, the login) does not count.
+For Ansible's own connections, `gpubed_spec` sees to that.
+
 Elsewhere it is Ansible's own, so that the playbooks run with any ansible-core.
 """
+
+import os
 
 from ansible.plugins.loader import filter_loader, test_loader
 
 try:
-    from ansible_mitogen import affinity
+    from ansible_mitogen import affinity, services
 except ImportError:
     from ansible.plugins.strategy.linear import StrategyModule
 else:
     affinity.policy = affinity.Policy()  # the one that pins nothing
+    _connect = services.ContextService._send_module_forwards
+
+    def _with_umask(self, context):  # noqa: ANN001, ANN202  # mitogen has no types
+        """Set the umask of a process on a node before the ones that it starts inherit it."""
+        if not context.name.startswith("local"):  # files of this machine are the user's
+            context.call(os.umask, 0o022)
+        _connect(self, context)
+
+    services.ContextService._send_module_forwards = _with_umask
 
     from ansible_mitogen.plugins.strategy.mitogen_linear import StrategyModule
 

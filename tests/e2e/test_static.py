@@ -102,7 +102,7 @@ def test_a_host_that_runs_something_else_is_refused_before_anything_changes(clus
     before, spec = keys(ground), cluster.spec
     cluster.edit(lambda spec: spec["nodes"][0].update(image="debian-13"))
     assert (
-        "runs debian-12, but cluster.yml says image: debian-13" in cluster.call("up", rc=1).stderr
+        "runs debian-12, but cluster.yml says image: debian-13" in cluster.call("up", rc=3).stderr
     )
     cluster.write(spec)
     assert keys(ground) == before
@@ -140,7 +140,7 @@ def test_all_of_it_went_through_the_gate(cluster):
 
 def test_a_second_cluster_does_not_take_them(cluster):
     other = Cluster(cluster.root, unique("thief"), **cluster.spec)
-    assert f"is a node of cluster {cluster.name}" in other.call("up", rc=1).stderr
+    assert f"is a node of cluster {cluster.name}" in other.call("up", rc=3).stderr
     other.call("down", "-y")
 
 

@@ -198,3 +198,13 @@ def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign)
     said = call().stderr
     assert "✓ phase base" in said
     assert sign in said
+
+
+@pytest.mark.parametrize(
+    "command", ["/opt/gpubed/uv/bin/pip download x", ["/opt/gpubed/uv/bin/pip"]]
+)
+def test_a_program_that_cannot_be_started_is_named_with_the_cause(command):
+    """Ansible's answer has the error's number, and no word of it."""
+    answer = {"msg": "Error executing command.", "rc": 13, "cmd": command, "stdout": ""}
+    said = configure._reason(answer)
+    assert said == "/opt/gpubed/uv/bin/pip cannot be run: Permission denied"

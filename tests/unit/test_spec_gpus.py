@@ -5,12 +5,14 @@ What a specification alone tells, `check` refuses with its line; what only machi
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gpubed.backends.local import limits
 from gpubed.backends.static.node import Found
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
 from gpubed.testbeds import registry, specification
 from support.specs import BACKENDS
 
@@ -169,7 +171,14 @@ class TestOwnHosts:
                 user="me",
                 sudo=True,
                 systemd=True,
-                python="/usr/bin/python3",
+                python="3.11.2",
+                sudo_said="",
+                driver="",
+                clock_off_s=0.0,
+                number="1000",
+                slurm_number="",
+                failed=(),
+                unfinished=(),
                 free_gib=100,
                 addresses=("192.0.2.1",),
                 own_address="192.0.2.1",
@@ -177,7 +186,7 @@ class TestOwnHosts:
                 owner={},
             )
 
-        own = registry.bound("static", None)
+        own = registry.bound("static", Project(Path("/nowhere")).cluster("lab"))
         monkeypatch.setattr(own, "_on", look)
         wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
         return [finding.message for finding in own.fits(wanted)]

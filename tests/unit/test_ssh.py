@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +99,7 @@ def connection(channel: Channel, paths: ClusterPaths, monkeypatch: pytest.Monkey
 def test_arguments_are_quoted(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = Channel()
     connection(channel, paths, monkeypatch).run("ls %s %s", "a b; rm -rf /", Path("/x"))
-    assert channel.commands == ["ls 'a b; rm -rf /' /x"]
+    assert channel.commands == [ssh.in_sh("ls 'a b; rm -rf /' /x")]
 
 
 def test_without_arguments_percent_signs_stay(
@@ -105,7 +107,46 @@ def test_without_arguments_percent_signs_stay(
 ) -> None:
     channel = Channel()
     connection(channel, paths, monkeypatch).run("date +%s")
-    assert channel.commands == ["date +%s"]
+    assert channel.commands == [ssh.in_sh("date +%s")]
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "tcsh", "fish"])
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("printf 'it'\"'\"'s %s' \"$((1 + 1))\"", "it's 2"),
+        ("printf %s hi!there", "hi!there"),
+        (r"printf '%s' 'a\\b'", r"a\\b"),
+        ("for i in 1 2\ndo printf $i\ndone", "12"),
+        ("cat; exit 7", "stdin"),
+        ("printf %s " + "x" * 30_000 + " | wc -c", "30000\n"),
+        ("umask", "0022\n"),
+    ],
+    ids=["quote", "history", "backslash", "lines", "stdin", "long", "umask"],
+)
+def test_any_login_shell_runs_a_command_as_sh_does(shell: str, command: str, says: str) -> None:
+    """tcsh and fish have rules of their own for what stands in quotes."""
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run(
+        [shell, "-c", ssh.in_sh(command)],
+        input="stdin",
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o077,
+    )
+    assert (done.stdout, done.stderr) == (says, "")
+    assert done.returncode == (7 if "exit" in command else 0)
+
+
+def test_an_error_does_not_print_a_script_of_ours(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = connection(Channel(b"", b"sudo: no", 1), paths, monkeypatch)
+    with pytest.raises(CommandFailed) as caught:
+        failing.run("sh -c %s", "echo one\necho two")
+    assert caught.value.message == "a script on node-0 failed with exit code 1\nsudo: no"
 
 
 def test_result_has_both_streams_and_is_frozen(

@@ -2,6 +2,10 @@
 
 import base64
 import json
+import os
+import re
+import shutil
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +17,7 @@ from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
 from gpubed.testbeds.driver import NodeFailed, Silent
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import check, load_plan
 from support.samples import sample_allocation, sample_plan
 
 # Numbers of hosts stand for their keys.
@@ -41,7 +45,13 @@ image=debian-12
 user=me
 sudo=yes
 systemd=yes
-python=/usr/bin/python3
+python=3.11.2
+driver=
+clock={clock}
+number=1000
+slurm_number=
+failed=
+unfinished=
 free_gib=99
 addresses=192.0.2.7
 own_address=192.0.2.7
@@ -241,7 +251,7 @@ def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
 def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
     """The node's files on the controller are called by it."""
     mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "../../inventories/lab/x"}
-    said = LOOK.format(owner=json.dumps(mark))
+    said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
     answer = reading.reply(said, "what node-0 says of itself", "look there")
     with pytest.raises(GpubedError, match="id"):
         node._found(answer, "node-0")
@@ -257,7 +267,7 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
 
     def answers(script=""):
         written.append(script)
-        return LOOK.format(owner=owner) if script == node._LOOK else ""
+        return LOOK.format(clock=int(time.time()), owner=owner) if script == node._LOOK else ""
 
     session(monkeypatch, answers)
     result = lab.driver.update("node-0-1", lab.inputs, lab.inputs)
@@ -301,7 +311,7 @@ def inside(monkeypatch):
     def put(answers_there):
         def answers(script=""):
             if script == node._LOOK:
-                return LOOK.format(owner="").replace(
+                return LOOK.format(clock=int(time.time()), owner="").replace(
                     f"own_address={ADDRESS}", "own_address=10.0.0.5"
                 )
             ran.append(script)
@@ -350,7 +360,7 @@ def scripts(monkeypatch):
 
     def answers(script=""):
         if script == node._LOOK:
-            return LOOK.format(owner=json.dumps(mark))
+            return LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
         ran.append(script)
         return ""
 
@@ -394,3 +404,131 @@ def test_no_run_of_ours_is_no_reason_to_keep_anything(lab, scripts):
     """As plain `pulumi destroy` calls it."""
     lab.driver.delete("node-0-1", lab.inputs)
     assert scripts == [membership._release("u")]
+
+
+def refused(lab, said):
+    """Return what is wrong with a specification."""
+    return [str(error) for error in check(lab.paths.spec)[1] if said in str(error)]
+
+
+def test_an_address_with_a_port_is_refused_by_the_key_that_takes_it(lab):
+    lab.names(("gpu1.example.org:2222", 22))
+    [said] = refused(lab, "port")
+    assert "write address: gpu1.example.org and, as a key of its own, port: 2222" in said
+    lab.names(("2001:db8::7", 22))
+    assert refused(lab, "port") == []
+
+
+@pytest.mark.parametrize("user", ["first.Last", "Svc-GPU", "_a.b-c"])
+def test_users_may_be_called_as_directories_call_them(lab, user):
+    lab.paths.spec.write_text(lab.paths.spec.read_text().replace("user: me", f"user: {user}"))
+    assert refused(lab, "user") == []
+
+
+@pytest.mark.parametrize("user", ["a b", "-o", "a,b", "a$(b)", "a@b", "1000"])
+def test_and_not_as_a_shell_or_sshd_reads_more_than_a_name(lab, user):
+    lab.paths.spec.write_text(lab.paths.spec.read_text().replace("user: me", f"user: {user!r}"))
+    assert refused(lab, "user")
+
+
+def test_an_alias_is_named_with_what_it_stands_for(lab, monkeypatch, tmp_path):
+    """OpenSSH follows it, so that logging in by hand once would change nothing."""
+    config = tmp_path / "config"
+    config.write_text("Host gpu1\n HostName 192.0.2.7\n Port 2222\n User bob\n ProxyJump gate\n")
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    lab.names(("gpu1", 22))
+    [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
+    assert "gpu1 is an alias in your ssh configuration" in found.message
+    assert "address: 192.0.2.7, port: 2222, user: bob; and as bastions: ['gate']" in found.fix
+
+
+@pytest.fixture
+def judged(lab, monkeypatch):
+    """A function that says what is wrong with two hosts, one of which answers with other facts."""
+    lab.names((ADDRESS, 22), ELSEWHERE, count=2)
+    lab.known.write_text("".join(f"{a} {KEYS['own']}\n" for a in (ADDRESS, ELSEWHERE[0])))
+    usual = LOOK.format(clock=int(time.time()), owner="")
+
+    def judge(spec="", **facts):
+        answers = [usual, usual]
+        for name, value in facts.items():
+            answers[1] = re.sub(f"(?m)^{name}=.*$", f"{name}={value}", answers[1])
+        monkeypatch.setattr(
+            node,
+            "candidate",
+            lambda ssh: node._found(reply(answers[ssh.node.name == "node-1"]), "n"),
+        )
+        session(monkeypatch, lambda *_: "")
+        lab.paths.spec.write_text(lab.paths.spec.read_text() + spec)
+        plan = load_plan(lab.paths.spec)
+        found = lab.testbed.doctor(plan.spec)
+        assert [f for f in found if not f.ok] == lab.testbed.refusals(plan)
+        return [f.message for f in found if not f.ok] or [f.message for f in found]
+
+    return judge
+
+
+def reply(said):
+    return reading.reply(said, "what a host says of itself", "look there")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"failed": "backup.service"}, "units of its owner that have failed: backup.service"),
+        ({"unfinished": "dkms"}, "packages of its owner that are not configured: dkms"),
+        ({"clock": "1"}, "a clock that differs from this machine's"),
+        (
+            {"sudo": "", "gpus": "\nsudo_said=sudo: a password is required"},
+            "a password is required",
+        ),
+        ({"image": "debian-13"}, "runs debian-13, but cluster.yml says image: debian-12"),
+    ],
+    ids=["unit", "package", "clock", "sudo", "image"],
+)
+def test_what_is_wrong_with_a_host_is_named_before_anything_changes(judged, facts, said):
+    [message] = judged(**facts)
+    assert message.startswith("node-1 (192.0.2.8) ")
+    assert said in message
+
+
+def test_numbers_of_accounts_must_be_equal(judged):
+    [message] = judged("services: {slurm: {}}", slurm_number="1234")
+    assert "account slurm has the number 64030 on node-0, 1234 on node-1" in message
+
+
+def test_nobody_asks_for_slurms_where_there_is_none(judged):
+    assert len(judged(slurm_number="1234")) == 2
+
+
+def test_the_users_number_counts_on_shared_storage(judged):
+    [message] = judged("storage: {shared: {provider: nfs}}", number="1001")
+    assert "account me has the number 1000 on node-0, 1001 on node-1" in message
+
+
+def test_other_differences_are_told(judged):
+    assert judged(driver="570.12")[2] == (
+        "hosts differ in NVIDIA driver: none on node-0, 570.12 on node-1"
+    )
+
+
+def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(lab, monkeypatch):
+    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
+    said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
+    said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
+    monkeypatch.setattr("gpubed.testbeds.identities.kept", lambda _: "u")
+    session(monkeypatch, lambda *_: said)
+    [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
+    assert found.ok
+
+
+def test_a_host_that_the_cluster_can_do_without_stops_nothing(lab, judged):
+    lab.paths.spec.write_text(
+        lab.paths.spec.read_text().replace("count: 2", "count: 2, min: 1, on_failure: leave_out")
+    )
+    told = judged(failed="backup.service")
+    assert "backup.service; the cluster goes on without it" in told[1]

@@ -388,5 +388,9 @@ def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
     missing = [finding for finding in findings if not finding.ok]
     if missing:
         first = missing[0]
-        rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
+        rest = "".join(
+            f"\n  {finding.message}"
+            + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
+            for finding in missing[1:]
+        )
         raise error(first.message + rest, first.fix)

@@ -35,6 +35,8 @@ from gpubed.nodes.ssh import HostKeyMismatch, greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _BROKE = "Task failed: Mitogen was disconnected"
+# Ansible's words, without the reason, where a program cannot be started.
+_NOT_STARTED = "Error executing command"
 _KEEP = 5
 _ERROR = re.compile(r"\[?ERROR\b")
 _MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
@@ -289,5 +291,9 @@ def _reason(answer: dict[str, Any]) -> str:
             return _reason(item)
     said = answer.get("stderr") or answer.get("module_stderr") or answer.get("stdout") or ""
     message = str(answer.get("msg") or "") or json.dumps(answer)[:500]
+    code, words = answer.get("rc"), answer.get("cmd")
+    if message.startswith(_NOT_STARTED) and isinstance(code, int) and words:
+        program = words[0] if isinstance(words, list) else str(words).split()[0]
+        message = f"{program} cannot be run: {os.strerror(code)}"
     tail = "\n".join(str(said).strip().splitlines()[-10:])
     return f"{message}\n{tail}".strip() if tail and tail not in message else message

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import in_sh
 from gpubed.spec.plan import ClusterPlan
 
 OnOutput = Callable[[str], None]
@@ -66,7 +67,8 @@ class Launcher(ABC):
 
 def on_head(cluster: Cluster, script: str) -> list[str]:
     """Return the command that runs a shell script on the head."""
-    return ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name, script]
+    head = cluster.allocation.head.name
+    return ["ssh", "-F", str(cluster.paths.ssh_config), head, in_sh(script)]
 
 
 def lines(stream: IO[str]) -> Iterator[str]:

@@ -39,6 +39,7 @@ _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
 # Of an SFTP server: a shared folder may hang, for ever; one that comes back takes up to 90 s (NFS).
 _SILENCE_S = 120.0
+_SHOWN = 300  # characters of a command in an error
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
 _FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
@@ -130,7 +131,8 @@ class CommandFailed(GpubedError):
     """
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
-        super().__init__(f"`{command}` on {node} {self._what(result)}\n{result.tail}".rstrip())
+        called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
+        super().__init__(f"{called} on {node} {self._what(result)}\n{result.tail}".rstrip())
         self.node, self.command, self.result = node, command, result
 
     def _what(self, result: CommandResult) -> str:
@@ -191,7 +193,7 @@ class SSH:
         check: bool = True,
         stdin: str = "",
     ) -> CommandResult:
-        """Run a command: ``run("rm -f %s", path)``; arguments are quoted.
+        """Run a command by `sh`: ``run("rm -f %s", path)``; arguments are quoted.
 
         Raises:
             Unreachable: The node does not answer; the command has not started.
@@ -201,7 +203,7 @@ class SSH:
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()
         with channel:
-            self._request(channel.exec_command, line)
+            self._request(channel.exec_command, in_sh(line))
             result, timed_out = _collect(channel, stdin.encode(), timeout)
         if timed_out:
             raise CommandTimedOut(self.node.name, line, result)
@@ -418,6 +420,18 @@ class SSH:
                     f"its disk or a shared folder may hang: gpubed verify {self._paths.name}",
                 ) from None
             raise GpubedError(f"{cannot}: {error}") from None
+
+
+def in_sh(command: str) -> str:
+    """Return a command that any login shell hands to `sh`; new files get the usual modes.
+
+    csh and fish have quoting rules of their own for line ends, `!` and backslashes.
+    """
+    command = f"umask 022; {command}"
+    if not {"\n", "!", "\\"}.isdisjoint(command):
+        encoded = base64.b64encode(command.encode()).decode()
+        command = f'eval "$(echo {encoded} | base64 -d)"'
+    return f"exec sh -c {shlex.quote(command)}"
 
 
 def is_silent(node: Node, error: GpubedError | None) -> bool:

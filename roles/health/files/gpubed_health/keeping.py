@@ -23,6 +23,7 @@ def replace(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     draft = path.with_suffix(".new")
     draft.write_text(text)
+    draft.chmod(0o644)  # whatever the umask of sudo: monitoring reads some of them
     draft.rename(path)
 
 

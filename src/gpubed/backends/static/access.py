@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -62,12 +63,28 @@ def known_keys(
         never = known_hosts.revoked(path, address, port)
     except Unreadable as error:
         raise PrerequisiteMissing(error.message, meet) from None
+    if not found and (alias := _alias(address)):
+        raise unknown(
+            f"{address} is an alias in your ssh configuration, which gpubed does not read",
+            f"write what it stands for into cluster.yml: {alias}",
+        )
     if not found:
         name = known_hosts.known_as(address, port)
         if never:
             raise unknown(f"{path} has no host key of {name} that is not revoked", meet)
         raise unknown(f"the host key of {name} is not in {path}", meet)
     return found
+
+
+def _alias(address: str) -> str:
+    """Return what OpenSSH connects to for an address, as keys of cluster.yml; empty if itself."""
+    done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    if said.get("hostname", address).lower() == address.lower():
+        return ""
+    jump = said.get("proxyjump")
+    bastion = f"; and as bastions: {jump.split(',')}" if jump else ""
+    return f"address: {said['hostname']}, port: {said['port']}, user: {said['user']}{bastion}"
 
 
 def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:

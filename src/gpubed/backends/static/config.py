@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
-User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+# Directories have names such as `First.Last`. Shells, sudoers, ssh_config and sshd_config read no
+# more than a name in one of these; `@` would part a user from a host in AllowUsers.
+User = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
+
+
+def _without_port(address: str) -> str:
+    host, colon, port = address.partition(":")
+    if colon and port.isdecimal():
+        raise ValueError(
+            f"names a port: write address: {host} and, as a key of its own, port: {port}"
+        )
+    return address
+
+
 # A name or an address; nothing that OpenSSH could read as an option.
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253)]
+Address = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253),
+    AfterValidator(_without_port),
+]
 
 
 class Host(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,14 @@ from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds import left_hosts
+from gpubed.testbeds.base import Finding
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.testbeds.reach import Reach
 
 _FREE_GIB = 5
+_CLOCK_S = 60  # by which a host's clock may differ from ours: munge believes 300, TLS less or more
+# The number that the packages give the account `slurm` where the host has none.
+_SLURM = 64030
 # What may change without another host taking the node's place; of `host`, all but who it is.
 _ACCESS = {"config", "gpus", "image", "public_key"}
 
@@ -36,9 +41,17 @@ _LOOK = r"""
 echo "system=$PRETTY_NAME"
 echo "image=$ID-$VERSION_ID"
 echo "user=$(id -un)"
-echo "sudo=$(sudo -n true 2> /dev/null && echo yes)"
+said=$(LC_ALL=C sudo -n true 2>&1) && echo sudo=yes || echo "sudo=
+sudo_said=$(echo "$said" | tail -n 1)"
 echo "systemd=$([ -d /run/systemd/system ] && echo yes)"
-echo "python=$(command -v python3)"
+echo "python=$(python3 -c 'import platform; print(platform.python_version())')"
+echo "driver=$(cat /sys/module/nvidia/version 2> /dev/null)"
+echo "clock=$(date +%s)"
+echo "number=$(id -u)"
+echo "slurm_number=$(id -u slurm 2> /dev/null)"
+echo "failed=$(systemctl list-units --failed --plain --no-legend | cut -d ' ' -f 1 | tr '\n' ' ')"
+echo "unfinished=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' |
+  sed -n 's/^\(half-configured\|half-installed\|unpacked\) //p' | tr '\n' ' ')"
 echo "free_gib=$(df --output=avail -BG / | tail -n 1 | tr -dc 0-9)"
 echo "addresses=$(hostname -I)"
 echo "own_address=$(echo $SSH_CONNECTION | cut -d ' ' -f 3)"
@@ -107,7 +120,7 @@ class NodeDriver(Driver):
         """
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
-                if _is_node(look(ssh), inputs):
+                if is_node(look(ssh), inputs):
                     self._let_go(ssh, inputs)
         except GpubedError as error:
             if self._is_left(inputs):
@@ -207,23 +220,40 @@ class Found:
 
     Attributes:
         image: Its operating system as `cluster.yml` names it.
+        sudo_said: Why sudo refuses.
+        python: The version of `python3`; empty without.
+        driver: The version of the NVIDIA driver that is loaded; empty without.
+        clock_off_s: Seconds that its clock is ahead of ours.
+        number: The user's.
+        slurm_number: That of the account `slurm`; empty without.
+        failed: Units that systemd calls failed.
+        unfinished: Packages whose installation or configuration has not ended.
         addresses: All that it has.
         own_address: The one that we came in by.
         gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
         owner: The mark of the cluster whose node it is; empty when it is free.
+        shut_out: Lines of sshd's settings that keep an account of the cluster out.
     """
 
     system: str
     image: str
     user: str
     sudo: bool
+    sudo_said: str
     systemd: bool
     python: str
+    driver: str
+    clock_off_s: float
+    number: str
+    slurm_number: str
+    failed: tuple[str, ...]
+    unfinished: tuple[str, ...]
     free_gib: int
     addresses: tuple[str, ...]
     own_address: str
     gpu_ids: tuple[str, ...]
     owner: dict[str, str]
+    shut_out: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -282,8 +312,15 @@ def _found(said: reading.Document, name: str) -> Found:
             image=facts["image"],
             user=facts["user"],
             sudo=bool(facts["sudo"]),
+            sudo_said=facts.get("sudo_said", ""),
             systemd=bool(facts["systemd"]),
             python=facts["python"],
+            driver=facts["driver"],
+            clock_off_s=int(facts["clock"]) - time.time(),
+            number=facts["number"],
+            slurm_number=facts["slurm_number"],
+            failed=tuple(facts["failed"].split()),
+            unfinished=tuple(facts["unfinished"].split()),
             free_gib=int(facts["free_gib"] or 0),
             addresses=tuple(facts["addresses"].split()),
             own_address=facts["own_address"],
@@ -298,12 +335,15 @@ def _admit(
     ssh: SSH, inputs: Properties, id_: str | None, spec: ClusterSpec | None
 ) -> tuple[str, dict[str, Any]]:
     found, name = candidate(ssh), inputs["name"]
-    wrong = problems(found, inputs)
-    if not wrong and spec and isinstance(spec.backend, Config):
-        wrong = shut_out(ssh, spec, name)
-    if wrong:
-        raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
-    if _is_node(found, inputs):
+    if wrong := problems(found, inputs):
+        raise NodeFailed(
+            f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}",
+            "; ".join(filter(None, wrong.values())),
+        )
+    is_ours = spec and isinstance(spec.backend, Config)
+    if spec and is_ours and (shut := shut_out(ssh, spec, name)):
+        raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(shut)}")
+    if is_node(found, inputs):
         id_ = id_ or found.owner["id"]
     elif found.owner:  # it was another node of the cluster, whose services must not go on
         membership.release(ssh, inputs["uuid"], stays=True)
@@ -313,7 +353,7 @@ def _admit(
     return id_, _result(ssh, id_, found, inputs)
 
 
-def _is_node(found: Found, inputs: Properties) -> bool:
+def is_node(found: Found, inputs: Properties) -> bool:
     """Say whether a host carries the mark of this very node."""
     marked = found.owner.get("uuid"), found.owner.get("node")
     return marked == (inputs["uuid"], inputs["name"])
@@ -333,25 +373,109 @@ def _is_silence(error: Unreachable | UnknownHost) -> bool:
     return isinstance(error, Unreachable) and error.is_silence
 
 
-def problems(found: Found, inputs: Properties) -> list[str]:
-    """Return why a host cannot be a node of the cluster."""
+def problems(found: Found, inputs: Properties) -> dict[str, str]:
+    """Return why a host cannot be a node of the cluster, and what repairs each.
+
+    What its owner has broken counts until it is a node: then, `up` may be what repairs it.
+    """
     host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = host.experiment_address and str(host.experiment_address)
-    wrong = {
-        f"does not let {found.user} use sudo without a password": not found.sudo,
-        "does not run systemd": not found.systemd,
-        "has no python3": not found.python,
-        f"runs {found.image}, but cluster.yml says image: {image}": found.image != image,
-        f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed": found.free_gib < _FREE_GIB,
-        _too_few(found, gpus): found.gpus < gpus,
-        f"has no address {experiment}, only {', '.join(found.addresses)}": bool(
-            experiment and experiment not in found.addresses
+    failed, unfinished = (" ".join(each) for each in (found.failed, found.unfinished))
+    wants_tty = " tty " in found.sudo_said
+    allowing = (
+        f"Defaults:{found.user} !requiretty"
+        if wants_tty
+        else f"{found.user} ALL=(ALL) NOPASSWD: ALL"
+    )
+    wrong = [
+        (
+            not found.sudo,
+            f"does not let {found.user} use sudo as programs do: {found.sudo_said}",
+            f"on it, in `sudo visudo -f /etc/sudoers.d/gpubed`, write: {allowing}",
         ),
-        f"is a node of cluster {found.owner.get('cluster')}, see {MARK}": bool(
-            found.owner and found.owner.get("uuid") != inputs["uuid"]
+        (not found.systemd, "does not run systemd", ""),
+        (not found.python, "has no python3", "on it: sudo apt-get install python3"),
+        (
+            found.image != image,
+            f"runs {found.image}, but cluster.yml says image: {image}",
+            f"correct image, or name a host that runs {image}",
+        ),
+        (
+            found.free_gib < _FREE_GIB,
+            f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed",
+            "on it: sudo du -xh / | sort -h | tail",
+        ),
+        (found.gpus < gpus, _too_few(found, gpus), "name another host, or lower gpus"),
+        (
+            bool(experiment and experiment not in found.addresses),
+            f"has no address {experiment}, only {', '.join(found.addresses)}",
+            "correct its experiment_address",
+        ),
+        (
+            bool(found.owner and found.owner.get("uuid") != inputs["uuid"]),
+            f"is a node of cluster {found.owner.get('cluster')}, see {MARK}",
+            "name another host, or take that cluster down",
+        ),
+        (
+            abs(found.clock_off_s) > _CLOCK_S,
+            f"has a clock that differs from this machine's by {abs(found.clock_off_s):.0f} s",
+            "correct the one that is wrong: sudo timedatectl set-ntp true",
+        ),
+        (
+            bool(failed and not found.owner),
+            f"has units of its owner that have failed: {failed}",
+            f"on it: systemctl status {failed}; if they may stay so: "
+            f"sudo systemctl reset-failed {failed}",
+        ),
+        (
+            bool(unfinished and not found.owner),
+            f"has packages of its owner that are not configured: {unfinished}",
+            "on it: sudo dpkg --configure -a; sudo apt-get --fix-broken install",
+        ),
+    ]
+    return {why: fix for is_so, why, fix in wrong if is_so}
+
+
+def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
+    """Compare hosts with each other: numbers of accounts must be equal, other things are told."""
+    shared = spec.storage.shared.provider
+    numbers = {
+        f"the account {', '.join(sorted({found.user for found in hosts.values()}))}": (
+            {name: found.number for name, found in hosts.items()} if shared == "nfs" else {},
+            "shared storage knows accounts by their numbers",
+        ),
+        "the account slurm": (
+            {name: found.slurm_number or str(_SLURM) for name, found in hosts.items()}
+            if spec.services.slurm
+            else {},
+            f"Slurm's services know each other by it; its packages make it with {_SLURM}",
         ),
     }
-    return [why for why, is_so in wrong.items() if is_so]
+    unlike = [
+        Finding(
+            "static.accounts",
+            False,
+            f"{account} has the number {_each(of_hosts)}, and must have one on all: {why}",
+            "stop what runs as it, then on each host with another number: sudo usermod --uid "
+            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; where "
+            "nobody needs it: sudo deluser ACCOUNT",
+        )
+        for account, (of_hosts, why) in numbers.items()
+        if len({*of_hosts.values()}) > 1
+    ]
+    told = {
+        "Python": {name: found.python for name, found in hosts.items()},
+        "NVIDIA driver": {name: found.driver or "none" for name, found in hosts.items()},
+    }
+    return unlike + [
+        Finding("static.hosts", True, f"hosts differ in {what}: {_each(of_hosts)}")
+        for what, of_hosts in told.items()
+        if len({*of_hosts.values()}) > 1
+    ]
+
+
+def _each(of_hosts: Mapping[str, str]) -> str:
+    return ", ".join(f"{value} on {name}" for name, value in of_hosts.items())
 
 
 def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpubed.backends.static import named
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
-from gpubed.testbeds.driver import Driver
+from gpubed.testbeds.driver import Driver, Properties
 
 # Paramiko's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:
     from gpubed.backends.static.config import Config, Host
+    from gpubed.backends.static.node import Found
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation
     from gpubed.nodes.ssh import SSH
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpubed.testbeds.reach import Reach
 
 T = TypeVar("T")
+_Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
 
 
 class StaticTestbed(Testbed):
@@ -41,25 +43,12 @@ class StaticTestbed(Testbed):
         return named.config(self.reach)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static.node import candidate, shut_out
+        """Log in to every host, and judge what is to become a node; nothing is changed."""
+        from gpubed.backends.static.node import is_node
+        from gpubed.spec import plan
 
-        config = named.options(spec)
-
-        def finding(host: Host, name: str) -> Finding:
-            id_ = f"static.{name}"
-            try:
-                found = self._on(config, host, name, candidate)
-            except GpubedError as error:
-                return Finding(id_, False, error.message, error.hint)
-            if not found.sudo:
-                fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
-                return Finding(id_, False, f"{name}: sudo asks for a password", fix)
-            if wrong := self._on(config, host, name, lambda ssh: shut_out(ssh, spec, name)):
-                return Finding(id_, False, f"{name} ({host.address}): {'; '.join(wrong)}")
-            return Finding(id_, True, f"{name} ({host.address}): {found.system}")
-
-        return _on_each(named.wanted(spec, config), finding)
+        planned = plan.plan(spec)
+        return list(self._judged(planned, self._seen(planned), is_node))
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a node."""
@@ -196,55 +185,82 @@ class StaticTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static.node import candidate, problems, shut_out
-        from gpubed.testbeds import identities
-
-        config, uuid = named.options(plan.spec), identities.kept(self.paths)
-        nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
-
-        def finding(host: Host, name: str) -> Finding | None:
-            node = nodes[name]
-            inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
-
-            def look(ssh: SSH) -> list[str]:
-                return problems(candidate(ssh), inputs) or shut_out(ssh, plan.spec, name)
-
-            try:
-                wrong = self._on(config, host, name, look)
-            except GpubedError as error:
-                return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
-            message = f"{name} ({host.address}) {'; '.join(wrong)}"
-            return Finding(f"static.{name}", False, message) if wrong else None
-
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
-        return [found for found in _on_each(wanted, finding) if found]
+        return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Look whether hosts have the GPUs, the recipe code for them, and let all accounts in."""
-        from gpubed.backends.static.node import lacking, look, shut_out
+        """Judge the hosts that answer; of those that are to have GPUs, the recipe's code, too."""
+        from gpubed.backends.static.node import is_node, lacking
 
-        config = named.options(plan.spec)
-        nodes = {node.name: node for node in plan.nodes}
+        # `doctor` and `up` say which are away.
+        seen = [one for one in self._seen(plan) if not isinstance(one[2], GpubedError)]
+        gpus = {node.name: node.gpus for node in plan.nodes if node.gpus}
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
+        unfit = [
+            Finding("static.gpus", False, f"{name} ({host.address}) {reason}", fix)
+            for host, name, found in seen
+            if name in gpus and not isinstance(found, GpubedError)
+            for reason in lacking(found, gpus[name], plan.spec.recipe)
+        ]
+        wrong = [found for found in self._judged(plan, seen, is_node) if not found.ok]
+        return list({found.message: found for found in [*wrong, *unfit]}.values())
 
-        def why(host: Host, name: str) -> list[Finding]:
+    def _seen(self, plan: ClusterPlan) -> list[_Seen]:
+        """Look at each host of a plan; an error stands for one that cannot be looked at."""
+        from gpubed.backends.static.node import candidate, shut_out
+
+        config = named.options(plan.spec)
+
+        def seen(host: Host, name: str) -> _Seen:
+            def look(ssh: SSH) -> Found:
+                found = candidate(ssh)
+                shut = shut_out(ssh, plan.spec, name) if found.sudo else []
+                return replace(found, shut_out=tuple(shut))
+
             try:
-                with self._session(config, host, name) as ssh:
-                    gpus = nodes[name].gpus
-                    few = lacking(look(ssh), gpus, plan.spec.recipe) if gpus else []
-                    shut = shut_out(ssh, plan.spec, name)
-            except GpubedError:
-                return []  # `doctor` and `up` say that it is away
-            called = f"{name} ({host.address})"
-            return [
-                *(Finding("static.gpus", False, f"{called} {reason}", fix) for reason in few),
-                *(Finding("static.logins", False, f"{called}: {line}") for line in shut),
-            ]
+                return host, name, self._on(config, host, name, look)
+            except GpubedError as error:
+                return host, name, error
 
-        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
-        return [found for findings in _on_each(wanted, why) for found in findings]
+        return _on_each(named.wanted(plan.spec, config), seen)
+
+    def _judged(
+        self,
+        plan: ClusterPlan,
+        seen: Iterable[_Seen],
+        passes: Callable[[Found, Properties], bool] = lambda *_: False,
+    ) -> Iterator[Finding]:
+        """Judge each host, and all of them beside each other.
+
+        Args:
+            passes: Whether a host with sudo is well whatever else it says.
+        """
+        from gpubed.backends.static.node import differences, problems
+        from gpubed.testbeds import identities
+
+        uuid, answered = identities.kept(self.paths), {}
+        nodes = {node.name: node for node in plan.nodes}
+        for host, name, found in seen:
+            node = nodes[name]
+            wrong: dict[str, str | None]
+            if isinstance(found, GpubedError):
+                wrong = {f"{name}: {found.message}": found.hint}
+            else:
+                answered[name] = found
+                known = {"host": host, "image": node.image, "gpus": node.gpus}
+                inputs = {**known, "uuid": uuid, "name": name}
+                well = found.sudo and passes(found, inputs)
+                why = {} if well else problems(found, inputs)
+                wrong = {f"{name} ({host.address}) {what}": fix for what, fix in why.items()}
+                wrong |= dict.fromkeys(f"{name} ({host.address}): {s}" for s in found.shut_out)
+            spare = node.on_failure is not None
+            for what, fix in wrong.items():
+                message = f"{what}; the cluster goes on without it" if spare else what
+                yield Finding(f"static.{name}", spare, message, fix)
+            if not wrong and not isinstance(found, GpubedError):
+                yield Finding(f"static.{name}", True, f"{name} ({host.address}): {found.system}")
+        yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
         """Return a session to a host, logged in as the user would be."""
