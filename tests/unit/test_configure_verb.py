@@ -1,7 +1,6 @@
 """`gpubed configure`: a part of the roles, a part of the nodes, or only a look."""
 
 import json
-import shlex
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,25 +9,29 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.configuration import configure
+from gpubed.configuration import configure, events
 from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """What ansible-runner was asked for; a STAND-IN that says all was well."""
-    asked = {"take_part": ["node-2", "node-1", "node-0"]}
+    """What ansible-runner was asked for; a STAND-IN for Ansible that says all was well."""
+    changed = {"node-2": 0, "node-1": 2, "node-0": 0}
+    asked = {"events": [{"event": "stats", "changed": changed}], "rc": 0}
 
-    def run(**words):
-        asked.update(words)
-        stats = {"processed": dict.fromkeys(asked["take_part"], 1), "changed": {"node-1": 2}}
-        words["event_handler"]({"event": "playbook_on_stats", "event_data": stats})
-        folder = Path(words["private_data_dir"]) / "artifacts"
-        folder.mkdir(exist_ok=True)
-        return SimpleNamespace(rc=0, config=SimpleNamespace(artifact_dir=str(folder)))
+    def init(program, words, **settings):
+        assert program == "ansible-playbook"
+        asked.update(settings, words=words)
+        env = {**settings["envvars"], "ANSIBLE_STDOUT_CALLBACK": "", "ANSIBLE_CALLBACK_PLUGINS": ""}
 
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+        def run():
+            lines = "".join(json.dumps(event) + "\n" for event in asked["events"])
+            Path(env[events.FILE]).write_text(lines)
+
+        return SimpleNamespace(rc=asked["rc"], config=SimpleNamespace(env=env), run=run)
+
+    monkeypatch.setattr(configure, "init_command_config", init)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     asked["cluster"] = granted_cluster(tmp_path)
     return asked
@@ -52,7 +55,7 @@ def call(*words):
 )
 def test_it_asks_ansible_for_the_same(asked, words, options):
     assert call(*words).exit_code == 0
-    assert shlex.split(asked["cmdline"]) == options
+    assert asked["words"][1:-1] == options
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_a_role_that_the_cluster_does_not_have_is_refused(asked, tags, hint):
     with pytest.raises(UsageError, match="cluster lab has no role") as refused:
         call("--tags", tags)
     assert hint in refused.value.hint or hint in refused.value.message
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
 def test_it_runs_as_by_hand(asked, monkeypatch):
@@ -81,16 +84,16 @@ def test_what_it_did_can_be_read(asked):
 
 
 def test_nodes_that_were_left_out_are_not_told_of(asked):
-    asked["take_part"] = ["node-1"]
+    asked["events"] = [{"event": "stats", "changed": {"node-1": 2}}]
     assert call("--limit", "node-1", "--check").stdout == "node-1: 2 task(s) changed\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])
 def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, words):
-    def cut(**_):
+    def cut(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(configure.ansible_runner, "run", cut)
+    monkeypatch.setattr(configure, "init_command_config", cut)
     call(*words)
     assert asked["cluster"].unfinished.exists()
 
@@ -102,7 +105,7 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
         call("--limit", *words)
     assert refused.value.hint == "nodes: node-0, node-1, node-2"
     assert not asked["cluster"].unfinished.exists()
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
 def with_slurm(cluster):
@@ -116,14 +119,14 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
     with pytest.raises(UsageError, match="--limit node-1 leaves out node-0, node-2"):
         call("--limit", "node-1", *words)
     assert not asked["cluster"].unfinished.exists()
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
 @pytest.mark.parametrize("words", [["node-1", "--check"], ["node-1", "--tags", "base"], ["node-*"]])
 def test_what_leaves_slurm_whole_is_done(asked, words):
     with_slurm(asked["cluster"])
     assert call("--limit", *words).exit_code == 0
-    assert "cmdline" in asked
+    assert "words" in asked
 
 
 def test_a_look_leaves_no_trace(asked):
@@ -149,25 +152,33 @@ def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
     assert not cluster.served.exists(), "its role was not among them"
     assert call("--tags", "nfs").exit_code == 0
     assert json.loads(cluster.served.read_text())["node"] == "node-0"
-    del asked["cmdline"]
+    del asked["words"]
     cluster.spec.write_text(f"{text}\n{served.replace('nfs', 'nfs, server: node-1')}\n")
     with pytest.raises(UsageError, match="/shared, which node-0 serves") as refused:
         call(*words)
     assert refused.value.hint == "gpubed up lab asks before it does that"
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
-def test_a_failure_outside_of_roles_and_phases_names_the_task(asked, monkeypatch):
-    def run(**words):
-        lost = {"host": "node-1", "task": "Gathering Facts", "res": {"msg": "no route"}}
-        words["event_handler"]({"event": "runner_on_unreachable", "event_data": lost})
-        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
-        return SimpleNamespace(rc=4, config=artifacts)
+def result(event, host, **changes):
+    fields = {"role": None, "task": "Check", "host": host, "seconds": 1.5, "changed": False}
+    return {"event": event, "reason": "no", **fields, **changes}
 
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+
+def test_a_failure_outside_of_roles_and_phases_names_the_task(asked):
+    lost = result("failed", "node-1", task="Gathering Facts", reason="no route\n→ do this")
+    asked |= {"events": [lost], "rc": 4}
     with pytest.raises(configure.ConfigurationFailed) as failed:
         call()
-    assert failed.value.message == "Gathering Facts failed on node-1: no route"
+    assert failed.value.message == "Gathering Facts failed on node-1: no route\n  | → do this"
+
+
+def test_what_is_no_event_counts_for_nothing(asked):
+    forged = [{"event": "stats", "changed": {"node-1": -1}}, {"event": "bogus"}, 3, None, []]
+    forged += [result("failed", "node-1", reason="x" * 10_000), result("failed", ["node-1"])]
+    asked["events"] = [*forged, *asked["events"], *forged]
+    done = json.loads(call("--json").stdout)
+    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
 
 
 FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
@@ -183,18 +194,9 @@ FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
         ([FAILED, DONE, FAILED], "✗ phase services"),
     ],
 )
-def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign):
-    def run(**words):
-        hear = words["event_handler"]
-        for phase, told in {"base": [DONE], "services": results}.items():
-            hear({"event": "playbook_on_play_start", "event_data": {"play": phase}})
-            for result, host in told:
-                data = {"host": host, "task": "Check", "res": {"msg": "no"}}
-                hear({"event": f"runner_on_{result}", "event_data": data})
-        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
-        return SimpleNamespace(rc=0, config=artifacts)
-
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+def test_a_phase_is_marked_as_what_it_came_to(asked, results, sign):
+    asked["events"] = [{"event": "play", "play": "Base"}, result(*DONE)]
+    asked["events"] += [{"event": "play", "play": "Services"}, *(result(*one) for one in results)]
     said = call().stderr
     assert "✓ phase base" in said
     assert sign in said
