@@ -77,7 +77,7 @@ def configure(
         folder.mkdir(mode=0o700, parents=True)
         words = [*_options(tags, limit, check), *where(folder, due)]
         book = assets() / "playbooks" / playbook
-        code, watcher = _play([f"--inventory={paths.inventory}", *words, str(book)], folder, paths)
+        code, watcher = _play([_inventory(paths), *words, str(book)], folder, paths)
         shutil.rmtree(folder, ignore_errors=True)
     if code != 0:
         if watcher.left:
@@ -98,7 +98,7 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
         "ansible-playbook",
         words,
         private_data_dir=str(folder),
-        host_cwd=str(assets() / "playbooks"),
+        host_cwd=str(paths.project.root),
         envvars=environment() | {FILE: str(events)},
         runner_mode="subprocess",
         input_fd=subprocess.DEVNULL,
@@ -152,9 +152,10 @@ def limited(paths: ClusterPaths, limit: str) -> list[str]:
     Raises:
         UsageError: It means none.
     """
-    words = ["ansible", "all", f"--inventory={paths.inventory}", f"--limit={limit}"]
+    words = ["ansible", "all", _inventory(paths), f"--limit={limit}"]
     done = subprocess.run(
         [*words, "--list-hosts"],
+        cwd=paths.project.root,
         env={**os.environ, **environment()},
         capture_output=True,
         text=True,
@@ -178,6 +179,11 @@ def environment() -> dict[str, str]:
     if wanted := os.environ.get(STRATEGY):
         needed["ANSIBLE_STRATEGY"] = wanted
     return needed
+
+
+def _inventory(paths: ClusterPaths) -> str:
+    """Return the option: below the project, since a path with a comma would be a list of hosts."""
+    return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
 def _options(tags: Iterable[str], limit: str | None, check: bool) -> list[str]:

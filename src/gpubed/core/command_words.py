@@ -1,6 +1,10 @@
-"""Which texts can be words of a command line: what was typed, or stands in a file."""
+"""Words of command lines and of OpenSSH's configuration, whatever they hold."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from gpubed.core.errors import UsageError
 
 
 def fault(text: str) -> str:
@@ -15,3 +19,19 @@ def fault(text: str) -> str:
     except UnicodeEncodeError as error:
         return f"is not UTF-8 text (character {error.start + 1})"
     return ""
+
+
+def ssh_path(path: str | Path) -> str:
+    """Return a path as a word of OpenSSH's configuration, which expands `%` and `${`.
+
+    Raises:
+        UsageError: It holds what cannot be written there.
+    """
+    text = str(path)
+    if "${" in text or not text.isprintable():
+        raise UsageError(
+            f"OpenSSH cannot be told of {text!r}: it holds '${{' or a control character",
+            "rename the folder",
+        )
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

@@ -73,8 +73,8 @@ def _is_former(program: Path) -> bool:
     if _FORMER_NAME in content:
         raise UsageError(
             f"{program} was changed, and is of a former version of gpubed",
-            f"mv {program} {program}.former, then bring your change into the one that the next "
-            "command writes",
+            f"mv {shlex.quote(str(program))} {shlex.quote(f'{program}.former')}, then bring your "
+            "change into the one that the next command writes",
         )
     return False
 
