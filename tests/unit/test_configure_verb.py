@@ -108,6 +108,22 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
     assert "words" not in asked
 
 
+@pytest.mark.parametrize("name", ["C", "POSIX", "xx_YY.UTF-8", "C.UTF-8"])
+def test_ansible_runs_in_any_locale(asked, monkeypatch, name):
+    """It refuses what is not UTF-8, and a locale that this machine does not have."""
+    monkeypatch.setenv("LC_ALL", name)
+    asked["cluster"].hosts.write_text("all: {hosts: {node-1: {}}}\n")
+    asked["cluster"].ssh_config.touch()
+    assert configure.limited(asked["cluster"], "node-1") == ["node-1"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("C", True), ("xx_YY.UTF-8", True), ("C.UTF-8", False)])
+def test_env_exports_a_locale_only_where_ansible_needs_one(asked, monkeypatch, name, told):
+    monkeypatch.setenv("LC_ALL", name)
+    said = CliRunner().invoke(cli.build(), ["env", "lab"], standalone_mode=False).stdout
+    assert ("export LC_ALL=C.UTF-8" in said) is told
+
+
 def with_slurm(cluster):
     cluster.spec.write_text(cluster.spec.read_text() + "services: {slurm: {}}\n")
 
@@ -171,6 +187,19 @@ def test_a_failure_outside_of_roles_and_phases_names_the_task(asked):
     with pytest.raises(configure.ConfigurationFailed) as failed:
         call()
     assert failed.value.message == "Gathering Facts failed on node-1: no route\n  | → do this"
+
+
+def test_a_certificate_that_is_not_trusted_is_one_sentence(asked):
+    pip = "WARNING: Retrying\n" * 9 + "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+    asked |= {"events": [result("failed", "node-1", role="python_env", reason=pip)], "rc": 2}
+    with pytest.raises(configure.ConfigurationFailed) as failed:
+        call()
+    assert failed.value.message.splitlines() == [
+        "python_env: Check failed on node-1: it does not trust the server that it downloads from: "
+        "certificate verify failed"
+    ]
+    assert failed.value.hint.startswith("export SSL_CERT_FILE=")
+    assert "gpubed up lab" in failed.value.hint
 
 
 def test_what_is_no_event_counts_for_nothing(asked):

@@ -15,7 +15,7 @@ from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
-FOLDERS = ["my project 100% ü", 'a "quoted" one', "it's $HOME, %h and \\", "-F", "#1"]
+FOLDERS = ["my project 100% ü", 'a "quoted" one', "it's $1, %h and \\", "-F", "#1"]
 
 
 @pytest.fixture(params=FOLDERS)
@@ -73,7 +73,7 @@ def test_ansible_hands_on_the_whole_path(cluster):
     assert Path(path).samefile(cluster.ssh_config)
 
 
-@pytest.mark.parametrize("path", ["/a/${HOME}/b", "/a\nProxyCommand x"])
+@pytest.mark.parametrize("path", ["/a/${X}/b", "/a/$HOME", "/a\nProxyCommand x"])
 def test_what_openssh_cannot_be_told_is_refused(path):
-    with pytest.raises(UsageError, match="OpenSSH cannot be told of"):
+    with pytest.raises(UsageError, match="OpenSSH and Ansible cannot be told of"):
         ssh_path(path)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ansible_runner.interface import init_command_config
 
-from gpubed.configuration.events import FILE, Event, Outcome, Watcher
+from gpubed.configuration.events import FILE, NOT_TRUSTED, Event, Outcome, Watcher
 from gpubed.core import files, harmless, parallel, reading, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, assets
@@ -82,9 +82,13 @@ def configure(
     if code != 0:
         if watcher.left:
             _recognize(paths, watcher.left)
-        raise ConfigurationFailed(
-            watcher.failure or _last_words(watcher, code), f"whole output: {watcher.outcome.log}"
-        )
+        message, hint = watcher.failure or _last_words(watcher, code), ""
+        if message.endswith(NOT_TRUSTED):
+            hint = (
+                "export SSL_CERT_FILE=… (the certificates of your proxy or index; on own hosts: "
+                f"update-ca-certificates there), then: gpubed up {paths.name}\n"
+            )
+        raise ConfigurationFailed(message, f"{hint}whole output: {watcher.outcome.log}")
     return watcher.outcome
 
 
@@ -173,6 +177,8 @@ def environment() -> dict[str, str]:
         "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
+        # Ansible takes no other encoding; servers, cron and containers often have the locale C.
+        "LC_ALL": "C.UTF-8",
         # An inventory of an earlier gpubed does not say so.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }

@@ -6,6 +6,7 @@ words are few and move no cursor.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from gpubed.core import harmless
 from gpubed.core.progress import emit
 
 FILE = "GPUBED_ANSIBLE_EVENTS"
+NOT_TRUSTED = "it does not trust the server that it downloads from: certificate verify failed"
+_UNTRUSTED = re.compile("certificate.verify.failed", re.IGNORECASE)
 _BROKE = "Task failed: Mitogen was disconnected"
 _Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(harmless.text)]
 _Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(harmless.text)]
@@ -128,6 +131,8 @@ class Watcher:
         host, task = result.host, result.task
         # A node's words: no line of theirs begins as one of gpubed's does.
         reason = "\n  | ".join((result.reason or "").splitlines())
+        if _UNTRUSTED.search(reason):  # pip tells it in ten lines
+            reason = NOT_TRUSTED
         self._worked[host] += result.seconds
         self._lost.discard(host)  # it goes on: a block rescued it
         if result.event in ("failed", "unreachable"):

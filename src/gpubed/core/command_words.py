@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gpubed.core.errors import UsageError
@@ -22,16 +23,17 @@ def fault(text: str) -> str:
 
 
 def ssh_path(path: str | Path) -> str:
-    """Return a path as a word of OpenSSH's configuration, which expands `%` and `${`.
+    """Return a path as a word of OpenSSH's configuration, which expands `%`.
 
     Raises:
-        UsageError: It holds what cannot be written there.
+        UsageError: It holds a control character, or a variable: OpenSSH and Ansible expand it.
     """
     text = str(path)
-    if "${" in text or not text.isprintable():
+    if not text.isprintable() or "${" in text or os.path.expandvars(text) != text:
         raise UsageError(
-            f"OpenSSH cannot be told of {text!r}: it holds '${{' or a control character",
-            "rename the folder",
+            f"OpenSSH and Ansible cannot be told of {text!r}: it holds a variable such as $HOME, "
+            "or a control character",
+            "rename that folder",
         )
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
