@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
@@ -14,6 +14,15 @@ from gpubed.spec.sections import IpAddress, Name, Section
 User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 # A name or an address; nothing that OpenSSH could read as an option.
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253)]
+
+
+def _without_quotes(path: str) -> str:
+    if '"' in path:
+        raise ValueError("holds a double quote: rename the file")
+    return path
+
+
+KeyFile = Annotated[str, AfterValidator(_without_quotes)]
 
 
 class Host(Section):
@@ -37,7 +46,7 @@ class Bastion(Section):
     address: Address
     port: Port = 22
     user: User | None = Field(default=None, description="else the user of the hosts")
-    key: str | None = Field(default=None, description="private key; else the key of the hosts")
+    key: KeyFile | None = Field(default=None, description="private key; else the key of the hosts")
 
 
 class Config(BackendConfig):
@@ -50,7 +59,7 @@ class Config(BackendConfig):
 
     type: Literal["static"]
     user: User = Field(description="login on all hosts; may use sudo without a password")
-    key: str = Field(
+    key: KeyFile = Field(
         default="~/.ssh/id_ed25519", description="private key that lets in; an agent may hold it"
     )
     known_hosts: str = Field(
