@@ -22,6 +22,7 @@ from docker.models.containers import Container
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.environment import NODE_BUNDLE
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
+from gpubed.core import reading
 from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
 
@@ -123,7 +124,7 @@ class Runtime(ABC):
         bundle = environment.ca_bundle()
         places = {mount["Destination"] for mount in container.attrs["Mounts"]}
         if bundle and places.isdisjoint({NODE_BUNDLE, str(Path(NODE_BUNDLE).parent)}):
-            put(container, File(NODE_BUNDLE.lstrip("/"), bundle.read_bytes(), 0o644))
+            put(container, File(NODE_BUNDLE.lstrip("/"), reading.file(bundle).data, 0o644))
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
         """Write what gpubed-link.service reads at boot."""
