@@ -8,15 +8,17 @@ import pytest
 from support.hostile import FLOOD, FORGERY, sitecustomize
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
-PLACE = "/usr/lib/python3/dist-packages/sitecustomize.py"
+# Debian has a sitecustomize of its own.
+PLACE = "/usr/lib/python3/dist-packages/gpubed_hostile"
 
 
 @pytest.fixture(params=[FORGERY, FLOOD], ids=["forgery", "flood"])
 def hostile(cluster, request):
     """Node node-1 says something whenever Python starts there."""
-    cluster.node("node-1", f"sudo tee {PLACE} >/dev/null", text=sitecustomize(request.param))
+    cluster.node("node-1", f"sudo tee {PLACE}.py >/dev/null", text=sitecustomize(request.param))
+    cluster.node("node-1", f"echo import gpubed_hostile | sudo tee {PLACE}.pth >/dev/null")
     yield cluster
-    cluster.node("node-1", f"sudo rm {PLACE}")
+    cluster.node("node-1", f"sudo rm {PLACE}.py {PLACE}.pth")
 
 
 def test_roles_are_applied_and_told_as_they_are(hostile):
@@ -29,4 +31,6 @@ def test_roles_are_applied_and_told_as_they_are(hostile):
     assert "sudo sh" not in done.stderr
     victim.unlink()
     logs = sorted(hostile.state.glob("logs/*-ansible.log"))
-    assert logs[-1].stat().st_size < 20_000_000
+    said = logs[-1].read_text()
+    assert "spam" in said or "eyJ" in said, "the node had a word in it"
+    assert len(said) < 20_000_000
