@@ -80,6 +80,8 @@ make_environment() {
     fail "the Python packages could not be installed (whole output: $log)" "check the network, then run this again"
   fi
   rm -f "$log"
+  # In the locale C, Python reads no path here that is not ASCII.
+  printf '../../../../src\n' | tee .venv/lib/python3*/site-packages/*gpubed.pth >/dev/null
   printf '%s' "$wanted" >"$stamp"
 }
 

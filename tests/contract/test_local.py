@@ -15,7 +15,9 @@ from typing import Any
 import docker
 import pytest
 
-from gpubed.backends.local.runtime import MADE, NODE_CACHE
+from gpubed.backends.local.container import SystemContainer
+from gpubed.backends.local.environment import NODE_BUNDLE
+from gpubed.backends.local.runtime import MADE, NODE_CACHE, get
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -235,6 +237,26 @@ def test_link_and_limits_change_without_a_restart(cluster: Any, head: SSH) -> No
     assert "mtu 1300" in head.run("ip link show %s", device).stdout
     assert head.run("stat --format=%%Y %s", "/proc/1").stdout == started
     driver.update(made.id, news, made.inputs)
+
+
+def test_a_node_that_was_made_without_a_ca_bundle_gets_it(
+    cluster: Any, daemon: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cluster.node("node-0")
+    bundle = tmp_path / "corp.pem"
+    bundle.write_text("-- of the proxy --")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    driver, olds = cluster.testbed.driver("node"), {**made.inputs}
+    olds.pop("certificates", None)
+    news = {**olds, "certificates": "1"}
+    assert driver.diff(made.result, olds, news).update == ["certificates"]
+    assert not driver.diff(made.result, news, olds).update, "another shell takes none away"
+    bare = daemon.containers.create(made.inputs["image"], labels={"gpubed.test": "certificates"})
+    try:
+        SystemContainer().trust(bare)
+        assert get(bare, f"/{NODE_BUNDLE}") == bundle.read_bytes()
+    finally:
+        bare.remove(force=True)
 
 
 def test_stopped_node_is_started_and_shaped_again(

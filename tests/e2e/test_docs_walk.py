@@ -1,7 +1,8 @@
 """README, tutorial and how-to pages, typed as they are written: `make test-docs`.
 
 Once per way: as root and as an ordinary user, in terminals of 80 and of 200 columns and
-without one. Each way begins with a clone of what is committed, and ends with nothing left.
+without one; and as root below a folder of an odd name, in the locale C. Each way begins with
+a clone of what is committed, and ends with nothing left.
 `walk.yaml` says how each block is walked, or why it is not.
 """
 
@@ -23,6 +24,7 @@ from support.cluster import ROOT, labelled
 pytestmark = [pytest.mark.walk, pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(3600)]
 COLUMNS = {"80": 80, "200": 200, "none": None}
 ALL = [f"{user}-{columns}" for user, columns in itertools.product(("root", "user"), COLUMNS)]
+ALL.append("odd-none")
 WAYS = os.environ.get("WAYS", "").split() or ALL
 OF_THE_TESTS = {"GPUBED_ROOT", "PYTHONPATH", "VIRTUAL_ENV", "WAYS"}
 OURS = {"gpubed", ".venv/bin/gpubed", "make"}
@@ -88,8 +90,10 @@ def person(docker, request, tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("only root can be root, and another user")
     assert labelled("lab") == [], "the pages make a cluster lab, and there is one"
-    if user == "root":
+    odd = user == "odd"
+    if user in ("root", "odd"):
         home, user = tmp_path_factory.mktemp("walk"), None
+        home = home / "my project 100% ü" if odd else home
     else:
         user = f"walk{uuid.uuid4().hex[:6]}"
         subprocess.run(["useradd", "--create-home", "--groups", "docker", user], check=True)
@@ -99,6 +103,8 @@ def person(docker, request, tmp_path_factory):
     if user:
         subprocess.run(["chown", "-R", f"{user}:", source.parent], check=True)
     walker = Person(home, user, COLUMNS[columns])
+    if odd:
+        walker.environment["LC_ALL"] = "C"
     try:
         yield walker
     finally:
@@ -155,7 +161,9 @@ def write(person, text, spec):
 
 def follow(person, command, how):
     """Type a command; it must end, and look, as the page promises."""
-    line = command.text.replace("<this repository>", str(person.home / "source/gpubed"))
+    line = command.text.replace(
+        "<this repository>", shlex.quote(str(person.home / "source/gpubed"))
+    )
     name = shlex.split(command.words)[0]
     opens_shell = re.search(r"ssh\b.* head$", command.words)
     if "through" in how and name not in OURS:

@@ -54,6 +54,7 @@ from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit, collected, lease, metrics, watch_memory
 from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
+from gpubed.configuration import events as ansible_events
 from gpubed.core import progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets, recipes
@@ -326,6 +327,14 @@ def _run_lock(data, folder):
 def _events(data, folder):
     with contextlib.redirect_stderr(io.StringIO()):
         progress.Follower(folder / "events", Display(UI()).handle)._deliver(data + b"\n")
+
+
+def _ansible_events(data, folder):
+    with contextlib.redirect_stderr(io.StringIO()):
+        watcher = ansible_events.Watcher()
+        follower = progress.Follower(folder / "events", watcher.handle, ansible_events.Event)
+        follower._deliver(data + b"\n")
+        watcher.finish()
 
 
 def _metrics(data, folder):
@@ -825,6 +834,15 @@ POINT = {
     "seconds": 3.5,
     "metrics": {"loss": 0.5, "ranks": [{"rank": 0}]},
 }
+ANSIBLE_EVENT = {
+    "event": "failed",
+    "role": "base",
+    "task": "Install packages",
+    "host": "node-0",
+    "seconds": 1.5,
+    "changed": False,
+    "reason": "no space left on device",
+}
 EVENT = {
     "at": 1.5,
     "what": "resource",
@@ -923,6 +941,7 @@ def _readers():
         Reader("applied", _applied, json_text({"base": "1"})),
         Reader("run-lock", _run_lock, json_text(holder)),
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),
+        Reader("ansible-events", _ansible_events, json_text(ANSIBLE_EVENT), json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
         Reader("report-campaign", _report_campaign, json_text(measurements.document(nodes=[]))),
         Reader("report-together", _report_together, json_text(MEASURED)),

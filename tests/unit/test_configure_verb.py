@@ -1,7 +1,7 @@
 """`gpubed configure`: a part of the roles, a part of the nodes, or only a look."""
 
 import json
-import shlex
+import runpy
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,25 +10,29 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.configuration import configure
+from gpubed.configuration import configure, events
 from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """What ansible-runner was asked for; a STAND-IN that says all was well."""
-    asked = {"take_part": ["node-2", "node-1", "node-0"]}
+    """What ansible-runner was asked for; a STAND-IN for Ansible that says all was well."""
+    changed = {"node-2": 0, "node-1": 2, "node-0": 0}
+    asked = {"events": [{"event": "stats", "changed": changed}], "rc": 0}
 
-    def run(**words):
-        asked.update(words)
-        stats = {"processed": dict.fromkeys(asked["take_part"], 1), "changed": {"node-1": 2}}
-        words["event_handler"]({"event": "playbook_on_stats", "event_data": stats})
-        folder = Path(words["private_data_dir"]) / "artifacts"
-        folder.mkdir(exist_ok=True)
-        return SimpleNamespace(rc=0, config=SimpleNamespace(artifact_dir=str(folder)))
+    def init(program, words, **settings):
+        assert program == "ansible-playbook"
+        asked.update(settings, words=words)
+        env = {**settings["envvars"], "ANSIBLE_STDOUT_CALLBACK": "", "ANSIBLE_CALLBACK_PLUGINS": ""}
 
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+        def run():
+            lines = "".join(json.dumps(event) + "\n" for event in asked["events"])
+            Path(env[events.FILE]).write_text(lines)
+
+        return SimpleNamespace(rc=asked["rc"], config=SimpleNamespace(env=env), run=run)
+
+    monkeypatch.setattr(configure, "init_command_config", init)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     asked["cluster"] = granted_cluster(tmp_path)
     return asked
@@ -52,7 +56,7 @@ def call(*words):
 )
 def test_it_asks_ansible_for_the_same(asked, words, options):
     assert call(*words).exit_code == 0
-    assert shlex.split(asked["cmdline"]) == options
+    assert asked["words"][1:-1] == options
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_a_role_that_the_cluster_does_not_have_is_refused(asked, tags, hint):
     with pytest.raises(UsageError, match="cluster lab has no role") as refused:
         call("--tags", tags)
     assert hint in refused.value.hint or hint in refused.value.message
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
 def test_it_runs_as_by_hand(asked, monkeypatch):
@@ -81,16 +85,16 @@ def test_what_it_did_can_be_read(asked):
 
 
 def test_nodes_that_were_left_out_are_not_told_of(asked):
-    asked["take_part"] = ["node-1"]
+    asked["events"] = [{"event": "stats", "changed": {"node-1": 2}}]
     assert call("--limit", "node-1", "--check").stdout == "node-1: 2 task(s) changed\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])
 def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, words):
-    def cut(**_):
+    def cut(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(configure.ansible_runner, "run", cut)
+    monkeypatch.setattr(configure, "init_command_config", cut)
     call(*words)
     assert asked["cluster"].unfinished.exists()
 
@@ -102,7 +106,23 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
         call("--limit", *words)
     assert refused.value.hint == "nodes: node-0, node-1, node-2"
     assert not asked["cluster"].unfinished.exists()
-    assert "cmdline" not in asked
+    assert "words" not in asked
+
+
+@pytest.mark.parametrize("name", ["C", "POSIX", "xx_YY.UTF-8", "C.UTF-8"])
+def test_ansible_runs_in_any_locale(asked, monkeypatch, name):
+    """It refuses what is not UTF-8, and a locale that this machine does not have."""
+    monkeypatch.setenv("LC_ALL", name)
+    asked["cluster"].hosts.write_text("all: {hosts: {node-1: {}}}\n")
+    asked["cluster"].ssh_config.touch()
+    assert configure.limited(asked["cluster"], "node-1") == ["node-1"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("C", True), ("xx_YY.UTF-8", True), ("C.UTF-8", False)])
+def test_env_exports_a_locale_only_where_ansible_needs_one(asked, monkeypatch, name, told):
+    monkeypatch.setenv("LC_ALL", name)
+    said = CliRunner().invoke(cli.build(), ["env", "lab"], standalone_mode=False).stdout
+    assert ("export LC_ALL=C.UTF-8" in said) is told
 
 
 def with_slurm(cluster):
@@ -116,14 +136,14 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
     with pytest.raises(UsageError, match="--limit node-1 leaves out node-0, node-2"):
         call("--limit", "node-1", *words)
     assert not asked["cluster"].unfinished.exists()
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
 @pytest.mark.parametrize("words", [["node-1", "--check"], ["node-1", "--tags", "base"], ["node-*"]])
 def test_what_leaves_slurm_whole_is_done(asked, words):
     with_slurm(asked["cluster"])
     assert call("--limit", *words).exit_code == 0
-    assert "cmdline" in asked
+    assert "words" in asked
 
 
 def test_a_look_leaves_no_trace(asked):
@@ -149,25 +169,46 @@ def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
     assert not cluster.served.exists(), "its role was not among them"
     assert call("--tags", "nfs").exit_code == 0
     assert json.loads(cluster.served.read_text())["node"] == "node-0"
-    del asked["cmdline"]
+    del asked["words"]
     cluster.spec.write_text(f"{text}\n{served.replace('nfs', 'nfs, server: node-1')}\n")
     with pytest.raises(UsageError, match="/shared, which node-0 serves") as refused:
         call(*words)
     assert refused.value.hint == "gpubed up lab asks before it does that"
-    assert "cmdline" not in asked
+    assert "words" not in asked
 
 
-def test_a_failure_outside_of_roles_and_phases_names_the_task(asked, monkeypatch):
-    def run(**words):
-        lost = {"host": "node-1", "task": "Gathering Facts", "res": {"msg": "no route"}}
-        words["event_handler"]({"event": "runner_on_unreachable", "event_data": lost})
-        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
-        return SimpleNamespace(rc=4, config=artifacts)
+def result(event, host, **changes):
+    fields = {"role": None, "task": "Check", "host": host, "seconds": 1.5, "changed": False}
+    return {"event": event, "reason": "no", **fields, **changes}
 
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+
+def test_a_failure_outside_of_roles_and_phases_names_the_task(asked):
+    lost = result("failed", "node-1", task="Gathering Facts", reason="no route\n→ do this")
+    asked |= {"events": [lost], "rc": 4}
     with pytest.raises(configure.ConfigurationFailed) as failed:
         call()
-    assert failed.value.message == "Gathering Facts failed on node-1: no route"
+    assert failed.value.message == "Gathering Facts failed on node-1: no route\n  | → do this"
+
+
+def test_a_certificate_that_is_not_trusted_is_one_sentence(asked):
+    pip = "WARNING: Retrying\n" * 9 + "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+    asked |= {"events": [result("failed", "node-1", role="python_env", reason=pip)], "rc": 2}
+    with pytest.raises(configure.ConfigurationFailed) as failed:
+        call()
+    assert failed.value.message.splitlines() == [
+        "python_env: Check failed on node-1: it does not trust the server that it downloads from: "
+        "certificate verify failed"
+    ]
+    assert failed.value.hint.startswith("export SSL_CERT_FILE=")
+    assert "gpubed up lab" in failed.value.hint
+
+
+def test_what_is_no_event_counts_for_nothing(asked):
+    forged = [{"event": "stats", "changed": {"node-1": -1}}, {"event": "bogus"}, 3, None, []]
+    forged += [result("failed", "node-1", reason="x" * 10_000), result("failed", ["node-1"])]
+    asked["events"] = [*forged, *asked["events"], *forged]
+    done = json.loads(call("--json").stdout)
+    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
 
 
 FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
@@ -183,21 +224,19 @@ FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
         ([FAILED, DONE, FAILED], "✗ phase services"),
     ],
 )
-def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign):
-    def run(**words):
-        hear = words["event_handler"]
-        for phase, told in {"base": [DONE], "services": results}.items():
-            hear({"event": "playbook_on_play_start", "event_data": {"play": phase}})
-            for result, host in told:
-                data = {"host": host, "task": "Check", "res": {"msg": "no"}}
-                hear({"event": f"runner_on_{result}", "event_data": data})
-        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
-        return SimpleNamespace(rc=0, config=artifacts)
-
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
+def test_a_phase_is_marked_as_what_it_came_to(asked, results, sign):
+    asked["events"] = [{"event": "play", "play": "Base"}, result(*DONE)]
+    asked["events"] += [{"event": "play", "play": "Services"}, *(result(*one, role="docker") for one in results)]
     said = call().stderr
     assert "✓ phase base" in said
     assert sign in said
+
+
+def test_the_ledger_after_a_role_that_failed_rescues_nothing(asked):
+    failed = result(*FAILED, role="docker")
+    ledger = result("ok", "node-1", task="Write what the role changed into the ledger")
+    asked["events"] = [{"event": "play", "play": "Services"}, failed, ledger]
+    assert "✗ phase services" in call().stderr
 
 
 @pytest.mark.parametrize(
@@ -206,5 +245,8 @@ def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign)
 def test_a_program_that_cannot_be_started_is_named_with_the_cause(command):
     """Ansible's answer has the error's number, and no word of it."""
     answer = {"msg": "Error executing command.", "rc": 13, "cmd": command, "stdout": ""}
-    said = configure._reason(answer)
+    plugin = runpy.run_path(
+        str(Path(__file__).parents[2] / "playbooks/callback_plugins/gpubed_events.py")
+    )
+    said = plugin["_reason"](answer)
     assert said == "/opt/gpubed/uv/bin/pip cannot be run: Permission denied"

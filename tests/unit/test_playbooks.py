@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubed.configuration import configure
-from gpubed.core.paths import Project, assets
+from gpubed.core.paths import assets
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 PHASES = {"base": ["one", "two", "three"], "services": ["four"]}
@@ -84,21 +84,3 @@ def test_a_role_is_applied_where_it_is_due_and_nodes_wait_for_each_other(play, t
         ("three", {"node-0", "node-2"}),
         ("four", {"node-2"}),
     ]
-
-
-def test_options_of_a_folder_with_spaces_arrive_whole(tmp_path, monkeypatch):
-    """ansible-runner splits its command line as a shell does."""
-    seen = {}
-
-    def run(**given):
-        seen.update(given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(configure.ansible_runner, "run", run)
-    cluster = Project(tmp_path / "my folder").cluster("lab")
-    cluster.state.mkdir(parents=True)
-    with pytest.raises(KeyboardInterrupt):
-        configure.configure(cluster, due={"base": ["node-0"]})
-    told = cluster.state / "ansible" / "due.json"
-    assert f"'@{told}'" in seen["cmdline"]
-    assert json.loads(told.read_text()) == {"gpubed_due": {"base": ["node-0"]}}

@@ -230,6 +230,44 @@ def test_a_url_of_no_host_or_port_is_refused(check, backend, places, host):
     assert wrong == {".".join(("backend", *place)) for place in places}
 
 
+EVIL = '/k"\n  ProxyCommand sh -c id\n  IdentityFile "/k'
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("owner",), "me\nHost *"),
+        (("backend", "key"), EVIL),
+        (("backend", "key"), '/k" "/l'),
+        (("backend", "known_hosts"), EVIL),
+        (("backend", "bastions", 0, "key"), EVIL),
+        (("backend", "bastions", 0, "key"), "/k\x1b[2J"),
+        (("firewall", "open", 0, "comment"), "web\rx"),
+    ],
+)
+def test_no_value_adds_a_line_to_a_configuration_file(check, place, value):
+    """A key of this kind became lines of ssh_config: its ProxyCommand ran on the controller."""
+    document = {
+        "version": 1,
+        "backend": {
+            "type": "static",
+            "user": "me",
+            "bastions": [{"address": "192.0.2.9"}],
+            "hosts": {"node": [{"address": "192.0.2.1"}]},
+        },
+        "nodes": [{"count": 1}],
+        "firewall": {"open": [{"port": 80}]},
+    }
+    assert check(yaml.safe_dump(document).encode()) == (0, [])
+    owner = document
+    for part in place[:-1]:
+        owner = owner[part]
+    owner[place[-1]] = value
+    code, errors = check(yaml.safe_dump(document).encode())
+    assert code == 2
+    assert {error["path"] for error in errors} == {".".join(map(str, place))}
+
+
 def test_up_refuses_what_check_refuses(check, monkeypatch):
     check(with_value(("nodes", 0, "count"), 200))
     monkeypatch.setattr("sys.argv", ["gpubed", "up", "lab"])

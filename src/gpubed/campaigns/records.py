@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -246,7 +247,8 @@ class Folder:
             Unreadable: Something else has the name of their folder: nothing could be kept.
         """
         if os.path.lexists(self._points) and not self._points.is_dir():
-            aside = f"mv {self._points} {self._points}.former"
+            points = quote(str(self._points))
+            aside = f"mv {points} {points}.former"
             raise Unreadable(f"{self._points} is no folder, and repetitions are kept in it", aside)
         return sorted(self._points.glob("*.json"))
 

@@ -12,6 +12,7 @@ import typer
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
 from gpubed.core import nearest, reading
+from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.testbeds import copies
@@ -97,7 +98,7 @@ def is_name(paths: ClusterPaths) -> bool:
 def _settle(paths: ClusterPaths) -> None:
     """Let ssh find a cluster's files where they are now: the project may have been moved."""
     with suppress(GpubedError, OSError):
-        if str(paths.known_hosts) not in reading.file(paths.ssh_config).text():
+        if ssh_path(paths.known_hosts) not in reading.file(paths.ssh_config).text():
             from gpubed.configuration import (
                 inventory,  # slow to import, and hardly ever needed here
             )

@@ -13,6 +13,7 @@ import yaml
 
 from gpubed.configuration import roles
 from gpubed.core import files
+from gpubed.core.command_words import ssh_path
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Hop, Node, load
 from gpubed.nodes.cluster import Cluster
@@ -122,7 +123,7 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "experiment": allocation.experiment and allocation.experiment.model_dump(mode="json"),
     }
     return {
-        "ansible_ssh_common_args": "-F {{ gpubed_state_dir }}/ssh_config",
+        "ansible_ssh_common_args": "-F {{ (gpubed_state_dir ~ '/ssh_config') | quote }}",
         # A variable counts more than ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to
         # False; mitogen would then override the ssh_config.
         "ansible_host_key_checking": True,
@@ -181,9 +182,9 @@ def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
 
 def _identity(path: str | None, paths: ClusterPaths) -> str:
     if path is None:
-        return f'  IdentityFile "{paths.private_key}"\n  IdentitiesOnly yes\n'
+        return f"  IdentityFile {ssh_path(paths.private_key)}\n  IdentitiesOnly yes\n"
     # An agent may hold the key, when it has a passphrase.
-    return f'  IdentityFile "{path}"\n'
+    return f"  IdentityFile {ssh_path(path)}\n"
 
 
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
@@ -215,7 +216,7 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         )
     blocks.append(
         "Host *\n"
-        f'  UserKnownHostsFile "{paths.known_hosts}"\n'
+        f"  UserKnownHostsFile {ssh_path(paths.known_hosts)}\n"
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  PasswordAuthentication no\n"

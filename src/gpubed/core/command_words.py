@@ -1,6 +1,11 @@
-"""Which texts can be words of a command line: what was typed, or stands in a file."""
+"""Words of command lines and of OpenSSH's configuration, whatever they hold."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpubed.core.errors import UsageError
 
 
 def fault(text: str) -> str:
@@ -15,3 +20,20 @@ def fault(text: str) -> str:
     except UnicodeEncodeError as error:
         return f"is not UTF-8 text (character {error.start + 1})"
     return ""
+
+
+def ssh_path(path: str | Path) -> str:
+    """Return a path as a word of OpenSSH's configuration, which expands `%`.
+
+    Raises:
+        UsageError: It holds a control character, or a variable: OpenSSH and Ansible expand it.
+    """
+    text = str(path)
+    if not text.isprintable() or "${" in text or os.path.expandvars(text) != text:
+        raise UsageError(
+            f"OpenSSH and Ansible cannot be told of {text!r}: it holds a variable such as $HOME, "
+            "or a control character",
+            "rename that folder",
+        )
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed.core import files
+from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import PrerequisiteMissing, UsageError, in_the_way
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,8 +74,8 @@ def _is_former(program: Path) -> bool:
     if _FORMER_NAME in content:
         raise UsageError(
             f"{program} was changed, and is of a former version of gpubed",
-            f"mv {program} {program}.former, then bring your change into the one that the next "
-            "command writes",
+            f"mv {shlex.quote(str(program))} {shlex.quote(f'{program}.former')}, then bring your "
+            "change into the one that the next command writes",
         )
     return False
 
@@ -129,8 +130,10 @@ class Project:
         What is there is kept, unless a former version wrote it.
 
         Raises:
-            UsageError: It is a former version's, and somebody changed it.
+            UsageError: It is a former version's, and somebody changed it; or the folder has a
+                name that other programs cannot be told.
         """
+        ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in _PROGRAM:
             target = self.root / name

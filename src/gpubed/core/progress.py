@@ -65,11 +65,18 @@ def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
 
 
 class Follower:
-    """Calls a function with each event of a file, from a thread of its own."""
+    """Calls a function with each event of a file, from a thread of its own.
 
-    def __init__(self, path: Path, on_event: Callable[[Event], None]) -> None:
+    Args:
+        path: The file; it is made.
+        on_event: The function.
+        shape: Of an event; what has another is left out.
+    """
+
+    def __init__(self, path: Path, on_event: Callable[[Any], None], shape: Any = Event) -> None:
         self._path = path
         self._on_event = on_event
+        self._shape = shape
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -104,5 +111,5 @@ class Follower:
         *lines, rest = data.split(b"\n")
         for line in lines:
             with suppress(reading.Unreadable):  # others may have written something else
-                self._on_event(reading.reply(line, "an event").json(Event))
+                self._on_event(reading.reply(line, "an event").json(self._shape))
         return rest

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from shlex import quote
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -95,7 +96,9 @@ def password(path: Path, fix: str) -> bytes:
     """
     try:
         if path.stat().st_mode & 0o077:
-            raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
+            raise PrerequisiteMissing(
+                f"{path} can be read by others", f"chmod 600 {quote(str(path))}"
+            )
         return files.read(path, _LARGEST).rstrip(b"\r\n")
     except OSError as error:
         raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}", fix) from None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpubed.core import reading, secret
@@ -67,10 +68,10 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
             continue
         name = config.name.split(".")[1]
         states = (project.pulumi / ".pulumi" / "stacks").glob(f"*/{name}.json")
-        aside = "".join(f"; mv {state} {state}.sealed" for state in states)
+        aside = "".join(f"; mv {quote(str(state))} {quote(f'{state}.sealed')}" for state in states)
         raise PrerequisiteMissing(
             f"{passphrase} is lost: it opens the state of {name}",
-            f"put it back; if nobody has it: rm {config}{aside}   "
+            f"put it back; if nobody has it: rm {quote(str(config))}{aside}   "
             f"(then: gpubed audit {name} --adopt takes over what exists)",
         )
 
@@ -85,7 +86,7 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
             plugins |= registry.bound(name, paths).plugin_environment()
     return {
         **plugins,
-        "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
+        "PULUMI_BACKEND_URL": project.pulumi.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # It would fetch a plugin for every package that is installed, needed or not;

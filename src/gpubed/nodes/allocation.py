@@ -12,6 +12,9 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 
 _MAKES = "up"  # the verb that ends in an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
+# Testbeds and nodes tell them, and they stand in ssh_config and known_hosts.
+_Word = Annotated[str, Field(pattern=r'^[^\s"]+$')]
+_Key = Annotated[str, Field(pattern=r"^[ -~]+$")]
 
 
 class _Model(BaseModel):
@@ -29,10 +32,10 @@ class Hop(_Model):
             cluster's own key when None.
     """
 
-    address: str
+    address: _Word
     port: Port = 22
-    user: str
-    host_keys: tuple[str, ...]
+    user: _Word
+    host_keys: tuple[_Key, ...]
     identity: str | None = None
 
 
@@ -59,11 +62,11 @@ class Node(_Model):
     id: str
     group: str
     role: Literal["head", "worker"]
-    control_address: str
-    experiment_address: str | None = None
+    control_address: _Word
+    experiment_address: _Word | None = None
     port: Port = 22
-    user: str = "gpubed"
-    host_keys: tuple[str, ...]
+    user: _Word = "gpubed"
+    host_keys: tuple[_Key, ...]
     slots: int = 1
     gpus: int = 0
     via: tuple[Hop, ...] = ()

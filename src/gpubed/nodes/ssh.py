@@ -361,7 +361,7 @@ class SSH:
         if isinstance(error, paramiko.PasswordRequiredException):
             return LoginRefused(
                 f"the key {self._identity} for {node.name} has a passphrase",
-                f"ssh-add {self._identity}; for a watch of systemd's also: "
+                f"ssh-add {shlex.quote(str(self._identity))}; for a watch of systemd's also: "
                 f"gpubed watch {cluster} --install",
             )
         kind = Unreachable

@@ -14,6 +14,7 @@ from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unicodedata import category
 
 from pydantic import (
     Field,
@@ -45,6 +46,8 @@ from gpubed.spec.sections import (
 from gpubed.spec.slurm import PUBLIC_KEY
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+# A shell reads them.
+_COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 _FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
 _KEYS = "a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'"
 _NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
@@ -240,7 +243,12 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
         for where, text, wanted in placeholders.left(spec_backend(spec), document)
     ]
-    own = [*_gpus_without_recipe(spec), *_simulated_elsewhere(spec), *_minded_in_vain(spec)]
+    own = [
+        *_with_controls(document.data),
+        *_gpus_without_recipe(spec),
+        *_simulated_elsewhere(spec),
+        *_minded_in_vain(spec),
+    ]
     return [*judge(spec), *own, *left]
 
 
@@ -281,6 +289,16 @@ def spec_backend(spec: ClusterSpec) -> str:
     """Return the name of the backend that a specification asks for."""
     kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
     return kind
+
+
+def _with_controls(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """Find what would add lines of its own to a configuration file."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _with_controls(key, (*at, key))
+            yield from _with_controls(inner, (*at, key))
+    elif isinstance(value, str) and at not in _COMMANDS and "Cc" in map(category, value):
+        yield Problem(at, "holds a line end or another control character", "leave it out")
 
 
 def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:

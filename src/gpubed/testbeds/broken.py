@@ -6,6 +6,8 @@ lost packets, a full `/var/log`. What stands still or is gone is seen, and repai
 
 from __future__ import annotations
 
+import shlex
+
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.core import files, reading, runlock
@@ -69,7 +71,9 @@ def left(paths: ClusterPaths) -> Left | None:
     if guard and guard.verb == _WORKS:
         return None
     try:
-        return reading.file(paths.broken, f"rm -r {paths.broken}, where nothing is").json(Left)
+        return reading.file(
+            paths.broken, f"rm -r {shlex.quote(str(paths.broken))}, where nothing is"
+        ).json(Left)
     except reading.Missing:
         return None
 

@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+import shlex
 import uuid
 
 from gpubed.core import files, reading
@@ -21,8 +22,8 @@ def kept(paths: ClusterPaths) -> str | None:
         Unreadable: The file holds something else.
     """
     fix = (
-        f"rm {paths.uuid}   (then: gpubed audit {paths.name} tells what exists, and the uuid "
-        "that it carries)"
+        f"rm {shlex.quote(str(paths.uuid))}   (then: gpubed audit {paths.name} tells what exists, "
+        "and the uuid that it carries)"
     )
     try:
         found = reading.file(paths.uuid, fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,7 +49,7 @@ def left(runs: Path) -> Iterator[tuple[Path, Row]]:
         Unreadable: Such a file is not as it was written.
     """
     for path in sorted(runs.glob(f"*/{NAME}")):
-        fix = f"cancel what runs at GPULab by hand, then: rm {path}"
+        fix = f"cancel what runs at GPULab by hand, then: rm {quote(str(path))}"
         for row in reading.file(path, fix).json(list[Row]):
             if row.may_run:
                 yield path, row

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpubed.backends.gpulab import login, offers, record, request
@@ -103,7 +104,7 @@ class GpulabTestbed(JobTestbed):
                 raise GpubedError(
                     f"whether job {row.name} exists is not known: GPULab never told its id, and "
                     f"lists {len(found)} of your jobs, but maybe not all",
-                    f"cancel it on GPULab's own page if it is there, then: rm {path}",
+                    f"cancel it on GPULab's own page if it is there, then: rm {quote(str(path))}",
                 )
         if is_page and not self._told:
             self._told = True

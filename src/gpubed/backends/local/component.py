@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Any
 
 import pulumi
 
 from gpubed.backends.component import Component
-from gpubed.backends.local import confinement
+from gpubed.backends.local import confinement, environment
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.backends.local.python_image import PythonImage, node_image
+from gpubed.core import reading
 from gpubed.resources import Image, Network, Node, Volume
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 
@@ -82,6 +84,8 @@ class Cluster(Component):
         }
         if self._runtime == "container" and confinement.wanted(self._plan.spec, node):
             inputs["confined"] = True
+        if bundle := environment.ca_bundle():
+            inputs["certificates"] = hashlib.sha256(reading.file(bundle).data).hexdigest()[:16]
         if node.simulate:
             gpus = node.simulate.gpus or node.gpus
             inputs["simulate"] = {"model": node.simulate.model, "gpus": gpus}

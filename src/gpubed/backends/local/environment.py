@@ -61,12 +61,17 @@ def refusal(value: str) -> str | None:
     return None
 
 
+def ca_bundle() -> Path | None:
+    """Return this machine's own CA bundle, if the environment names one."""
+    named = next((os.environ[name] for name in _BUNDLES if os.environ.get(name)), None)
+    return Path(named).resolve() if named and Path(named).is_file() else None
+
+
 def ca_mount() -> dict[str, str]:
     """Return what to mount read-only where, when this machine has a CA bundle of its own."""
-    named = next((os.environ[name] for name in _BUNDLES if os.environ.get(name)), None)
-    if named is None or not Path(named).is_file():
+    bundle = ca_bundle()
+    if bundle is None:
         return {}
-    bundle = Path(named).resolve()
     if bundle.parent == _CERTIFICATES:
         return {str(_CERTIFICATES): str(_CERTIFICATES)}
     return {str(bundle): NODE_BUNDLE}

@@ -46,6 +46,8 @@ class NodeDriver(Driver):
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
+        # A shell that names no bundle takes none away.
+        changed = [key for key in changed if key != "certificates" or key in news]
         changed = [key for key in changed if not _is_same_place(olds.get(key), news.get(key))]
         if image.is_same_system(str(olds.get("image")), str(news.get("image"))):
             changed = [key for key in changed if key != "image"]
@@ -209,6 +211,7 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
             kind.prepare(container, node)
             _start(container, node)
         _await_boot(container, node)
+    kind.trust(container)
     if node.link:
         # At boot it has run already; a failure there leaves a node that boots all the same.
         if was_running:

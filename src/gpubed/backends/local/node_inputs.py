@@ -8,7 +8,7 @@ from gpubed.backends.local import ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.ownership import Owner
 
-UPDATABLE = frozenset({"cpus", "memory", "link", "public_key"})
+UPDATABLE = frozenset({"cpus", "memory", "link", "public_key", "certificates"})
 CONFINED = "confined"
 
 
@@ -75,6 +75,8 @@ class NodeInputs(_Model):
     memory: int | None = None
     gpus: tuple[str, ...] = ()
     simulate: Simulation | None = None
+    certificates: str | None = None
+    """A hash of this machine's CA bundle, where the environment names one."""
     confined: bool = False
     """Whether it can do with a confined container (`confinement`), if this machine has one."""
 

@@ -13,13 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from docker.errors import NotFound
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment, ownership
+from gpubed.backends.local.environment import NODE_BUNDLE
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
+from gpubed.core import reading
 from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
 
@@ -115,6 +118,13 @@ class Runtime(ABC):
             f' && printf "%s\\n" "$1" >> /{_KEYS}; }}'
         )
         return self.run(container, ["sh", "-c", script, "sh", node.public_key.strip()])
+
+    def trust(self, container: Container) -> None:
+        """Bring this machine's CA bundle to a node that was made without one, or with another."""
+        bundle = environment.ca_bundle()
+        places = {mount["Destination"] for mount in container.attrs["Mounts"]}
+        if bundle and places.isdisjoint({NODE_BUNDLE, str(Path(NODE_BUNDLE).parent)}):
+            put(container, File(NODE_BUNDLE.lstrip("/"), reading.file(bundle).data, 0o644))
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
         """Write what gpubed-link.service reads at boot."""

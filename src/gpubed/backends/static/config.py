@@ -33,6 +33,15 @@ Address = Annotated[
 ]
 
 
+def _without_quotes(path: str) -> str:
+    if '"' in path:
+        raise ValueError("holds a double quote: rename the file")
+    return path
+
+
+KeyFile = Annotated[str, AfterValidator(_without_quotes)]
+
+
 class Host(Section):
     """A host that somebody has made already."""
 
@@ -54,7 +63,7 @@ class Bastion(Section):
     address: Address
     port: Port = 22
     user: User | None = Field(default=None, description="else the user of the hosts")
-    key: str | None = Field(default=None, description="private key; else the key of the hosts")
+    key: KeyFile | None = Field(default=None, description="private key; else the key of the hosts")
 
 
 class Config(BackendConfig):
@@ -67,7 +76,7 @@ class Config(BackendConfig):
 
     type: Literal["static"]
     user: User = Field(description="login on all hosts; may use sudo without a password")
-    key: str = Field(
+    key: KeyFile = Field(
         default="~/.ssh/id_ed25519", description="private key that lets in; an agent may hold it"
     )
     known_hosts: str = Field(

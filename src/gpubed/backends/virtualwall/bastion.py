@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import paramiko
 
@@ -102,7 +103,7 @@ def require_key(login: Login) -> None:
         raise PrerequisiteMissing(
             f"the bastion needs the key of {login.path}, which has a passphrase "
             "and is not held by an SSH agent",
-            f"ssh-add {login.path}",
+            f"ssh-add {quote(str(login.path))}",
         )
 
 

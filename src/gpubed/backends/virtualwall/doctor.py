@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 
 from gpubed.backends.virtualwall import bastion, limits, supply, times
 from gpubed.backends.virtualwall import login as logins
@@ -57,7 +58,7 @@ def _key_file(login: Login) -> Finding:
         "virtualwall.key",
         closed,
         f"{login.path} ({kind}, mode {mode:o})",
-        f"chmod 600 {login.path}",
+        f"chmod 600 {quote(str(login.path))}",
     )
 
 

@@ -1,6 +1,8 @@
 """gpubed env."""
 
+import locale
 import shlex
+from contextlib import suppress
 
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
@@ -17,10 +19,19 @@ def command(name: ClusterName, as_json: Json = False) -> int:
     stack.Stack(paths, stack.choose(None)).init()
     variables = {**stack.environment(paths), **configure.environment()}
     variables.pop("ANSIBLE_NOCOLOR")
+    if _speaks_utf8():  # the user's own language is good enough
+        variables.pop("LC_ALL")
     ui.document("env", {"variables": variables})
     if not as_json:
         ui.raw("".join(_line(name, value) for name, value in variables.items()))
     return 0
+
+
+def _speaks_utf8() -> bool:
+    with suppress(locale.Error):
+        locale.setlocale(locale.LC_ALL, "")
+        return locale.nl_langinfo(locale.CODESET) == "UTF-8"
+    return False
 
 
 def _line(name: str, value: str) -> str:

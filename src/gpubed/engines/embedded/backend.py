@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, unwritable
@@ -92,9 +93,10 @@ class StackFile:
 
     def _repair(self) -> str:
         """Returns the command that brings back the newest earlier state that can be read."""
+        here = quote(str(self.path))
         if self.path.exists() and not os.access(self.path, os.R_OK):
             # Whole, as far as anybody knows: another user, such as root, has run gpubed here.
-            mine = f"sudo chown -R {getpass.getuser()} {self.path.parents[3]}"
+            mine = f"sudo chown -R {getpass.getuser()} {quote(str(self.path.parents[3]))}"
             return f"{mine}   (it is {self.path.owner()}'s)"
         present = None
         with contextlib.suppress(GpubedError):
@@ -102,9 +104,10 @@ class StackFile:
         for earlier in (self.backup, *sorted(self.kept.glob("*.json"), reverse=True)):
             with contextlib.suppress(GpubedError):
                 if _parsed(earlier) != present:
-                    return f"cp {earlier} {self.path}   (then: gpubed up {self.stack} --refresh)"
+                    then = f"(then: gpubed up {self.stack} --refresh)"
+                    return f"cp {quote(str(earlier))} {here}   {then}"
         return (
-            f"mv {self.path} {self.path}.damaged   (no earlier state is whole; "
+            f"mv {here} {here}.damaged   (no earlier state is whole; "
             f"then: gpubed audit {self.stack} tells what exists)"
         )
 

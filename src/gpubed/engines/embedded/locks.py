@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -96,7 +97,7 @@ def require_free(folder: Path, own: Path | None = None) -> None:
             continue
         raise Locked(
             f"the stack is locked by {holder or 'somebody whose lock cannot be read'}",
-            f"wait for it; if it is gone: rm {path}",
+            f"wait for it; if it is gone: rm {quote(str(path))}",
         )
 
 

@@ -1,0 +1,149 @@
+"""What happens in a run of Ansible, as the callback plugin `gpubed_events` writes it down.
+
+A node has a part in an event by what its tasks answer: each event is of one shape, and its
+words are few and move no cursor.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+
+from gpubed.configuration.roles import PHASES
+from gpubed.core import harmless
+from gpubed.core.progress import emit
+
+FILE = "GPUBED_ANSIBLE_EVENTS"
+NOT_TRUSTED = "it does not trust the server that it downloads from: certificate verify failed"
+_UNTRUSTED = re.compile("certificate.verify.failed", re.IGNORECASE)
+_BROKE = "Task failed: Mitogen was disconnected"
+_Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(harmless.text)]
+_Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(harmless.text)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Play(_Model):
+    """A phase begins."""
+
+    event: Literal["play"]
+    play: _Name
+
+
+class Task(_Model):
+    """A task begins, on all nodes."""
+
+    event: Literal["task"]
+    role: _Name | None
+    task: _Name
+
+
+class Result(_Model):
+    """What a task came to on a node."""
+
+    event: Literal["ok", "skipped", "failed", "ignored", "unreachable"]
+    role: _Name | None
+    task: _Name
+    host: _Name
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    changed: bool
+    reason: _Words | None
+
+
+class Stats(_Model):
+    """The end: how many tasks changed something, by node."""
+
+    event: Literal["stats"]
+    changed: dict[_Name, Annotated[int, Field(ge=0)]]
+
+
+Event = Annotated[Play | Task | Result | Stats, Field(discriminator="event")]
+
+
+@dataclass
+class Outcome:
+    """What a run of the playbooks did.
+
+    Attributes:
+        changed: Number of changed tasks by node, of those that took part.
+        phases: Seconds by phase.
+        log: Ansible's output; of very much, its beginning and end.
+    """
+
+    changed: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    log: Path | None = None
+
+
+class Watcher:
+    """Turns Ansible's events into ours and remembers the first failure."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome()
+        self.failure: str | None = None
+        self.left: set[str] = set()
+        self.answered = False
+        self._phase: str | None = None
+        self._since = 0.0
+        self._worked: dict[str, float] = defaultdict(float)
+        self._lost: set[str] = set()
+
+    def handle(self, event: Play | Task | Result | Stats) -> None:
+        """Take the next event."""
+        match event:
+            case Play():
+                self._enter(event.play.lower())
+            case Task():
+                emit("task", phase=self._phase, role=event.role, task=event.task)
+            case Stats():
+                self.outcome.changed = event.changed
+            case Result():
+                self._host(event)
+
+    def finish(self) -> None:
+        """End the last phase."""
+        self._enter(None)
+
+    def _enter(self, phase: str | None) -> None:
+        now = time.monotonic()
+        if self._phase:
+            seconds = round(now - self._since, 2)
+            self.outcome.phases[self._phase] = seconds
+            worked = {node: round(took, 2) for node, took in self._worked.items()}
+            status = "failed" if self._lost else "done"
+            emit("phase", phase=self._phase, status=status, seconds=seconds, nodes=worked)
+        self._worked.clear()
+        self._lost.clear()
+        self._phase, self._since = phase if phase in PHASES else None, now
+        if self._phase:
+            emit("phase", phase=self._phase, status="started")
+
+    def _host(self, result: Result) -> None:
+        self.answered = True
+        host, task = result.host, result.task
+        # A node's words: no line of theirs begins as one of gpubed's does.
+        reason = "\n  | ".join((result.reason or "").splitlines())
+        if _UNTRUSTED.search(reason):  # pip tells it in ten lines
+            reason = NOT_TRUSTED
+        self._worked[host] += result.seconds
+        if result.role:  # the ledger is written after a role that failed, too
+            self._lost.discard(host)  # it goes on: a block rescued it
+        if result.event in ("failed", "unreachable"):
+            self._lost.add(host)
+            # Mitogen calls it a failure of the task.
+            if result.event == "unreachable" or reason.startswith(_BROKE):
+                self.left.add(host)
+            part = result.role or self._phase
+            where = f"{part}: {task}" if part else task
+            self.failure = self.failure or f"{where} failed on {host}: {reason}"
+            emit("host", host=host, task=task, status=result.event, message=reason)
+        elif result.changed:
+            emit("host", host=host, task=task, status="changed")
