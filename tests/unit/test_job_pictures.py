@@ -190,9 +190,8 @@ def test_parts_with_other_classes_are_refused(raw, prepare):
     raw("val/dog/1.png")
     code, said, made = prepare()
     assert code == 1
-    assert said.strip().endswith(
-        "raw/val does not have the classes that " + str(made.parent / "raw/train") + " has"
-    )
+    raw_folder = made.parent / "raw"
+    assert f"{raw_folder}/val does not have the classes that {raw_folder}/train has" in said
     assert not made.exists()
 
 
