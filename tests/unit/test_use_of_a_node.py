@@ -282,12 +282,14 @@ def test_the_program_tells_and_leaves_figures_for_monitoring(use, monkeypatch, c
     assert use.program.main("dance") == 2
 
 
-@pytest.mark.parametrize("name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", ""])
+@pytest.mark.parametrize(
+    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
+)
 def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
     record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
     use.program.METRICS.parent.mkdir()
     use.program.publish(record)
-    text = use.program.METRICS.read_text(encoding="utf-8")
+    text = use.program.METRICS.read_bytes().decode()
     told = name.replace("\udcff", "?")
     figures = exposition.read(text)
     assert figures["gpubed_use_seconds", ("job", told), ("of", "cpu"), ("user", told)] == 40
@@ -342,7 +344,7 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
 
 def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, monkeypatch):
     monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    for text in ("{", '{"version": 0}'):
+    for text in ("{", '{"version": 0}', "[]"):
         use.program.STATE.write_text(text)
         use.program.main("look")
         assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"

@@ -70,7 +70,7 @@ CATALOG = {
     158: ("RESET_GPU", "fatal timeout"),
 }
 # Begins with the driver's own words: kernels also log names that users gave to their files.
-_SAID = r"^(?P<time>[\d.]+) \S+ kernel: "
+_SAID = r"^(?P<time>\d+(?:\.\d+)?) \S+ kernel: "
 # `PCI:0000:3b:00`, with MIG `PCI:0000:3b:00 GPU-I:01`, before Volta's drivers without `PCI:`.
 LINE = re.compile(
     _SAID + r"NVRM: Xid \((?:PCI:)?(?P<gpu>[^)]+)\): (?P<xid>\d+)(?P<text>.*)$",

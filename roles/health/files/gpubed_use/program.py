@@ -71,7 +71,8 @@ def _read() -> judging.Record:
         found = json.loads(STATE.read_text())
     except (OSError, ValueError):
         return judging.first()
-    return found if found.get("version") == judging.VERSION else judging.first()
+    known = isinstance(found, dict) and found.get("version") == judging.VERSION
+    return found if known else judging.first()
 
 
 def told(record: judging.Record) -> dict[str, Any]:

@@ -101,17 +101,17 @@ cd /home/mallory && runtime=.local/share/jupyter/runtime && mkdir -p $runtime
 for kind in brackets fifo shadow zero sparse; do
   sleep 60 & file=$runtime/jpserver-$!.json
   case $kind in
-    brackets) head -c 200000 /dev/zero | tr '\\0' '[' > $file ;;
+    brackets) head -c 200000 /dev/zero | tr '\0' '[' > $file ;;
     fifo) mkfifo $file ;;
     shadow) ln -s /etc/shadow $file ;;
     zero) ln -s /dev/zero $file ;;
     sparse) truncate -s 10G $file ;;
   esac
 done
-head -c 200000 /dev/zero | tr '\\0' '[' > $runtime/jpserver-1.json
-touch "$runtime/$(printf 'jpserver-\\377.json')"
-printf '#!/bin/sh\\nsleep 60\\n' > gpubed-rank; chmod 755 gpubed-rank
-for name in '\\303\\251' 'a"b' 'a\\nb' '\\377'; do
+head -c 200000 /dev/zero | tr '\0' '[' > $runtime/jpserver-1.json
+touch "$runtime/$(printf 'jpserver-\377.json')"
+printf '#!/bin/sh\nsleep 60\n' > gpubed-rank; chmod 755 gpubed-rank
+for name in '\303\251' 'a"b' 'a\nb' '\377'; do
   env GPUBED_HEARTBEAT="/x/$(printf "$name")/.heartbeat" sh -c './gpubed-rank & exec sleep 60' &
 done
 """
