@@ -88,7 +88,7 @@ class Checkpoints:
         path = self._folder / f"images-{images:012d}.pt"
         draft = path.with_suffix(".part")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._remove(self._folder.glob(_DRAFTS))
             with draft.open("wb") as file:
                 torch.save(state, file)

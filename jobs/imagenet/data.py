@@ -15,10 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import pictures
 import shards
 from shards import Item, Unusable
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 # Shards per rank from which on one more or less is no matter: a twentieth of a pass.
 MANY_SHARDS = 20
 # What job `stage` leaves in a dataset that is whole: the SHA-256 of the manifest that it had.
@@ -177,16 +177,11 @@ class Folder(Source):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        self._files = [
-            (path, label)
-            for label, name in enumerate(self.classes)
-            for path in sorted((folder / name).rglob("*"))
-            if path.suffix.lower() in SUFFIXES
-        ]
+        try:
+            self.classes, self._files = pictures.find(folder)
+        except ValueError as error:
+            raise Unusable(f"{error}, and no dataset.json") from None
         self.images = len(self._files)
-        if not self.images:
-            raise Unusable(f"{folder} has no dataset.json and no image in a folder per class")
 
     def share(self, rank: int, ranks: int) -> Iterator[Item]:
         """See `Source`."""
@@ -199,7 +194,7 @@ class Folder(Source):
         return ((place, _file(files[place % self.images])) for place in deal.places())
 
 
-def _file(found: tuple[Path, int]) -> Item:
+def _file(found: pictures.Sample) -> Item:
     path, label = found
     return str(path), path.read_bytes, label
 
@@ -281,11 +276,13 @@ def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
         Unusable: One is missing, or they do not have the same classes.
     """
     folder = find(name)
-    has_parts = (folder / "train").is_dir() and (folder / "val").is_dir()
-    train = load(folder / "train" if has_parts else folder)
-    if validation is None and not has_parts:
+    parts = pictures.parts(folder)
+    train = load(folder / pictures.TRAIN if parts else folder)
+    own = next((folder / part for part in parts if part in pictures.VALIDATION), None)
+    held_out_folder = find(validation) if validation else own
+    if held_out_folder is None:
         return train, None
-    held_out = load(find(validation) if validation else folder / "val")
+    held_out = load(held_out_folder)
     if held_out.classes != train.classes:
         raise Unusable(f"{held_out.folder} and {train.folder} do not have the same classes")
     return train, held_out

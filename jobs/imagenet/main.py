@@ -93,7 +93,8 @@ def fault(given: argparse.Namespace) -> str:
         for name, asks, why in ON_GPUS:
             if asks(given):
                 return f"{name} is for GPUs, and this rank computes on a CPU: {why}"
-    return model.fault(given.model, model.image_size(given.model, given.image_size))
+    size = model.image_size(given.model, given.image_size)
+    return model.fault(given.model, size, given.batch_size)
 
 
 def averaging_of(given: argparse.Namespace) -> Averaging:

@@ -38,14 +38,15 @@ def image_size(name: str, asked: int | None) -> int:
     return asked or IMAGE_SIZES.get(name, IMAGE_SIZE)
 
 
-def fault(name: str, size: int) -> str:
+def fault(name: str, size: int, batch: int = 2) -> str:
     """Says what is wrong with a model's name or the images it should take; empty if nothing is.
 
-    Tried without memory or computation, so that a rank ends before it has read a dataset.
+    Tried without computation, so that a rank ends before it has read a dataset.
 
     Args:
         name: The model.
         size: Side of the images in pixels.
+        batch: How many it takes at once.
     """
     known = names()
     if name not in known:
@@ -53,14 +54,24 @@ def fault(name: str, size: int) -> str:
         return f"torchvision has no model {name!r}; " + (
             f"near it are {', '.join(near)}" if near else f"it has {', '.join(known)}"
         )
+    if said := _refusal(name, size, 2):
+        return f"image_size={size} is not for {name}: {said}"
+    if batch == 1 and (said := _refusal(name, size, 1)):
+        return f"batch_size=1 is not for {name} with image_size={size}: {said}; take 2 or more"
+    return ""
+
+
+def _refusal(name: str, size: int, images: int) -> str:
     try:
-        with torch.device("meta"):
-            make(name, 10)(torch.empty(2, 3, size, size))
-    except NotImplementedError:
-        # It reads numbers out of tensors, as RegNets do while they are made: there are none here.
-        return ""
+        try:
+            with torch.device("meta"):
+                network = make(name, 10)
+        except NotImplementedError:
+            # RegNets read numbers out of tensors while they are made, and there are none there.
+            network = make(name, 10).to("meta")
+        network(torch.empty(images, 3, size, size, device="meta"))
     except (RuntimeError, AssertionError, ValueError) as error:
-        return f"{name} cannot take images of {size} x {size} pixels: {error}"
+        return str(error)
     return ""
 
 

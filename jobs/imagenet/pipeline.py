@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy
+import pictures
 import torch
 from data import Deal, Item, Source, Unusable
 from PIL import Image
@@ -140,8 +141,7 @@ def _decode(
     name: str, content: bytes, label: int, size: int, chance: random.Random | None
 ) -> Decoded:
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            picture = image.convert("RGB")
+        picture = pictures.rgb(io.BytesIO(content))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise Unusable(f"{name} cannot be read as an image: {error}") from error
     box = _random_box(*picture.size, chance) if chance else _middle(*picture.size, size)

@@ -10,9 +10,10 @@ import random
 import shutil
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import horovod.torch as hvd
+import pictures
 import shards
 
 
@@ -41,26 +42,35 @@ def main() -> None:
         sys.exit(f"there is no folder {source}")
     if target.exists():
         sys.exit(f"{target} is there already; remove it, or choose another name")
+    try:
+        found = {part: pictures.find(source / part) for part in pictures.parts(source) or [""]}
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    classes = next(iter(found.values()))[0]
+    if apart := [part for part, (others, _) in found.items() if others != classes]:
+        sys.exit(f"{source}/{apart[0]} does not have the classes that {source}/train has")
     hvd.init()
     started = time.monotonic()
     draft = root / f".{arguments.dataset}.part"
     if hvd.rank() == 0:
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
+        for part in found:
+            (draft / part).mkdir(parents=True)
     hvd.barrier()
-    classes, samples = shards.find(source)
-    # Shuffled once, alike on all ranks: a shard must not be all of one class.
-    order = list(enumerate(samples))
-    random.Random(arguments.seed).shuffle(order)  # noqa: S311  # an order, not a secret
-    made = shards.pack(
-        order[hvd.rank() :: hvd.size()],
-        draft,
-        f"{arguments.dataset}-{hvd.rank():03d}",
-        size=arguments.size,
-        quality=arguments.quality,
-        shard_bytes=int(arguments.shard_mib * 2**20),
-    )
-    everyone = hvd.allgather_object(told(made))
+    everyone = {}
+    for part, (_, samples) in found.items():
+        # Shuffled once, alike on all ranks: a shard must not be all of one class.
+        order = list(enumerate(samples))
+        random.Random(arguments.seed).shuffle(order)  # noqa: S311  # an order, not a secret
+        made = shards.pack(
+            order[hvd.rank() :: hvd.size()],
+            draft / part,
+            f"{arguments.dataset}-{hvd.rank():03d}",
+            size=arguments.size,
+            quality=arguments.quality,
+            shard_bytes=int(arguments.shard_mib * 2**20),
+        )
+        everyone[part] = hvd.allgather_object(told(made))
     if hvd.rank() == 0:
         finish(arguments, draft, target, classes, everyone, time.monotonic() - started)
     hvd.shutdown()
@@ -82,25 +92,41 @@ def finish(
     draft: Path,
     target: Path,
     classes: list[str],
-    everyone: list[dict],
+    everyone: dict[str, list[dict]],
     seconds: float,
 ) -> None:
-    """Writes manifest, description and metrics, and gives the dataset its name."""
-    made = sorted(shard for each in everyone for shard in each["shards"])
-    images = sum(each["images"] for each in everyone)
-    broken = [name for each in everyone for name in each["broken"]]
+    """Writes manifest, descriptions and metrics, and gives the dataset its name.
+
+    Args:
+        arguments: The job's.
+        draft: The dataset's folder until it is whole.
+        target: Its name.
+        classes: The same in each part.
+        everyone: What each rank has `told`, by part; where there are none, of "".
+        seconds: How long it took.
+    """
+    made, digests = [], {}
+    for part, ranks in everyone.items():
+        packed = sorted(shard for each in ranks for shard in each["shards"])
+        description = {
+            "images": sum(each["images"] for each in ranks),
+            "classes": classes,
+            "shards": [name for name, _, _ in packed],
+            "shard_images": [count for _, count, _ in packed],
+        }
+        text = json.dumps(description, indent=2) + "\n"
+        (draft / part / "dataset.json").write_text(text)
+        named = {name: digest for each in ranks for name, digest in each["digests"].items()}
+        named["dataset.json"] = hashlib.sha256(text.encode()).hexdigest()
+        digests |= {str(PurePath(part, name)): digest for name, digest in named.items()}
+        made += packed
+    images = sum(count for _, count, _ in made)
+    broken = [name for ranks in everyone.values() for each in ranks for name in each["broken"]]
     for name in broken:
         print(f"cannot be read as an image: {name}")
-    description = {
-        "images": images,
-        "classes": classes,
-        "shards": [name for name, _, _ in made],
-        "shard_images": [count for _, count, _ in made],
-    }
-    text = json.dumps(description, indent=2) + "\n"
-    (draft / "dataset.json").write_text(text)
-    digests = {name: digest for each in everyone for name, digest in each["digests"].items()}
-    digests["dataset.json"] = hashlib.sha256(text.encode()).hexdigest()
+    if not images:
+        shutil.rmtree(draft)
+        sys.exit(f"no image could be read, so there is no {target}")
     manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     (draft / "SHA256SUMS").write_text(manifest)
     draft.rename(target)

@@ -13,17 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pictures
+from pictures import Sample
 from PIL import Image
-
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
-
-
-@dataclass(frozen=True)
-class Sample:
-    """An image file and the index of its class."""
-
-    path: Path
-    label: int
 
 
 @dataclass(frozen=True)
@@ -87,26 +79,13 @@ class Draft:
         return self._archive.offset - blocks * tarfile.BLOCKSIZE
 
 
-def find(source: Path) -> tuple[list[str], list[Sample]]:
-    """Returns the classes (the folders of `source`, by name) and all images below them."""
-    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir())
-    samples = [
-        Sample(path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((source / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES
-    ]
-    return classes, samples
-
-
 def resized(path: Path, size: int, quality: int) -> bytes:
     """Returns an image as JPEG, its shorter side at most `size` pixels.
 
     Raises:
-        OSError: The file is not an image, or is cut short.
+        OSError, ValueError, SyntaxError: See `pictures.rgb`.
     """
-    with Image.open(path) as image:
-        picture = image.convert("RGB")
+    picture = pictures.rgb(path)
     shorter = min(picture.size)
     if shorter > size:
         width, height = (round(side * size / shorter) for side in picture.size)
@@ -131,8 +110,8 @@ def pack(
         try:
             jpeg = resized(sample.path, size, quality)
         # A damaged PNG is a SyntaxError to Pillow.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            made.broken.append(str(sample.path))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            made.broken.append(f"{sample.path}: {error}")
             continue
         if draft and draft.bytes >= shard_bytes:
             made.shards.append(draft.close())

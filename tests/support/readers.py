@@ -82,7 +82,7 @@ from gpubed.report import read as report_read
 from gpubed.report import write as report_write
 from gpubed.spec import backend_config
 from gpubed.testbeds import left_out, specification
-from support import measurements
+from support import measurements, node_readers
 from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
 
@@ -1040,6 +1040,10 @@ def _readers():
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
         Reader("pulumi-plugins", _plugins, json_text([{"name": "openstack", "version": "5"}])),
+        *(
+            Reader(name, read, sample, json_text if sample[:1] in (b"{", b"[") else None)
+            for name, read, sample in node_readers.READERS
+        ),
     )
 
 

@@ -4,6 +4,7 @@ The head is a folder of this machine, and the connection to it a STAND-IN.
 """
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -56,6 +57,11 @@ def storage(tmp_path, monkeypatch):
     folder = tmp_path / "storage"
     (folder / "notebooks").mkdir(parents=True)
     (folder / "notebooks" / campaign_reports.LINK).symlink_to(folder / "reports")
+    sudo = tmp_path / "bin/sudo"
+    sudo.parent.mkdir()
+    sudo.write_text('#!/bin/sh\nshift\nexec "$@"\n')  # STAND-IN
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(campaign_reports, "SSH", Head)
     for name, value in (("storage", folder), ("is_up", True), ("takes", 1000)):
         monkeypatch.setattr(Head, name, value)

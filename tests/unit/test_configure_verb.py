@@ -226,7 +226,10 @@ FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
 )
 def test_a_phase_is_marked_as_what_it_came_to(asked, results, sign):
     asked["events"] = [{"event": "play", "play": "Base"}, result(*DONE)]
-    asked["events"] += [{"event": "play", "play": "Services"}, *(result(*one, role="docker") for one in results)]
+    asked["events"] += [
+        {"event": "play", "play": "Services"},
+        *(result(*one, role="docker") for one in results),
+    ]
     said = call().stderr
     assert "✓ phase base" in said
     assert sign in said

@@ -279,7 +279,12 @@ def test_ranks_that_do_not_read_the_same_all_end_by_name(ranks, broken):
     ("arguments", "sentence"),
     [
         (["--model", "resnet51"], "torchvision has no model 'resnet51'; near it are resnet50"),
-        (["--model", "alexnet", "--image-size", "32"], "alexnet cannot take images of 32 x 32"),
+        (["--model", "alexnet", "--image-size", "32"], "image_size=32 is not for alexnet: "),
+        (["--model", "regnet_y_400mf", "--image-size", "32", "--batch-size", "1"], "batch_size=1 "),
+        (
+            ["--model", "resnet18", "--image-size", "32", "--batch-size", "1"],
+            "batch_size=1 is not for resnet18 with image_size=32: Expected more than 1 value",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_is_one_sentence(ranks, arguments, sentence):

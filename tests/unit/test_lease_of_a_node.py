@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.configuration import node_lease
-from support import full_disk
+from support import exposition, full_disk
 
 FILES = Path(__file__).parents[2] / "roles/health/files"
 END = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -388,9 +388,27 @@ def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
     rank = start(LISTENS)
     every = node.processes.every()
     [beside] = [n for n, one in every.items() if one.parent == rank.pid]
-    assert node.runs._is_rank(rank.pid, every)
+    assert rank.pid in node.processes.jobs(every)
     every[beside] = node.processes.Process(**{**every[beside].__dict__, "uid": 4711})
-    assert not node.runs._is_rank(rank.pid, every)
+    assert rank.pid not in node.processes.jobs(every)
+
+
+def test_nobody_has_another_accounts_job_ended_by_the_name_of_slurms_program(node, monkeypatch):
+    monkeypatch.setattr(node.processes, "text", lambda *_: "slurmstepd: [12.batch]")
+    plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "group": "", "terminal": False}
+    step = lambda uid: node.processes.Process(name="slurmstepd", uid=uid, **plain)  # noqa: E731
+    assert node.processes.jobs({10: step(0), 11: step(1000)}) == {10: "slurm 12"}
+
+
+def test_processes_that_were_started_by_each_other_endlessly_end_like_others(node):
+    """One started by the one before, 5,000 times: no call of a function goes so deep."""
+    plain = {"began": 5, "own": 0.0, "children": 0.0, "group": "", "terminal": False, "name": "x"}
+    every = {
+        number: node.processes.Process(parent=number - 1, uid=1000, **plain)
+        for number in range(1000, 6000)
+    }
+    assert node.runs._below(1000, every) == list(range(5999, 1000, -1))
+    assert len(list(node.processes.line(5999, every))) == 1000
 
 
 def test_a_number_that_is_another_process_by_now_is_spared(node, start):
@@ -406,11 +424,12 @@ def test_a_number_that_is_another_process_by_now_is_spared(node, start):
 def test_monitoring_hears_of_it(node):
     node.program.METRICS.parent.mkdir()
     tell(node)
-    assert node.program.METRICS.read_text() == "gpubed_node_lease_left_seconds 3600\n"
+    left = ("gpubed_node_lease_left_seconds",)
+    assert exposition.read(node.program.METRICS.read_text()) == {left: 3600}
     pass_time(node, 30 * 60)
-    assert 'gpubed_node_lease_ending{text="gpubed: the lease of lab ends' in (
-        node.program.METRICS.read_text()
-    )
+    [ending] = exposition.read(node.program.METRICS.read_text()).keys() - {left}
+    assert ending[0] == "gpubed_node_lease_ending"
+    assert ending[1][1].startswith("gpubed: the lease of lab ends")
     assert node.program.main("forget") == 0
     assert node.program.METRICS.read_text() == ""
 

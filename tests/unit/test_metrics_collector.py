@@ -33,23 +33,34 @@ def test_a_lost_gpu_is_no_row_and_the_others_keep_theirs(collector, monkeypatch)
     row = ", ".join(["1", "0000:65:00.0", "NVIDIA H100", *["7"] * (count - 3)])
     monkeypatch.setattr(collector, "output", lambda *_: f"{lost}\n{row}\n")
     found = list(collector.gpus())
-    assert "gpubed_gpus_present 1.0" in found
-    assert any(line.startswith('gpubed_gpu_info{gpu="1"') for line in found)
+    assert ("gpubed_gpus_present", 1, {}) in found
+    assert any(one.name == "gpubed_gpu_info" and one.labels["gpu"] == "1" for one in found)
 
 
 def test_xids_come_with_what_role_health_says_is_to_be_done(collector, monkeypatch):
     """A node that is in quarantine for an Xid and its alert must not disagree."""
     monkeypatch.setattr(collector, "output", lambda *_: XIDS)
-    assert set(collector.xids()) == {
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="31",action=""} 1763704000.1',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="79",'
-        'action="switch the machine off and on"} 1763704001.2',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:3b:00",xid="149",'
-        'action="reset the GPU, look at its NVLinks if it comes back"} 1763704002.3',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:3b:00",xid="149",action=""} 1763704003.4',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="154",'
-        'action="GPU Reset Required"} 1763704005.6',
+    found = list(collector.xids())
+    assert {one.name for one in found} == {"gpubed_gpu_xid_timestamp_seconds"}
+    assert {(*one.labels.values(), one.value) for one in found} == {
+        ("0000:af:00", 31, "", 1763704000.1),
+        ("0000:af:00", 79, "switch the machine off and on", 1763704001.2),
+        ("0000:3b:00", 149, "reset the GPU, look at its NVLinks if it comes back", 1763704002.3),
+        ("0000:3b:00", 149, "", 1763704003.4),
+        ("0000:af:00", 154, "GPU Reset Required", 1763704005.6),
     }
+
+
+def test_no_account_puts_a_node_out_of_use_by_the_name_of_a_file(collector, monkeypatch):
+    """The kernel logs the name of the file in which a program went wrong."""
+    forged = (
+        "1763704000.1 n kernel: a.out[7]: segfault at 0 ip 00 sp 00 error 4 in NVRM: Xid "
+        "(PCI:0000:af:00): 79, x[7f0000000000+1000]\n"
+        "1763704000.1 n kernel: x: nvidia-nvswitch0: SXid (PCI:0000:af:00): 1, Fatal, y\n"
+    )
+    monkeypatch.setattr(collector, "output", lambda *_: forged)
+    assert list(collector.xids()) == []
+    assert not collector.sys.modules["gpubed_health.xids"].SWITCH.search(forged)
 
 
 # What files of the kernel say to a container of 6 GiB and two CPUs: recorded on a local node
@@ -91,13 +102,13 @@ def kernel(root, *files):
 @pytest.mark.parametrize("version", CGROUPS)
 def test_a_container_tells_of_its_own_memory_and_cpus(collector, tmp_path, version):
     kernel(tmp_path, *CGROUPS[version].items())
-    told = dict(line.split() for line in collector.container(tmp_path))
-    assert float(told["gpubed_container_memory_limit_bytes"]) == 6 * 2**30
-    assert float(told["gpubed_container_memory_used_bytes"]) == 513687552 - 17182720
-    assert float(told["gpubed_container_cpus"]) == 2
-    assert float(told["gpubed_container_cpu_seconds_total"]) == pytest.approx(16.013341)
+    told = {name: value for name, value, _ in collector.container(tmp_path)}
+    assert told["gpubed_container_memory_limit_bytes"] == 6 * 2**30
+    assert told["gpubed_container_memory_used_bytes"] == 513687552 - 17182720
+    assert told["gpubed_container_cpus"] == 2
+    assert told["gpubed_container_cpu_seconds_total"] == pytest.approx(16.013341)
     ticks = collector.os.sysconf("SC_CLK_TCK")
-    started = float(told["gpubed_container_start_timestamp_seconds"])
+    started = told["gpubed_container_start_timestamp_seconds"]
     assert started == pytest.approx(1795708477 + 1330100 / ticks)
 
 
@@ -107,7 +118,7 @@ def test_a_container_without_limits_tells_of_none(collector, tmp_path, version):
     unlimited |= {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1"}
     files = {path: unlimited.get(path.split("/")[-1], s) for path, s in CGROUPS[version].items()}
     kernel(tmp_path, *files.items())
-    told = [line.split()[0] for line in collector.container(tmp_path)]
+    told = [one.name for one in collector.container(tmp_path)]
     assert told == [
         "gpubed_container_cpu_seconds_total",
         "gpubed_container_start_timestamp_seconds",

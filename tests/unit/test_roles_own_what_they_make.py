@@ -25,7 +25,11 @@ OTHERWISE = {
         "{{ gpubed_user }}": "the cluster's account, which is put into Docker's group",
         "/usr/local/bin/{{ item }}": "of __docker_commands",
     },
-    "jupyterlab": {"{{ jupyterlab_notebooks }}": "researchers' work stays"},
+    "jupyterlab": {
+        "{{ jupyterlab_notebooks }}": "researchers' work stays",
+        "{{ jupyterlab_runs }}": "made by shared_storage",
+        "{{ jupyterlab_reports }}": "made by shared_storage",
+    },
     "monitoring": {
         "{{ item }}.service": "of __monitoring_ours, by the additions",
         "nvidia-dcgm-exporter.service": "of __monitoring_ours, by the additions",

@@ -40,6 +40,17 @@ def test_only_the_clusters_user_writes_in_the_shared_folder(folders):
     assert (shared / "runs").is_dir()
 
 
+def test_no_other_account_sees_runs_and_reports(folders):
+    """Nor those of a former version, whose folders everybody could list."""
+    shared = folders()[0]
+    (shared / "runs").chmod(0o755)
+    (shared / "runs/20300101-digits").mkdir()
+    _, played = folders()
+    assert played.code == 0, played.said
+    for name, mode in (("runs", 0o750), ("reports", 0o750), ("datasets", 0o755), ("env", 0o755)):
+        assert (shared / name).stat().st_mode & 0o777 == mode
+
+
 def test_a_link_that_was_put_there_is_refused(folders, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)

@@ -1,23 +1,20 @@
 """What a node writes down of its use.
 
-Processes and terminals are real ones of this machine; JupyterLab and nvidia-smi are STAND-INs.
+Processes and terminals are real ones of this machine; nvidia-smi is a STAND-IN.
 """
 
-import http.server
 import json
 import os
 import pty
-import pwd
+import shutil
 import subprocess
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from support import full_disk
+from support import exposition, full_disk
 from support.node_use import HOUR, QUIET, fold, use
 
 __all__ = ["use"]
@@ -175,6 +172,49 @@ def test_a_run_cannot_be_called_anything(use, tmp_path, name):
         assert use.processes.jobs(use.processes.every())[pid] == "run"
 
 
+def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkeypatch):
+    """A hundred ranks, each in a run of its own, and 300 of them in a day."""
+    asked = []
+    monkeypatch.setattr(use.processes, "_run", lambda number: asked.append(number) or str(number))
+    every = {1: process(use, uid=0)}
+    for number in range(10, 210, 2):
+        every[number] = process(use)
+        every[number + 1] = process(use, parent=number, name="gpubed-rank")
+    heads = use.processes.jobs(every)
+    assert len(asked) == 64
+    assert sorted(heads) == list(range(10, 210, 2))
+    ranks = [[["bob", f"run-{number}", 40.0]] for number in range(300)]
+    record = fold(use, {}, *({"work": work} for work in ranks), {"work": [["alice", "run", 9.0]]})
+    rows = use.judging.total(record)
+    assert len(rows) == 202
+    assert sum(row["cpu_s"] for row in rows if row["user"] == "bob") == 12_000
+    assert rows[0] == {"user": "alice", "job": "run", "cpu_s": 9, "gpu_s": 0, "held_s": 0}
+
+
+def test_whatever_an_account_has_in_its_environment_is_read_to_a_bound(use, tmp_path, monkeypatch):
+    (tmp_path / "10").mkdir()
+    beat = b"GPUBED_HEARTBEAT=/shared/runs/run-1/.heartbeat"
+    for said, job in (
+        (b"A=\xff\0" * 1000 + beat, "run-1"),
+        (b"A" * 2**21 + b"\0" + beat, "run"),
+        (b"\0" * 2**21, "run"),
+        (b"XGPUBED_HEARTBEAT=/a/b/c", "run"),
+    ):
+        (tmp_path / "10/environ").write_bytes(said)
+        monkeypatch.setattr(use.processes, "PROC", tmp_path)
+        assert use.processes._run(10) == job
+
+
+def test_a_process_whose_group_is_called_anything_is_seen(use, tmp_path, monkeypatch):
+    """An account makes groups of its own below that of its login."""
+    for number, name in ((1, b"/"), (10, b"/user.slice/\xff")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "stat").write_text(f"{number} (x) S 1 {'0 ' * 50}")
+        (tmp_path / str(number) / "cgroup").write_bytes(b"0::" + name + b"\n")
+    monkeypatch.setattr(use.processes, "PROC", tmp_path)
+    assert use.processes.every().keys() == {1, 10}
+
+
 def test_processes_of_this_machine_are_read(use):
     mine = use.processes.every()[os.getpid()]
     assert mine.parent == os.getppid()
@@ -209,73 +249,6 @@ def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
         os.close(theirs)
 
 
-class Lab(http.server.BaseHTTPRequestHandler):
-    """STAND-IN for JupyterLab's server."""
-
-    answer = (200, b"[]")
-
-    def do_GET(self):
-        asked = (self.path, self.headers["Authorization"])
-        status, text = self.answer if asked == ("/x/api/kernels", "token t") else (403, b"")
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def lab(use, tmp_path, monkeypatch):
-    """A function that asks a server which answers something."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lab)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    account = pwd.getpwuid(os.getuid())
-    home = SimpleNamespace(pw_dir=str(tmp_path), pw_name=account.pw_name)
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: home)
-    file = tmp_path / f".local/share/jupyter/runtime/jpserver-{os.getpid()}.json"
-    file.parent.mkdir(parents=True)
-
-    def ask(status=200, text="[]", **changes):
-        monkeypatch.setattr(Lab, "answer", (status, text.encode()))
-        told = {"hostname": "*", "port": server.server_port, "secure": False, "base_url": "/x/"}
-        file.write_text(json.dumps({**told, "token": "t", "pid": os.getpid(), **changes}))
-        return list(use.jupyter.kernels({os.getpid(): process(use, uid=os.getuid())}))
-
-    yield ask
-    server.shutdown()
-    server.server_close()
-
-
-KERNEL = {"id": "k", "last_activity": "2030-01-01T00:00:00Z", "execution_state": "busy"}
-
-
-def test_kernels_are_asked_for_with_the_servers_own_token(use, lab):
-    who = pwd.getpwuid(0).pw_name
-    assert lab(text=json.dumps([KERNEL])) == [(who, "k", KERNEL["last_activity"], "busy")]
-    assert lab(pid=1) == [], "a server that ended left its file"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"status": 500}, {"text": "{"}, {"text": "[{}]"}, {"token": "u"}, {"port": 1}, {"port": "x"}],
-)
-def test_a_server_that_does_not_tell_counts_as_used(use, lab, wrong):
-    with pytest.raises(use.jupyter.Mute):
-        lab(**wrong)
-
-
-def test_an_account_sends_nobody_to_other_machines(use, lab, monkeypatch):
-    """Root asks, with whatever address an account's file names."""
-    asked = []
-    monkeypatch.setattr(
-        use.jupyter.http.client, "HTTPConnection", lambda *to, **_: asked.append(to)
-    )
-    with pytest.raises(use.jupyter.Mute):
-        lab(hostname="198.51.100.7")
-    assert asked == []
-
-
 def test_gpus_and_who_is_on_them(use, monkeypatch):
     answers = {
         "query-gpu": (0, "GPU-1, 37\nGPU-2, [N/A]\nGPU-3, 0"),
@@ -305,8 +278,49 @@ def test_the_program_tells_and_leaves_figures_for_monitoring(use, monkeypatch, c
     assert use.program.main("status") == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"idle_s", "spell", "last", "use", "gpus", "mute"}
-    assert use.program.METRICS.read_text().startswith("gpubed_use_idle_seconds ")
+    assert ("gpubed_use_idle_seconds",) in exposition.read(use.program.METRICS.read_text())
     assert use.program.main("dance") == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
+)
+def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
+    record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
+    use.program.METRICS.parent.mkdir()
+    use.program.publish(record)
+    text = use.program.METRICS.read_bytes().decode()
+    told = name.replace("\udcff", "?")
+    figures = exposition.read(text)
+    assert figures["gpubed_use_seconds", ("job", told), ("of", "cpu"), ("user", told)] == 40
+    assert figures["gpubed_use_seconds", ("job", ""), ("of", "cpu"), ("user", "alice")] == 9
+    if shutil.which("promtool"):
+        said = subprocess.run(
+            ("promtool", "check", "metrics"), input=text.encode(), capture_output=True, check=False
+        )
+        assert said.returncode == 0, said
+
+
+def test_a_figure_that_is_none_takes_no_other_with_it(use, capsys):
+    use.program.METRICS.parent.mkdir()
+    figure = use.program.keeping.Figure
+    figures = [figure("a", "x"), figure("b", 1), figure("b", 2, {"c": "d"})]
+    use.program.keeping.publish(use.program.METRICS, figures)
+    assert exposition.read(use.program.METRICS.read_text()) == {("b",): 1}
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(":")[0].split(":")[0] for line in said] == [
+        f"monitoring is not told {name}" for name in ("a", "b")
+    ]
+
+
+def test_figures_are_readable_whatever_the_umask(use):
+    use.program.METRICS.parent.mkdir()
+    former = os.umask(0o077)
+    try:
+        use.program.keeping.publish(use.program.METRICS, [])
+    finally:
+        os.umask(former)
+    assert use.program.METRICS.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
@@ -321,8 +335,8 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     use.program.METRICS.parent.mkdir()
     use.program.main("look")
     use.program.main("warn", 'nobody has used "lab"')
-    warned = 'gpubed_use_warned{text="nobody has used \\"lab\\""} 1\n'
-    assert warned in use.program.METRICS.read_text()
+    warned = "gpubed_use_warned", ("text", 'nobody has used "lab"')
+    assert warned in exposition.read(use.program.METRICS.read_text())
     quiet["ranks"] = [["alice", "run"]]
     use.program.main("look")
     assert "warned" not in use.program.METRICS.read_text()
@@ -330,7 +344,7 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
 
 def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, monkeypatch):
     monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    for text in ("{", '{"version": 0}'):
+    for text in ("{", '{"version": 0}', "[]"):
         use.program.STATE.write_text(text)
         use.program.main("look")
         assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"

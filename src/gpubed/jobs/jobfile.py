@@ -61,7 +61,7 @@ def _leads_out(path: PurePosixPath) -> bool:
 
 
 class Argument(_Model):
-    """An argument of a job; `keep_every` comes to the program as `--keep-every value`, null not."""
+    """An argument of a job; `keep_every` comes to the program as `--keep-every=value`, null not."""
 
     type: Literal["int", "float", "bool", "str"] | None = Field(
         default=None, description="by default that of `default`, or `str`"
@@ -326,12 +326,15 @@ class Job(_Model):
         }
 
     def words(self, name: str, settings: Mapping[str, str]) -> list[str]:
-        """Return the command with its arguments; see `values`."""
+        """Return the command with its arguments, numbers as they were written; see `values`."""
         words = list(self.command)
         for key, value in self.values(name, settings).items():
             if value is not None:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                words += [f"--{key.replace('_', '-')}", text]
+                if isinstance(value, float):
+                    text = settings.get(key, text).strip()
+                # One word: a value that begins with a dash would be taken for another name.
+                words.append(f"--{key.replace('_', '-')}={text}")
         return words
 
 

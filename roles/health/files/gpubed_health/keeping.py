@@ -1,11 +1,20 @@
-"""Keeps what a node remembers of itself in files. Standard library only."""
+"""Keeps what a node remembers of itself in files. Standard library only, but for monitoring."""
 
 import fcntl
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """A sample for the cluster's monitoring; all of one name have labels of the same names."""
+
+    name: str
+    value: float
+    labels: Mapping[str, object] = {}
 
 
 @contextmanager
@@ -22,8 +31,8 @@ def alone(path: Path) -> Iterator[None]:
 def replace(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     draft = path.with_suffix(".new")
-    draft.write_text(text)
-    draft.chmod(0o644)  # whatever the umask of sudo: monitoring reads some of them
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(0o644)  # whatever the umask of who calls
     draft.rename(path)
 
 
@@ -38,14 +47,32 @@ def keep(path: Path, spare: Path, text: str) -> None:
         spare.unlink(missing_ok=True)
 
 
-def publish(path: Path, lines: Iterable[str]) -> None:
+def publish(path: Path, figures: Iterable[Figure]) -> None:
     """Leave figures for the cluster's monitoring, where there is one.
 
-    A full disk keeps nobody from what is to be done beside that.
+    One that Prometheus could not read is left out. Where none can be written, as on a full disk,
+    what is to be done beside that goes on.
     """
     if not path.parent.is_dir():
         return
     try:
-        replace(path, "".join(f"{line}\n" for line in lines))
+        # Debian's package, which role monitoring brings.
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
+    except ImportError as error:
+        sys.stderr.write(f"monitoring is not told: {error}\n")
+        return
+    registry, known = CollectorRegistry(), dict[str, Gauge]()
+    for name, value, labels in figures:
+        # A name of an account or a device need not be UTF-8.
+        told = {key: str(one).encode(errors="replace").decode() for key, one in labels.items()}
+        try:
+            number = float(value)
+            if name not in known:
+                known[name] = Gauge(name, name, [*told], registry=registry)
+            (known[name].labels(**told) if told else known[name]).set(number)
+        except ValueError as error:
+            sys.stderr.write(f"monitoring is not told {name}: {error}\n")
+    try:
+        replace(path, generate_latest(registry).decode())
     except OSError as error:
         sys.stderr.write(f"monitoring is not told: {error}\n")

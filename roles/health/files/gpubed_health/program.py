@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubed_health import command, gpus, keeping, machine, xids
+from gpubed_health.keeping import Figure
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"))
@@ -125,13 +126,11 @@ def _now(reason: str, *, own: bool = False) -> dict[str, Any]:
 def publish(state: dict[str, Any], found: Sequence[str]) -> None:
     """Leave the result for the cluster's monitoring, where there is one."""
     reason = state["quarantine"]["reason"] if state["quarantine"] else ""
-    # JSON quotes as Prometheus does.
-    label = json.dumps(reason, ensure_ascii=False)
-    lines = (
-        f"gpubed_node_quarantined{{reason={label}}} {int(bool(reason))}",
-        f"gpubed_node_problems {len(found)}",
+    figures = (
+        Figure("gpubed_node_quarantined", bool(reason), {"reason": reason}),
+        Figure("gpubed_node_problems", len(found)),
     )
-    keeping.publish(METRICS, lines)
+    keeping.publish(METRICS, figures)
 
 
 def quarantine(

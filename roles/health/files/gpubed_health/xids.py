@@ -69,15 +69,17 @@ CATALOG = {
     157: ("IGNORE", "resource could not be retired"),
     158: ("RESET_GPU", "fatal timeout"),
 }
+# Begins with the driver's own words: kernels also log names that users gave to their files.
+_SAID = r"^(?P<time>\d+(?:\.\d+)?) \S+ kernel: "
 # `PCI:0000:3b:00`, with MIG `PCI:0000:3b:00 GPU-I:01`, before Volta's drivers without `PCI:`.
 LINE = re.compile(
-    r"^(?P<time>[\d.]+) .*NVRM: Xid \((?:PCI:)?(?P<gpu>[^)]+)\): (?P<xid>\d+)(?P<text>.*)$",
+    _SAID + r"NVRM: Xid \((?:PCI:)?(?P<gpu>[^)]+)\): (?P<xid>\d+)(?P<text>.*)$",
     re.MULTILINE,
 )
 # `nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link ...`; the
 # two lines that follow each of these hold figures.
 SWITCH = re.compile(
-    r"^(?P<time>[\d.]+) .*nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>[^)]+)\): "
+    _SAID + r"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>[^)]+)\): "
     r"(?P<number>\d+), Fatal, (?P<text>.*)$",
     re.MULTILINE,
 )

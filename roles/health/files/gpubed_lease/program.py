@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpubed_health import keeping
 from gpubed_health import program as health
+from gpubed_health.keeping import Figure
 from gpubed_use import machine, terminals
 
 from gpubed_lease import judging, runs
@@ -83,14 +84,12 @@ def _hold(record: judging.Record | None) -> None:
 
 def publish(record: judging.Record | None) -> None:
     """Leave the figures for the cluster's monitoring, where there is one."""
-    lines = []
+    figures = []
     if record:
-        lines.append(f"gpubed_node_lease_left_seconds {record['left_s']:.0f}")
+        figures.append(Figure("gpubed_node_lease_left_seconds", record["left_s"]))
     if record and record["phase"] != judging.RUNS:
-        # JSON quotes as Prometheus does.
-        text = json.dumps(judging.words(record), ensure_ascii=False)
-        lines.append(f"gpubed_node_lease_ending{{text={text}}} 1")
-    keeping.publish(METRICS, lines)
+        figures.append(Figure("gpubed_node_lease_ending", 1, {"text": judging.words(record)}))
+    keeping.publish(METRICS, figures)
 
 
 def _known(verb: str, words: tuple[str, ...]) -> judging.Record | None:

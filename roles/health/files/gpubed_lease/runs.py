@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -36,7 +37,7 @@ def end(
     every = processes.every()
     heads = processes.jobs(every)
     found = {job: job for job in heads.values() if job.startswith(_SLURM)}
-    ranks = [number for number in heads if number in every and _is_rank(number, every)]
+    ranks = [number for number, job in heads.items() if job not in found]
     ranks += _holders(every, everyone=everyone) if over else []
     numbers = {f"{number} {every[number].key}": number for number in ranks}
     now = {}
@@ -67,17 +68,9 @@ def _scripted(job: str, heads: Mapping[int, str], every: Every) -> Iterator[int]
     """
     for head in (number for number, name in heads.items() if name == job):
         for script in _children(head, every) if processes.is_batch(head) else ():
-            below = [*_below(script, every)]
+            below = _below(script, every)
             if not any(every[number].name == _STEPS for number in below):
                 yield from below or [script]
-
-
-def _is_rank(number: int, every: Every) -> bool:
-    """Say whether what looks after a rank is its own account's: anybody's may be called so."""
-    return any(
-        one.parent == number and one.name == processes.RANK and one.uid == every[number].uid
-        for one in every.values()
-    )
 
 
 def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
@@ -92,10 +85,15 @@ def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
             yield number
 
 
-def _below(number: int, every: Every) -> Iterator[int]:
-    for child in _children(number, every):
-        yield from _below(child, every)
-        yield child
+def _below(number: int, every: Every) -> list[int]:
+    """Return what a process started, and what that started: the last of them first."""
+    started = defaultdict(list)
+    for child, one in every.items():
+        started[one.parent].append(child)
+    found = [number]
+    for each in found:
+        found += started.pop(each, ())
+    return found[:0:-1]
 
 
 def _children(number: int, every: Every) -> Iterator[int]:

@@ -21,6 +21,8 @@ COPY = 10_000.0
 CHATTER = 50_000.0
 HOURS = 24
 SECONDS = ("cpu_s", "gpu_s", "held_s")
+# Of an account in all hours: it may call its jobs anything, and others have rows, too.
+_MOST_JOBS, _OTHER_JOBS = 200, "others"
 VERSION = 2
 _NONE = {"s": 0.0, "cpu_s": 0.0, "bytes": 0, "copied": 0.0}
 Record = dict[str, Any]
@@ -154,8 +156,14 @@ def _added(
 ) -> dict[str, Any]:
     kept = {key: rows for key, rows in hours.items() if 0 <= hour - int(key) < HOURS}
     rows = {(user, job): figures for user, job, *figures in kept.get(str(hour), [])}
+    known: dict[str, set[str]] = {}
+    for user, job, *_ in (row for told in kept.values() for row in told):
+        known.setdefault(user, set()).add(job)
 
     def add(user: str, job: str, *figures: float) -> None:
+        jobs = known.setdefault(user, set())
+        job = job if job in jobs or len(jobs) < _MOST_JOBS else _OTHER_JOBS
+        jobs.add(job)
         former = rows.get((user, job), [0.0, 0.0, 0.0])
         rows[user, job] = [round(a + b, 2) for a, b in zip(former, figures, strict=True)]
 

@@ -1,105 +1,129 @@
 """What the kernels of JupyterLab do, as its own servers on this node say.
 
-A server leaves its address and token in its account's home; root asks with that account's token.
+A server leaves its address and token in its account's home. This file runs once more as each such
+account, reads that and asks: what an account writes or answers concerns no other one, and root
+opens nothing of it.
 """
 
 import http.client
 import json
 import os
 import pwd
-import socket
 import ssl
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-
-from gpubed_use.processes import Process
 
 _FOLDER = ".local/share/jupyter/runtime"
 _TIMEOUT_S = 5
 _MOST_BYTES = 1 << 20
-_ANY = {"", "*", "::", "0.0.0.0", "localhost"}  # noqa: S104  # asked there, nothing listens
+# A pipe takes so much: who says more is not waited for.
+_MOST_SAID = 1 << 16
+_MOST_KERNELS, _LONGEST, _WORDS = 200, 100, 150
+_ANY = ("", "*", "::", "0.0.0.0", "localhost")  # noqa: S104  # asked there, nothing listens
+Kernel = tuple[str, str, str]
 
 
-class Mute(Exception):
-    """A server does not answer, or nothing that can be read."""
+def kernels(uids: Iterable[int]) -> Iterator[tuple[str, list[Kernel] | str]]:
+    """Yield of each account with servers here: its name, and its kernels or why they are unknown.
 
-
-def kernels(processes: Mapping[int, Process]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each kernel: whose it is, its id, when it last did something, and its state.
-
-    Raises:
-        Mute: A server that runs does not tell.
+    Of a kernel: its id, when it last did something, and its state.
     """
-    for uid in sorted({one.uid for one in processes.values()}):
+    asked = []
+    for uid in uids:
         try:
             account = pwd.getpwuid(uid)
         except KeyError:
             continue
-        for path in sorted((Path(account.pw_dir) / _FOLDER).glob("jpserver-*.json")):
-            server = _server(path, uid)
-            running = processes.get(server["pid"]) if server else None
-            if server and running and running.uid == uid:
-                for kernel in _ask(server):
-                    yield account.pw_name, *kernel
+        folder = f"{account.pw_dir}/{_FOLDER}"
+        if os.path.isdir(folder):  # noqa: PTH112  # never raises, whatever is there
+            asked.append((account.pw_name, _ask(folder, account)))
+    until = time.monotonic() + _TIMEOUT_S
+    for name, process in asked:
+        yield name, process if isinstance(process, str) else _answer(process, until)
 
 
-def _server(path: Path, uid: int) -> dict[str, Any] | None:
-    """Return what a server says of itself; None where the file is no such, or another's."""
+def _ask(folder: str, account: pwd.struct_passwd) -> "subprocess.Popen[bytes] | str":
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with os.fdopen(number, "rb") as file:
-        found = os.fstat(number)
-        if found.st_uid != uid or not stat.S_ISREG(found.st_mode):
-            return None
-        with suppress(ValueError):
-            told = json.loads(file.read(_MOST_BYTES))
-            if isinstance(told, dict) and isinstance(told.get("pid"), int):
-                return told
-    return None
+        return subprocess.Popen(
+            (sys.executable, "-I", __file__, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env={},
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+        )
+    except (OSError, subprocess.SubprocessError) as error:  # as at its limit of processes
+        return str(error)
 
 
-def _here(host: str) -> str:
-    """Return the address at which a server of this node answers.
-
-    Raises:
-        OSError: It is no address of this node: an account may write any into its file.
-    """
-    if host in _ANY:
-        return "127.0.0.1"
-    family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as trial:
-        trial.bind(where)  # the kernel lets nobody have an address that is not here
-    return str(where[0])
-
-
-def _ask(server: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _answer(process: "subprocess.Popen[bytes]", until: float) -> list[Kernel] | str:
     try:
-        where = (_here(str(server["hostname"])), int(server["port"]))
-        if server["secure"]:
-            # The way does not leave this node (`_here`), and the token is the server's own.
-            trust = ssl._create_unverified_context()  # noqa: S323
-            link: Any = http.client.HTTPSConnection(*where, timeout=_TIMEOUT_S, context=trust)
-        else:
-            link = http.client.HTTPConnection(*where, timeout=_TIMEOUT_S)
+        code = process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"no answer in {_TIMEOUT_S} s"
+    try:
+        os.set_blocking(process.stdout.fileno(), False)
+        return read(code, os.read(process.stdout.fileno(), _MOST_SAID))
+    except BlockingIOError:
+        return "nothing is said"
+
+
+def read(code: int, said: bytes) -> list[Kernel] | str:
+    """Return the kernels of which an account told, or its words where there is nothing else."""
+    try:
+        if code == 0:
+            rows = json.loads(said)[:_MOST_KERNELS]
+            return [tuple(str(row[place])[:_LONGEST] for place in range(3)) for row in rows]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    words = (said.strip().splitlines() or [b""])[-1].decode(errors="replace")
+    return "".join(each for each in words if each.isprintable())[:_WORDS]
+
+
+def _tell(folder: str) -> None:
+    """As the account itself: print what the kernels of its servers do, or why that is unknown."""
+    found: list[Kernel] = []
+    for path in sorted(Path(folder).glob("jpserver-*.json")):
         try:
-            header = {"Authorization": f"token {server['token']}"}
-            link.request("GET", f"{server['base_url']}api/kernels", headers=header)
-            answer = link.getresponse()
-            text = answer.read(_MOST_BYTES)
-            if answer.status != http.client.OK:
-                raise Mute(f"JupyterLab on port {where[1]} answers {answer.status}")
-            found = [
-                (str(one["id"]), str(one["last_activity"]), str(one["execution_state"]))
-                for one in json.loads(text)
-            ]
-        finally:
-            link.close()
-    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
-        name = type(error).__name__
-        raise Mute(f"JupyterLab on port {server.get('port')} does not tell: {name}") from None
-    yield from found
+            # It is called by the number of its server, which may have ended.
+            if Path("/proc", path.stem[9:]).stat().st_uid != os.getuid():
+                continue
+        except (OSError, ValueError):
+            continue
+        try:
+            with path.open("rb") as file:
+                found += _kernels_of(json.loads(file.read(_MOST_BYTES)))
+        except Exception as error:  # whatever is in there
+            sys.exit(f"{path}: {type(error).__name__} {error}")
+    json.dump(found[:_MOST_KERNELS], sys.stdout)
+
+
+def _kernels_of(server: dict[str, Any]) -> list[Kernel]:
+    host = "127.0.0.1" if server["hostname"] in _ANY else server["hostname"]
+    if server["secure"]:
+        # The address and the token are the account's own, as whoever asks with them is.
+        trust = ssl._create_unverified_context()  # noqa: S323
+        link: Any = http.client.HTTPSConnection(
+            host, server["port"], timeout=_TIMEOUT_S, context=trust
+        )
+    else:
+        link = http.client.HTTPConnection(host, server["port"], timeout=_TIMEOUT_S)
+    header = {"Authorization": f"token {server['token']}"}
+    link.request("GET", f"{server['base_url']}api/kernels", headers=header)
+    answer = link.getresponse()
+    if answer.status != http.client.OK:
+        raise ValueError(f"port {server['port']} answers {answer.status}")
+    rows = json.loads(answer.read(_MOST_BYTES))
+    return [(one["id"], one["last_activity"], one["execution_state"]) for one in rows]
+
+
+if __name__ == "__main__":
+    _tell(sys.argv[1])

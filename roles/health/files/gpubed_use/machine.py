@@ -104,11 +104,13 @@ def _query(what: str, fields: str, mute: list[str]) -> Iterator[list[str]]:
 
 
 def _kernels(every: Mapping[int, Process], mute: list[str]) -> dict[str, list[str]]:
-    try:
-        return {id_: [user, at, state] for user, id_, at, state in jupyter.kernels(every)}
-    except jupyter.Mute as error:
-        mute.append(str(error))
-        return {}
+    found = {}
+    for user, told in jupyter.kernels({one.uid for one in every.values()}):
+        if isinstance(told, str):
+            mute.append(f"JupyterLab of {user} does not tell: {told}")
+        else:
+            found |= {f"{user} {id_}": [user, at, state] for id_, at, state in told}
+    return found
 
 
 def _network() -> int:

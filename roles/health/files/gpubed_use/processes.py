@@ -6,6 +6,7 @@ Times come from `/proc/*/stat`: they are there on any kernel, in containers as o
 import os
 import pwd
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 # Beside each rank of a run there is one that looks whether the run is still wanted.
 RANK = "gpubed-rank"
 STEP = "slurmstepd"
-HEARTBEAT = "GPUBED_HEARTBEAT="
+_HEARTBEAT = re.compile(r"(?:^|\0)GPUBED_HEARTBEAT=([^\0]*)")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.(\w+)")
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
 _CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
 _JOB = re.compile(r"[\w.+-]{1,100}")
+# An account may have any number of processes, each with millions of bytes in its environment, and
+# each started by the one before.
+_MOST_RANKS, _MOST_BYTES, _MOST_DEEP = 64, 1 << 20, 1000
 
 
 @dataclass(frozen=True)
@@ -96,16 +100,17 @@ def _stat(number: int) -> tuple[str, list[str]]:
 
 def _group(pid: int) -> str:
     """Return the control group that systemd knows a process by, in version 1 or 2."""
-    lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
+    # Accounts make groups of their own, and give them any name.
+    lines = (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     parts = [line.split(":", 2) for line in lines]
     named = [path for _, kind, path in parts if kind == "name=systemd"]
     return next(iter([*named, *(path for _, kind, path in parts if not kind)]), "")
 
 
 def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield a process and those that it was started by, the nearest first."""
+    """Yield a process and those that it was started by, the nearest first; a thousand at most."""
     seen = set[int]()
-    while number in processes and number not in seen:
+    while number in processes and number not in seen and len(seen) < _MOST_DEEP:
         yield number
         seen.add(number)
         number = processes[number].parent
@@ -132,13 +137,17 @@ def _is_persons(one: Process) -> bool:
 def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
     """Return which process is the first of a job, and what the job is called.
 
-    A rank of a run is called as the run; whatever Slurm started, by its number.
+    A rank of a run is called as the run; whatever Slurm started, by its number. Any program may
+    have these names: what looks beside a rank is its own account's, and Slurm's is root's.
     """
     found = {}
+    ranks = Counter[int]()
     for number, one in processes.items():
-        if one.name == RANK and one.parent > 1:
-            found[one.parent] = _run(number)
-        elif one.name == STEP and (step := _STEP.match(text(number, "cmdline"))):
+        parent = processes.get(one.parent)
+        if one.name == RANK and parent and one.parent > 1 and parent.uid == one.uid:
+            ranks[one.uid] += 1
+            found[one.parent] = _run(number) if ranks[one.uid] <= _MOST_RANKS else "run"
+        elif one.name == STEP and not one.uid and (step := _STEP.match(text(number, "cmdline"))):
             found[number] = f"slurm {step[1]}"
     return found
 
@@ -159,16 +168,16 @@ def _run(number: int) -> str:
             whose = path.parent.stat()
             ids = (f"--reuid={whose.st_uid}", f"--regid={whose.st_gid}")
             as_it = ("setpriv", "--clear-groups", *ids)
-            said = command.run(*as_it, "cat", str(path))[1]
-    beats = [one for one in said.split("\0") if one.startswith(HEARTBEAT)]
-    name = Path(beats[0].removeprefix(HEARTBEAT)).parent.name if beats else ""
+            said = command.run(*as_it, "head", f"--bytes={_MOST_BYTES}", str(path))[1]
+    beat = _HEARTBEAT.search(said)
+    name = Path(beat[1]).parent.name if beat else ""
     return name if _JOB.fullmatch(name) else "run"
 
 
 def text(number: int, what: str) -> str:
     """Return what a file of a process says; nothing where it may not be read, or has ended."""
-    with suppress(OSError):
-        return (PROC / str(number) / what).read_text(errors="replace")
+    with suppress(OSError), (PROC / str(number) / what).open("rb") as file:
+        return file.read(_MOST_BYTES).decode(errors="replace")
     return ""
 
 

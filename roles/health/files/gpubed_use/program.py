@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubed_health import keeping
+from gpubed_health.keeping import Figure
 
 from gpubed_use import judging, logins, machine, processes, terminals
 
@@ -70,7 +71,8 @@ def _read() -> judging.Record:
         found = json.loads(STATE.read_text())
     except (OSError, ValueError):
         return judging.first()
-    return found if found.get("version") == judging.VERSION else judging.first()
+    known = isinstance(found, dict) and found.get("version") == judging.VERSION
+    return found if known else judging.first()
 
 
 def told(record: judging.Record) -> dict[str, Any]:
@@ -90,17 +92,16 @@ def told(record: judging.Record) -> dict[str, Any]:
 
 def publish(record: judging.Record) -> None:
     """Leave the figures for the cluster's monitoring, where there is one."""
-    lines = [f"gpubed_use_idle_seconds {record['idle_s']:.0f}"]
+    figures = [Figure("gpubed_use_idle_seconds", record["idle_s"])]
     for row in judging.total(record):
-        # JSON quotes as Prometheus does.
-        whose = f"user={json.dumps(row['user'])},job={json.dumps(row['job'])}"
-        for name in judging.SECONDS:
-            of = name.removesuffix("_s")
-            lines.append(f'gpubed_use_seconds{{{whose},of="{of}"}} {row[name]}')
+        whose = {"user": row["user"], "job": row["job"]}
+        figures += [
+            Figure("gpubed_use_seconds", row[name], {**whose, "of": name.removesuffix("_s")})
+            for name in judging.SECONDS
+        ]
     if WARNED.exists():
-        text = json.dumps(WARNED.read_text(), ensure_ascii=False)
-        lines.append(f"gpubed_use_warned{{text={text}}} 1")
-    keeping.publish(METRICS, lines)
+        figures.append(Figure("gpubed_use_warned", 1, {"text": WARNED.read_text(encoding="utf-8")}))
+    keeping.publish(METRICS, figures)
 
 
 def main(verb: str, *words: str) -> int:

@@ -95,6 +95,48 @@ def test_what_a_person_computes_is_a_use(host):
     assert any(row["user"] == "1234" and row["cpu_s"] > 5 for row in found["use"])
 
 
+# What an account without root does to hide others: files in its home, and ranks of its own.
+HOSTILE = r"""
+cd /home/mallory && runtime=.local/share/jupyter/runtime && mkdir -p $runtime
+for kind in brackets fifo shadow zero sparse; do
+  sleep 60 & file=$runtime/jpserver-$!.json
+  case $kind in
+    brackets) head -c 200000 /dev/zero | tr '\0' '[' > $file ;;
+    fifo) mkfifo $file ;;
+    shadow) ln -s /etc/shadow $file ;;
+    zero) ln -s /dev/zero $file ;;
+    sparse) truncate -s 10G $file ;;
+  esac
+done
+head -c 200000 /dev/zero | tr '\0' '[' > $runtime/jpserver-1.json
+touch "$runtime/$(printf 'jpserver-\377.json')"
+printf '#!/bin/sh\nsleep 60\n' > gpubed-rank; chmod 755 gpubed-rank
+for name in '\303\251' 'a"b' 'a\nb' '\377'; do
+  env GPUBED_HEARTBEAT="/x/$(printf "$name")/.heartbeat" sh -c './gpubed-rank & exec sleep 60' &
+done
+"""
+
+
+def test_an_account_that_is_out_to_hide_others_is_named(host):
+    host.check_output("useradd --create-home --uid 4321 mallory")
+    metrics, made = "/var/lib/gpubed/metrics", host.file("/var/lib/gpubed/metrics").exists
+    host.check_output(f"mkdir -p {metrics}")
+    try:
+        host.run(f"runuser -u mallory -- setsid sh > /dev/null 2>&1 <<'END' &\n{HOSTILE}\nEND")
+        host.check_output("sleep 2")
+        found = use(host)
+        [said] = found["mute"]
+        assert said.startswith("JupyterLab of mallory does not tell: ")
+        assert found["last"]["who"] == "mallory"
+        jobs = {row["job"] for row in found["use"] if row["user"] == "mallory"}
+        assert jobs <= {"", "run", "é"}
+        assert host.run("systemctl start gpubed-use.service").rc == 0
+    finally:
+        host.run("pkill --signal KILL --uid mallory; userdel --remove mallory")
+        if not made:
+            host.check_output(f"rm -r {metrics}")
+
+
 def test_a_rank_is_a_use_and_is_called_as_its_run(host):
     """The looker beside a rank is a STAND-IN, with its name and its heartbeat."""
     host.check_output(

@@ -189,6 +189,13 @@ def test_its_account_writes_nowhere_where_root_works(host):
     assert host.run(looks).stdout == ""
 
 
+@pytest.mark.parametrize("folder", ["notebooks/", "runs/", "reports/", "notebooks/job-runs/"])
+def test_its_account_sees_runs_and_notebooks_and_other_accounts_do_not(host, folder):
+    other = "setpriv --reuid 1234 --regid 1234 --clear-groups"
+    assert host.run(f"runuser -u jupyter -- ls /shared/{folder}").rc == 0
+    assert host.run(f"{other} ls /shared/{folder}").rc != 0
+
+
 @pytest.mark.parametrize("job", ["digits", "imagenet"])
 def test_the_notebook_is_placed(host, job):
     path = f"/shared/notebooks/examples/{job}/{job}.ipynb"

@@ -87,6 +87,11 @@ def test_every_alert_fires_on_a_fault_and_none_on_a_healthy_cluster(host):
     assert tested.rc == 0, tested.stdout + tested.stderr
 
 
+def test_prometheus_reads_all_figures(host):
+    """Without help texts they are read, too: that is 3."""
+    assert host.run(f"cat {METRICS}/*.prom | promtool check metrics").rc in (0, 3)
+
+
 def test_an_injected_fault_fires_and_ends(host):
     def firing():
         alerts = ask(host, "alerts")["alerts"]

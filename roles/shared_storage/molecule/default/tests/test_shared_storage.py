@@ -16,6 +16,13 @@ def test_folders_belong_to_the_user(host, folder):
     assert host.file(f"/shared/{folder}").user == "gpubed"
 
 
+@pytest.mark.parametrize("folder", ["reports", "runs"])
+def test_another_account_sees_no_runs(host, folder):
+    other = "setpriv --reuid 1234 --regid 1234 --clear-groups"
+    assert host.run(f"{other} ls /shared/datasets").rc == 0
+    assert host.run(f"{other} ls /shared/{folder}").rc != 0
+
+
 def test_the_user_can_write(host):
     assert host.run("runuser -u gpubed -- touch /shared/runs/.written").rc == 0
 

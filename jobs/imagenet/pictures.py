@@ -1,0 +1,1 @@
+../prepare/pictures.py

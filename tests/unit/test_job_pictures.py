@@ -1,0 +1,246 @@
+"""Folders of real images, as job prepare packs them and job imagenet reads them.
+
+Horovod is a STAND-IN, with one rank.
+"""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from support import by_path
+
+JOBS = Path(__file__).parents[2] / "jobs"
+HOROVOD = """
+def init(): pass
+def shutdown(): pass
+def barrier(): pass
+def rank(): return 0
+def size(): return 1
+def allgather_object(one): return [one]
+"""
+ORIENTATION, ROTATED = 0x0112, 6
+
+
+@pytest.fixture
+def pictures():
+    return by_path.load(JOBS / "imagenet/pictures.py", "pictures_of_a_folder")
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Run the job on `raw`; returns its exit code, what it said, and the dataset's folder."""
+    (tmp_path / "lib/horovod").mkdir(parents=True)
+    (tmp_path / "lib/horovod/__init__.py").touch()
+    (tmp_path / "lib/horovod/torch.py").write_text(HOROVOD)
+
+    def run():
+        words = ("--source", "raw", "--dataset", "made", "--out", tmp_path)
+        done = subprocess.run(
+            (sys.executable, "-B", JOBS / "prepare/main.py", *words),
+            env={**os.environ, "GPUBED_SHARED": tmp_path, "PYTHONPATH": tmp_path / "lib"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr, tmp_path / "datasets/made"
+
+    return run
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """A function that writes an image below `raw`."""
+
+    def write(name, image=None, **how):
+        path = tmp_path / "datasets/raw" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (image or Image.new("RGB", (8, 6), "red")).save(path, **how)
+        return path
+
+    return write
+
+
+def grey(mode, values):
+    """An image of a row of values, as bytes of so many bits."""
+    form = {"I;16": "<H", "I;16B": ">H", "I": "<i", "F": "<f"}[mode]
+    content = b"".join(struct.pack(form, value) for value in values)
+    return Image.frombytes(mode, (len(values), 1), content)
+
+
+def levels(image):
+    return [image.getpixel((x, 0)) for x in range(image.width)]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("I;16", "png"), ("I;16", "tif"), ("I;16B", "tif")])
+def test_grey_of_16_bits_is_scaled(pictures, raw, mode, kind):
+    path = raw(f"a/1.{kind}", grey(mode, [0, 256, 32768, 65535]))
+    assert levels(pictures.rgb(path)) == [(0,) * 3, (1,) * 3, (128,) * 3, (255,) * 3]
+    assert levels(pictures.rgb(io.BytesIO(path.read_bytes())))[2] == (128,) * 3
+
+
+def test_grey_of_12_bits_is_scaled(pictures, tmp_path):
+    """A TIFF as microscopes and detectors write it: two values in three bytes."""
+    content = bytes([0x00, 0x08, 0x00, 0xFF, 0xF0, 0x00])  # 0, 2048, 4095, 0
+    tags = [(256, 4), (257, 1), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1)]
+    tags.append((279, len(content)))
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    after = struct.pack("<H", len(tags)) + entries + bytes(4)
+    path = tmp_path / "1.tif"
+    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(content)) + content + after)
+    assert levels(pictures.rgb(path)) == [(0,) * 3, (128,) * 3, (255,) * 3, (0,) * 3]
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_grey_without_a_scale_is_refused_with_the_files_name(raw, prepare, mode):
+    raw("a/1.png")
+    path = raw("a/2.tif", grey(mode, [0, 1, 2, 3]))
+    code, said, made = prepare()
+    assert f"cannot be read as an image: {path}: its grey values have 32 bits" in said
+    assert json.loads((made.parents[1] / "metrics.json").read_text())["broken_images"] == 1
+    assert code == 0, "the job's sanity fails the run"
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
+def test_other_modes_are_what_they_were(pictures, raw, mode):
+    kind = "jpg" if mode in ("CMYK", "YCbCr") else "png"
+    image = Image.new("RGB", (4, 4), "white").convert(mode)
+    assert levels(pictures.rgb(raw(f"a/1.{kind}", image)))[0] == (255, 255, 255)
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
+def test_an_image_is_turned_as_its_camera_was_held(pictures, raw, kind):
+    image = Image.new("RGB", (40, 20), "white")
+    image.paste((0, 0, 0), (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[ORIENTATION] = ROTATED
+    turned = pictures.rgb(raw(f"a/1.{kind}", image, exif=exif))
+    assert turned.size == (20, 40)
+    assert turned.getpixel((10, 5))[0] < 30, "its left is above now"
+    assert turned.getpixel((10, 35))[0] > 220
+
+
+def test_an_image_whose_exif_is_damaged_is_read(pictures, raw):
+    exif = Image.Exif()
+    exif[ORIENTATION] = ROTATED
+    path = raw("a/1.jpg", exif=exif)
+    content = bytearray(path.read_bytes())
+    start = content.index(b"Exif\0\0") + 6
+    for place in range(start, start + 26):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        assert pictures.rgb(io.BytesIO(damaged)).mode == "RGB", place
+
+
+def packed(folder):
+    """The classes of a prepared folder, and how many images each has."""
+    classes = json.loads((folder / "dataset.json").read_text())["classes"]
+    found = dict.fromkeys(classes, 0)
+    for path in folder.glob("*.tar"):
+        with tarfile.open(path) as shard:
+            for name in shard.getnames():
+                if name.endswith(".cls"):
+                    found[classes[int(shard.extractfile(name).read())]] += 1
+    return found
+
+
+def test_parts_of_a_dataset_are_no_classes(raw, prepare, tmp_path):
+    for part, count in (("train", 3), ("val", 2), ("test", 1)):
+        for number in range(count):
+            for name in ("cat", "dog"):
+                raw(f"{part}/{name}/{number}.png")
+    code, said, made = prepare()
+    assert code == 0, said
+    assert packed(made / "train") == {"cat": 3, "dog": 3}
+    assert packed(made / "val") == {"cat": 2, "dog": 2}
+    assert packed(made / "test") == {"cat": 1, "dog": 1}
+    assert json.loads((tmp_path / "metrics.json").read_text())["images"] == 12
+    subprocess.run(("sha256sum", "--check", "--strict", "SHA256SUMS"), cwd=made, check=True)
+    sums = (made / "SHA256SUMS").read_text().splitlines()
+    files = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
+    assert {line[66:] for line in sums} == files - {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["train", "val"], ["train", "val"]),
+        (["train", "test", ".cache"], ["train", "test"]),
+        (["train", "valid", "annotations"], ["train", "valid"]),
+        (["train", "bus", "car"], []),
+        (["val", "test"], []),
+        (["train"], []),
+    ],
+)
+def test_what_are_parts(pictures, tmp_path, names, found):
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert pictures.parts(tmp_path) == found
+
+
+def test_parts_with_other_classes_are_refused(raw, prepare):
+    raw("train/cat/1.png")
+    raw("val/dog/1.png")
+    code, said, made = prepare()
+    assert code == 1
+    raw_folder = made.parent / "raw"
+    assert f"{raw_folder}/val does not have the classes that {raw_folder}/train has" in said
+    assert not made.exists()
+
+
+def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
+    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
+        raw(name)
+    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
+    code, said, made = prepare()
+    assert code == 0, said
+    assert packed(made) == {"a": 2, "b": 1}
+
+
+def test_links_are_followed_and_come_to_an_end(raw, prepare, tmp_path):
+    raw("a/1.png")
+    raw("../elsewhere/deep/1.png")
+    raw("../elsewhere/2.png")
+    folder = tmp_path / "datasets/raw"
+    (folder / "b").symlink_to(tmp_path / "datasets/elsewhere")
+    (folder / "a/more").symlink_to(tmp_path / "datasets/elsewhere/deep")
+    (folder / "a/back").symlink_to(folder / "a")
+    code, said, made = prepare()
+    assert code == 0, said
+    assert packed(made) == {"a": 2, "b": 2}
+
+
+def test_a_class_behind_a_link_that_leads_nowhere_is_named(raw, prepare, tmp_path):
+    raw("a/1.png")
+    (tmp_path / "datasets/raw/b").symlink_to(tmp_path / "unmounted")
+    code, said, made = prepare()
+    assert code == 1
+    assert f"{tmp_path}/datasets/raw/b" in said
+    assert "Traceback" not in said
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("names", [["1.png", "2.png"], ["a/notes.txt"]])
+def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tmp_path, names):
+    for name in names:
+        raw(f"{name}.png").rename(tmp_path / "datasets/raw" / name)
+    code, said, made = prepare()
+    assert code == 1
+    assert "raw has no image in a folder per class" in said
+    assert "Traceback" not in said
+    assert [path.name for path in made.parent.iterdir()] == ["raw"]
+
+
+def test_images_of_which_none_can_be_read_leave_nothing(raw, prepare, tmp_path):
+    raw("a/1.png").write_text("no image")
+    code, said, made = prepare()
+    assert code == 1
+    assert f"no image could be read, so there is no {made}" in said
+    assert [path.name for path in made.parent.iterdir()] == ["raw"]
