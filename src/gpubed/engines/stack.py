@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 EngineName = Literal["cli", "embedded"]
 _CLI_FIX = "gpubed doctor --fix"
+# Settings with which plain `pulumi` would seal a stack with another passphrase, or write its state
+# where or how the embedded engine does not read it.
+UNSET = (
+    "PULUMI_CONFIG_PASSPHRASE",
+    "PULUMI_DIY_BACKEND_GZIP",
+    "PULUMI_DIY_BACKEND_LEGACY_LAYOUT",
+    "PULUMI_DIY_BACKEND_ZSTD",
+)
 
 
 def choose(wanted: str | None) -> EngineName:

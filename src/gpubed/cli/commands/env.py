@@ -15,7 +15,11 @@ def command(name: ClusterName, as_json: Json = False) -> int:
     ui, paths = UI(as_json), find(name)
     paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()
-    variables = {**stack.environment(paths), **configure.environment()}
+    variables = {
+        **stack.environment(paths),
+        **configure.environment(),
+        **dict.fromkeys(stack.UNSET, ""),
+    }
     variables.pop("ANSIBLE_NOCOLOR")
     ui.document("env", {"variables": variables})
     if not as_json:
