@@ -154,16 +154,33 @@ def test_why_a_node_is_replaced_is_told_also_where_no_input_is_another(diffs, ke
     assert bool(costs.doomed(Result({}, tuple(translator.steps), {}, 0.0))) is (why != ("failed",))
 
 
+def test_a_changed_configuration_alone_is_no_change_as_with_the_embedded_engine():
+    """After `pulumi config set` the CLI updates its record of it, the default provider."""
+    heard = []
+    translator = automation._Translator(heard.append, True, Silence(heard.append, print))
+    type_ = "pulumi:providers:pulumi-python"
+    step = api.StepEventMetadata(
+        api.OpType.UPDATE, f"urn:pulumi:lab::gpubed::{type_}::default", type_, ""
+    )
+    pre = api.ResourcePreEvent(step)
+    translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
+    assert (heard, translator.changes()) == ([], {})
+
+
 @pytest.fixture
 def own_settings(tmp_path, monkeypatch):
     """A shell of somebody who uses Pulumi for other things, too; returns what runs gpubed in it.
 
-    STAND-IN: a CLI that writes down its environment and fails.
+    STAND-IN: a CLI that writes down its environment, makes a stack and fails.
     """
     seen, fake = tmp_path / "seen", tmp_path / "bin" / "pulumi"
+    kept = tmp_path / ".gpubed" / "pulumi"
+    state = kept / ".pulumi" / "stacks" / "gpubed" / "lab.json"
+    config = kept / "config" / "Pulumi.lab.yaml"
     fake.parent.mkdir()
     fake.write_text(
         f'#!/bin/sh\n[ "$1" = version ] && exec echo v3.260.0\nenv > {seen}\n'
+        f"mkdir -p {state.parent} {config.parent} && touch {state} {config}\n"
         "echo 'error: incorrect passphrase' >&2\nexit 255\n"
     )
     fake.chmod(0o755)
@@ -215,6 +232,7 @@ def test_the_cli_does_not_see_the_users_own_settings(own_settings, tmp_path):
         *("PULUMI_CONFIG_PASSPHRASE", "PULUMI_STACK", "PULUMI_ACCESS_TOKEN"),
         *("PULUMI_DIY_BACKEND_GZIP", "PULUMI_OPTION_REFRESH"),
     } & set(seen)
+    assert not list(state.rglob("*lab*")), "a plan makes no stack, though the CLI does"
     assert "Leave .gpubed/pulumi/passphrase as it is" in done.stderr
     assert "pulumi stack change-secrets-provider passphrase -s lab" in done.stderr
 
