@@ -233,13 +233,15 @@ class Cluster(Component):
     ) -> compute.Instance:
         wanted = self._config.server(node.group)
         image = self._images[node.image].result["id"]
+        by_id = ID.fullmatch(wanted.flavor)
         affinity = (
             [compute.InstanceSchedulerHintArgs(group=self._affinity.id)] if self._affinity else None
         )
         return compute.Instance(
             node.name,
             name=self.name(node.name),
-            **{"flavor_id" if ID.fullmatch(wanted.flavor) else "flavor_name": wanted.flavor},
+            flavor_id=wanted.flavor if by_id else None,
+            flavor_name=None if by_id else wanted.flavor,
             availability_zone=wanted.availability_zone,
             key_pair=self._keypair.name,
             user_data=self._user_data(node, key),
