@@ -64,11 +64,11 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     ]
 
 
-def _of_cluster(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    yield from addresses.subnets(planned, paths)
-    for warning in limits.warnings(planned.spec):
+def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
+    yield from addresses.subnets(plan, paths)
+    for warning in limits.warnings(plan.spec):
         yield Finding("local.isolation", True, warning)
-    groups = planned.spec.nodes
+    groups = plan.spec.nodes
     if pretended := sorted({group.simulate.model for group in groups if group.simulate}):
         message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
         yield Finding("local.gpus.simulated", True, message)
