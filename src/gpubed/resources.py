@@ -7,11 +7,13 @@ driver of the backend and kind that the resource names, and delegates.
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 from pulumi.dynamic import (
@@ -22,15 +24,33 @@ from pulumi.dynamic import (
     ResourceProvider,
     UpdateResult,
 )
+from pydantic import AliasPath, BaseModel, Field
 
-from gpubed.core import progress
+from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
 from gpubed.testbeds.base import Backend, Testbed
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Silent
 
-_LOADING = threading.Lock()
+if TYPE_CHECKING:
+    from gpubed.core.paths import ClusterPaths
+
+_LOADING, _COUNTING = threading.Lock(), threading.Lock()
+_LARGEST_STATE = 2**29  # bytes
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
 _OF_NODES = {"node", "slice"}  # kinds whose change is one of nodes, or of their links
+
+
+class _Recorded(BaseModel):
+    """A resource in a state, as far as it says which thing it has."""
+
+    id: str = ""
+    inputs: dict[str, Any] = {}
+
+
+class _State(BaseModel):
+    resources: list[_Recorded] | None = Field(
+        default=None, validation_alias=AliasPath("checkpoint", "latest", "resources")
+    )
 
 
 class Provider(ResourceProvider):
@@ -55,6 +75,7 @@ class Provider(ResourceProvider):
             driver = _driver(props)
             _note_change(props, made=True)
             id_, result = _create(driver, props)
+        _count(props, id_, 1)
         return CreateResult(id_, {**props, "result": result})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
@@ -84,6 +105,9 @@ class Provider(ResourceProvider):
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
         """Remove the resource; it may be gone already.
 
+        What another resource of the stack has adopted stays: `pulumi state rename` gives a node
+        that is there to a resource of another name, and then deletes the former one.
+
         Of a node that failed, what could not be cleared away then may be by now. If not, the
         cluster goes on without it, as before, and `down` finds what is left.
         """
@@ -96,6 +120,10 @@ class Provider(ResourceProvider):
                 said = f"what is left of {props['name']} is not removed: {error.message}"
                 progress.emit("note", message=said)
         if "failed" in result:
+            return
+        if _count(props, id, -1) > 0:
+            said = f"{props['kind']} {id} stays: another resource of the stack has it"
+            progress.emit("note", message=said)
             return
         with _told():
             _made_on(props)
@@ -121,6 +149,31 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
             if attempt == attempts:
                 return f"failed/{props['name']}", result
     raise AssertionError("the last attempt returns")
+
+
+def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
+    """Count who owns a thing on; return how many resources of the stack do now."""
+    from gpubed.core.paths import Project
+
+    if "cluster" not in props:
+        return 0  # an image is of no cluster
+    with _COUNTING:
+        owners = _owners(Project.find().cluster(props["cluster"]))
+        owners[props["kind"], id_] += change
+        return owners[props["kind"], id_]
+
+
+@functools.cache
+def _owners(paths: ClusterPaths) -> Counter[tuple[str, str]]:
+    """Return how many resources of a stack have a thing, by kind and id, as a run begins."""
+    found = Counter[tuple[str, str]]()
+    for state in paths.project.pulumi.glob(f".pulumi/stacks/*/{paths.name}.json"):
+        with suppress(reading.Unreadable):
+            document = reading.file(state, limit=_LARGEST_STATE).json(_State)
+            found.update(
+                (each.inputs.get("kind", ""), each.id) for each in document.resources or ()
+            )
+    return found
 
 
 @contextmanager

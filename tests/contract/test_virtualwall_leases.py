@@ -36,6 +36,18 @@ def test_a_lease_that_lasts_longer_is_never_shortened(server, wall, driver):
     assert leases.granted(there, id_) == before
 
 
+def test_a_renewed_lease_keeps_its_end_where_nodes_are_asked_for_anew(wall, driver):
+    """As after another `count`: Emulab grants a slice as a whole."""
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    asked = leases.renew(there, id_, leases.granted(there, id_) + timedelta(hours=6))
+    before = wall.inputs
+    wall.changes["nodes"] = [{"name": "node", "count": 2}]
+    driver.delete(id_, before)
+    driver.create(wall.inputs)
+    assert leases.granted(there, id_) == asked
+
+
 def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
     id_ = up(wall, driver)
     there = connect(wall.plan.spec.backend)

@@ -7,6 +7,7 @@ import docker as docker_client
 import pytest
 from docker.types import IPAMConfig, IPAMPool
 
+from support.cluster import labelled
 from support.taint import taint
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
@@ -44,6 +45,20 @@ def test_a_forced_replacement_leaves_a_whole_cluster(bare, names, renewed):
     assert bare.json("plan")["changes"] == []
     found = bare.json("audit")
     assert (found["missing"], found["unrecorded"]) == ([], [])
+
+
+def test_a_node_that_was_renamed_in_the_state_stays(bare):
+    """As after `pulumi state rename`: its new name adopted it, and its old one removed it."""
+    bare.call("up")
+    bare.node("node-0", f"sudo tee {FILE}", "42")
+    before = ids(bare)
+    for state in bare.root.glob(f".gpubed/pulumi/.pulumi/stacks/*/{bare.name}.json"):
+        state.write_text(state.read_text().replace("::node-1", "::former"))
+    bare.call("up", "-y")
+    assert ids(bare) == before
+    assert bare.json("plan")["changes"] == []
+    assert bare.json("down", "-y")["survivors"] == []
+    assert labelled(bare.name) == []
 
 
 @pytest.fixture

@@ -18,16 +18,6 @@ def change(scenes, *changes):
     scenes.state_file.write_text(json.dumps(document))
 
 
-def of(resources, name):
-    return next(r for r in resources if r["urn"].endswith(f"::{name}"))
-
-
-def adopted(resources):
-    """A forced replacement took over what it replaced, and did not get to delete it."""
-    old = of(resources, "data")
-    resources.append({**old, "delete": True})
-
-
 def as_volume(resources):
     for resource in resources:
         if resource["urn"].endswith("::data"):
@@ -46,22 +36,6 @@ def test_volumes_are_retained_whatever_the_state_says(scenes):
     assert scenes.calls("delete") == []
 
 
-def test_what_was_adopted_is_not_deleted(scenes):
-    scenes.up(VOLUME)
-    change(scenes, adopted)
-    scenes.engine().edit(former_state.mended)
-    assert scenes.up(VOLUME).changes == {"same": 2}
-    assert scenes.calls("delete") == []
-
-
-def test_what_was_replaced_is_still_deleted(scenes):
-    scenes.up(VOLUME)
-    change(scenes, adopted, lambda resources: resources[-1].update(id="another"))
-    scenes.engine().edit(former_state.mended)
-    scenes.up(VOLUME)
-    assert scenes.calls("delete") == ["delete data"]
-
-
 def test_a_state_of_this_version_is_not_written(scenes):
     scenes.up({**VOLUME, "opts": {"retain_on_delete": True}})
     before = scenes.state_file.stat().st_mtime_ns
@@ -72,9 +46,9 @@ def test_a_state_of_this_version_is_not_written(scenes):
 @pytest.mark.parametrize("head", [{"version": 3}, {"version": 4, "features": ["taint"]}])
 def test_the_rest_of_the_file_stays_as_it_was(scenes, head):
     scenes.up(VOLUME)
-    change(scenes, adopted)
+    change(scenes, as_volume)
     document = {**json.loads(scenes.state_file.read_text()), **head}
     scenes.state_file.write_text(json.dumps(document))
     scenes.engine().edit(former_state.mended)
-    document["checkpoint"]["latest"]["resources"].pop()
+    document["checkpoint"]["latest"]["resources"][-1]["retainOnDelete"] = True
     assert json.loads(scenes.state_file.read_text()) == document

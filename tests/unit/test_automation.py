@@ -1,7 +1,11 @@
 """What the CLI says, in our words. STAND-IN: a script that only fails; the CLI is in tests/live."""
 
 import functools
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from pulumi import automation as api
@@ -148,3 +152,93 @@ def test_why_a_node_is_replaced_is_told_also_where_no_input_is_another(diffs, ke
     translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
     assert [one.why for one in translator.steps] == [why]
     assert bool(costs.doomed(Result({}, tuple(translator.steps), {}, 0.0))) is (why != ("failed",))
+
+
+def test_a_changed_configuration_alone_is_no_change_as_with_the_embedded_engine():
+    """After `pulumi config set` the CLI updates its record of it, the default provider."""
+    heard = []
+    translator = automation._Translator(heard.append, True, Silence(heard.append, print))
+    type_ = "pulumi:providers:pulumi-python"
+    step = api.StepEventMetadata(
+        api.OpType.UPDATE, f"urn:pulumi:lab::gpubed::{type_}::default", type_, ""
+    )
+    pre = api.ResourcePreEvent(step)
+    translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
+    assert (heard, translator.changes()) == ([], {})
+
+
+@pytest.fixture
+def own_settings(tmp_path, monkeypatch):
+    """A shell of somebody who uses Pulumi for other things, too; returns what runs gpubed in it.
+
+    STAND-IN: a CLI that writes down its environment, makes a stack and fails.
+    """
+    seen, fake = tmp_path / "seen", tmp_path / "bin" / "pulumi"
+    kept = tmp_path / ".gpubed" / "pulumi"
+    state = kept / ".pulumi" / "stacks" / "gpubed" / "lab.json"
+    config = kept / "config" / "Pulumi.lab.yaml"
+    fake.parent.mkdir()
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = version ] && exec echo v3.260.0\nenv > {seen}\n'
+        f"mkdir -p {state.parent} {config.parent} && touch {state} {config}\n"
+        "echo 'error: incorrect passphrase' >&2\nexit 255\n"
+    )
+    fake.chmod(0o755)
+    spec = tmp_path / "inventories" / "lab" / "cluster.yml"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(
+        "version: 1\nbackend: {type: static, user: me, hosts: {node: [{address: 198.51.100.1}]}}\n"
+        "nodes: [{name: node, count: 1}]\n"
+    )
+    environment = {
+        **os.environ,
+        "PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}",
+        "GPUBED_ROOT": str(tmp_path),
+        "PULUMI_CONFIG_PASSPHRASE": "mine",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": "/dev/null",
+        "PULUMI_BACKEND_URL": "s3://mine",
+        "PULUMI_STACK": "prod",
+        "PULUMI_ACCESS_TOKEN": "mine",
+        "PULUMI_DIY_BACKEND_GZIP": "true",
+        "PULUMI_OPTION_REFRESH": "true",
+        "PULUMI_HOME": "/plugins",
+    }
+
+    def run(*words):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("gpubed"), *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = seen.read_text().splitlines() if seen.exists() else []
+        return done, dict(line.split("=", 1) for line in lines if line.startswith("PULUMI_"))
+
+    return run
+
+
+def test_the_cli_does_not_see_the_users_own_settings(own_settings, tmp_path):
+    """A new stack was sealed with the user's passphrase, and nothing else opened it."""
+    done, seen = own_settings("plan", "lab", "--engine", "cli")
+    assert seen, done.stderr
+    state = tmp_path / ".gpubed" / "pulumi"
+    assert {name: seen.get(name) for name in ("PULUMI_BACKEND_URL", "PULUMI_HOME")} == {
+        "PULUMI_BACKEND_URL": f"file://{state}",
+        "PULUMI_HOME": "/plugins",
+    }
+    assert seen["PULUMI_CONFIG_PASSPHRASE_FILE"] == str(state / "passphrase")
+    assert not {
+        *("PULUMI_CONFIG_PASSPHRASE", "PULUMI_STACK", "PULUMI_ACCESS_TOKEN"),
+        *("PULUMI_DIY_BACKEND_GZIP", "PULUMI_OPTION_REFRESH"),
+    } & set(seen)
+    assert not list(state.rglob("*lab*")), "a plan makes no stack, though the CLI does"
+    assert "Leave .gpubed/pulumi/passphrase as it is" in done.stderr
+    assert "pulumi stack change-secrets-provider passphrase -s lab" in done.stderr
+
+
+def test_plain_pulumi_gets_gpubeds_passphrase_and_state_alone(own_settings):
+    done, _ = own_settings("env", "lab")
+    assert done.returncode == 0, done.stderr
+    for name in ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_DIY_BACKEND_GZIP"):
+        assert f"unset {name}\n" in done.stdout

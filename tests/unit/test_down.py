@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cli.ui import UI
-from gpubed.cluster import down
+from gpubed.cluster import audit, down
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.spec import backend_config
@@ -261,3 +261,15 @@ def test_what_a_down_that_does_not_end_leaves_is_known_to_the_next(tmp_path, fil
     with pytest.raises(GpubedError, match="no answer"):
         down._remove(stack, asked, keep_data=False)
     assert identities.kept(cluster) == uuid
+
+
+def test_a_network_that_was_only_looked_up_is_not_counted_as_removed():
+    """OpenStack's external network: it was there before, and stays."""
+    ours = {"backend": "local", "kind": "network"}
+    found = {"backend": "openstack", "kind": "network"}
+    resources = [
+        {"urn": "urn::control", "type": "x:Network", "id": "1", "outputs": ours},
+        {"urn": "urn::external", "type": "x:Network", "id": "2", "outputs": found},
+    ]
+    state = {"deployment": {"resources": resources}}
+    assert audit.looked_up(SimpleNamespace(export=lambda: state)) == {"external"}

@@ -48,6 +48,7 @@ BROUGHT = {
     "configuration/roles.py",
 }
 KERNELS = {
+    "backends/local/addresses.py",
     "backends/local/doctor.py",
     "backends/local/vm/accelerator.py",
     "engines/embedded/lifeline.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import build, daemon, doctor, image
+from gpubed.backends.local import addresses, build, daemon, doctor, image
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec import clusterspec
-from gpubed.spec.plan import plan, slices
-from gpubed.testbeds import registry
+from gpubed.spec.plan import ClusterPlan, plan, slices
+from gpubed.testbeds import identities, registry
 from gpubed.testbeds.base import Finding
+from support.samples import sample_allocation
 
+UUID = "6f0c0000-0000-4000-8000-000000000000"
 LAB = Project(Path("/nowhere")).cluster("lab")  # nothing of it is there yet
 INFO: dict[str, Any] = {
     "ServerVersion": "28.0",
@@ -56,7 +59,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
     monkeypatch.setattr(image, "exists", lambda _: True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
     monkeypatch.setattr(doctor, "_kernel_options", lambda _: None)
-    monkeypatch.setattr(doctor, "_routes", lambda: iter(()))
+    monkeypatch.setattr(addresses, "_routes", lambda: iter(()))
     return made
 
 
@@ -127,7 +130,7 @@ def test_what_finds_no_memory_does_not_fit() -> None:
 
 
 def test_nodes_that_run_have_their_memory(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.identities, "kept", lambda _: "u1")
+    monkeypatch.setattr(addresses.identities, "kept", lambda _: "u1")
     labels = [{"gpubed.cluster": "u1", "gpubed.node": node.name} for node in plan(many(1000)).nodes]
     confined = {"CapDrop": ["ALL"]}
     attrs = [{"Config": {"Labels": its}, "HostConfig": confined} for its in labels]
@@ -170,8 +173,8 @@ def test_variable_that_is_left_out_is_named_without_its_value(
 
 
 def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    route = (doctor.IPv4Network("10.0.0.0/8"), "a route of this machine (interface vpn0)")
-    monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
+    route = (IPv4Network("10.0.0.0/8"), "a route of this machine (interface vpn0)")
+    monkeypatch.setattr(addresses, "_routes", lambda: iter([route]))
     found = find("local.subnet.control", lab())
     assert "vpn0" in found.message
     fix = "set networks.control.subnet in inventories/lab/cluster.yml"
@@ -181,18 +184,68 @@ def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_free_subnet_is_proposed(docker: Docker) -> None:
     drawn = plan(lab()).control.subnet
     docker.network("gpubed-other-1-control", str(drawn), {"gpubed.name": "other"})
-    fix = str(find("local.subnet.control", lab()).fix)
+    fix = str(find("local.subnet.control", lab(control={"subnet": str(drawn)})).fix)
     proposed = fix.partition("(")[2].removesuffix(" is free)")
     assert fix.endswith(f" ({proposed} is free)")
-    assert not doctor.IPv4Network(proposed).overlaps(drawn)
+    assert not IPv4Network(proposed).overlaps(drawn)
     assert find("local.subnet.control", lab(control={"subnet": proposed})).ok
 
 
 def test_the_proposal_is_free_of_the_clusters_other_network(docker: Docker) -> None:
     second = next(islice(slices("lab", "control"), 1, None))
-    wanted = lab(experiment={"rate": "1 Gbit/s", "subnet": str(second)})
-    docker.network("other", str(plan(lab()).control.subnet), {})
+    first = str(plan(lab()).control.subnet)
+    wanted = lab(control={"subnet": first}, experiment={"rate": "1 Gbit/s", "subnet": str(second)})
+    docker.network("other", first, {})
     assert f"{second} is free" not in str(find("local.subnet.control", wanted).fix)
+
+
+def planned(paths: ClusterPaths, **networks: Any) -> ClusterPlan:
+    wanted = lab(**networks)
+    return plan(wanted, addresses.surroundings(wanted, paths))
+
+
+def test_a_second_clone_takes_the_next_subnets_and_keeps_them(
+    docker: Docker, tmp_path: Path
+) -> None:
+    """`lab` of another clone on this machine had those that the name picks."""
+    paths = Project(tmp_path).cluster("lab")
+    link = {"experiment": {"rate": "1 Gbit/s"}}
+    first = planned(paths, **link)
+    for number, purpose in enumerate(("control", "experiment")):
+        subnet = str(getattr(first, purpose).subnet)
+        labels = {"gpubed.name": "lab", "gpubed.cluster": f"theirs-{number}"}
+        docker.network(f"gpubed-lab-0-{purpose}", subnet, labels)
+    second = planned(paths, **link)
+    assert second.control.subnet == next(islice(slices("lab", "control"), 1, None))
+    assert second.experiment is not None
+    assert second.experiment.subnet == next(islice(slices("lab", "experiment"), 1, None))
+    assert find("local.subnet.control", lab()).ok, "check, doctor and plan agree"
+
+    identities.keep(paths, UUID)
+    docker.network("gpubed-lab-1-control", str(second.control.subnet), {"gpubed.cluster": UUID})
+    del docker.found[:2]
+    half = planned(paths, **link)
+    assert half.control == second.control, "its network is made, and theirs is gone"
+
+    docker.found.clear()
+    granted = sample_allocation(second)
+    paths.allocation.write_text(granted.model_dump_json())
+    assert planned(paths, **link).control == second.control, "whatever else is free by now"
+    assert planned(paths, control={"subnet": "10.9.0.0/24"}).control.subnet == IPv4Network(
+        "10.9.0.0/24"
+    )
+
+
+def test_a_cluster_of_a_former_version_keeps_its_subnet_beside_a_new_route(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    paths = Project(tmp_path).cluster("lab")
+    made = plan(lab())
+    paths.state.mkdir(parents=True)
+    paths.allocation.write_text(sample_allocation(made).model_dump_json())
+    route = (made.control.subnet, "a route of this machine (interface vpn0)")
+    monkeypatch.setattr(addresses, "_routes", lambda: iter([route]))
+    assert planned(paths) == made
 
 
 def test_subnet_of_the_clusters_own_network_is_free(
@@ -200,12 +253,12 @@ def test_subnet_of_the_clusters_own_network_is_free(
 ) -> None:
     subnet = "10.77.0.0/24"
     wanted = lab(control={"subnet": subnet})
-    route = (doctor.IPv4Network(subnet), "a route of this machine (interface br-1)")
-    monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
+    route = (IPv4Network(subnet), "a route of this machine (interface br-1)")
+    monkeypatch.setattr(addresses, "_routes", lambda: iter([route]))
     docker.network("gpubed-lab-1-control", subnet, {"gpubed.name": "lab", "gpubed.cluster": "u1"})
     found = find("local.subnet.control", wanted)
     assert "gpubed-lab-1-control of another lab (gpubed audit lab" in found.message, "not ours"
-    monkeypatch.setattr(doctor.identities, "kept", lambda _: "u1")
+    monkeypatch.setattr(addresses.identities, "kept", lambda _: "u1")
     assert find("local.subnet.control", wanted).ok
     docker.found.clear()
     docker.network("other", subnet, {})

@@ -223,6 +223,12 @@ def test_a_flavor_has_no_other_name_than_its_own(there: Cloud) -> None:
     assert "no flavor '42'" in failed(there, needs(flavor="42"))[0].message
 
 
+def test_a_flavor_can_be_named_by_its_uuid(there: Cloud) -> None:
+    id_ = "6f0c0000-0000-4000-8000-000000000000"
+    there.flavors[id_] = TINY
+    assert failed(there, needs(flavor=id_)) == []
+
+
 @pytest.mark.parametrize(
     ("quota", "words"),
     [({"floating_ips": (1, 1)}, "floating address"), ({"ports": (9, 5)}, "7 more port(s)")],

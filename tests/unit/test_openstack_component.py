@@ -320,6 +320,12 @@ class TestServers:
         assert cloud.all("ServerGroup") == {}
         assert all("schedulerHints" not in s.inputs for s in cloud.all("Instance").values())
 
+    def test_the_plugin_takes_a_flavors_uuid_for_its_id(self, cloud: Cloud) -> None:
+        id_ = "6f0c0000-0000-4000-8000-000000000000"
+        declare(component.Cluster, document(flavor=id_))
+        inputs = cloud.all("Instance")["node-0"].inputs
+        assert (inputs["flavorId"], inputs.get("flavorName")) == (id_, None)
+
     def test_groups_differ_in_what_they_name(self, cloud: Cloud) -> None:
         big = {"flavor": "g1.gpu", "boot_volume": "40 GiB", "availability_zone": "az2"}
         declare(component.Cluster, document(groups={"big": big}, volume_type="ssd"))

@@ -97,6 +97,7 @@ def main() -> None:
     garbage.look_rarely()
     sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
     _replace_what_cannot_be_shown()
+    _forget_pulumi_settings()
     verb = asked(sys.argv[1:])
     signals = interruption.handle(limited=verb not in _PATIENT)
     progress.tell(_say)
@@ -135,6 +136,13 @@ def _replace_what_cannot_be_shown() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _forget_pulumi_settings() -> None:
+    """Remove the user's own settings of Pulumi: a passphrase of theirs would seal our stacks."""
+    for name in [name for name in os.environ if name.startswith("PULUMI_")]:
+        if name != "PULUMI_HOME":  # where the plugins are
+            del os.environ[name]
 
 
 def _misspelt(verb: str | None, error: Any) -> int:

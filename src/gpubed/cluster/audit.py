@@ -133,6 +133,12 @@ def nodes(stack: Stack) -> set[str]:
     return {name for name, result in _nodes(stack) if "failed" not in result}
 
 
+def looked_up(stack: Stack) -> set[str]:
+    """Return the names of networks that a plugin's testbed had before, and that stay there."""
+    recorded = _recorded(_resources(stack))
+    return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
+
+
 def left_nodes(stack: Stack) -> set[str]:
     """Return the names of the nodes that failed and could not be cleared away."""
     return {name for name, result in _nodes(stack) if "left" in result}

@@ -167,11 +167,13 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     for thing in audits.unrecorded(stack, asked, transient=True):
         with suppress(GpubedError):
             removed += asked.remove([thing])
+    looked_up = {"Network": audits.looked_up(stack)}
     result = stack.destroy(emit)
     removed += [
-        f"{costs.kind_of(e)} {e.name}"
+        f"{kind} {e.name}"
         for e in result.steps
-        if e.op == "delete" and costs.kind_of(e) != "Volume"
+        if e.op == "delete" and (kind := costs.kind_of(e)) != "Volume"
+        if e.name not in looked_up.get(kind, ())
     ]
     removed += asked.remove(left())
     survivors = [str(thing) for thing in (*left(), *stays)]

@@ -23,13 +23,13 @@ from gpubed.core.errors import PrerequisiteMissing, UsageError, in_the_way
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
-# Programs that former versions wrote: SHA-256, the first 64 bits. They import modules by names
-# that are no more.
+# Programs that former versions wrote: SHA-256, the first 64 bits.
 _FORMER = frozenset(
     {
         "029b42348ddd5189",
         "0f88da5943768c05",
         "27018608403f4a36",
+        "630f77daed017528",
         "f0b4144abcf70664",
     }
 )

@@ -139,6 +139,8 @@ class _Translator:
             self._sink(LogEvent(said.severity, message, said.urn or None))
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
+        if "::pulumi:providers:" in metadata.urn and metadata.urn.endswith("::default"):
+            return  # it only records the stack's configuration; the embedded engine is silent, too
         key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
         since = self._since.setdefault(key, now)
         event = ResourceEvent(

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 EngineName = Literal["cli", "embedded"]
 _CLI_FIX = "gpubed doctor --fix"
+# Settings with which plain `pulumi` would seal a stack with another passphrase, or write its state
+# where or how the embedded engine does not read it.
+UNSET = (
+    "PULUMI_CONFIG_PASSPHRASE",
+    "PULUMI_DIY_BACKEND_GZIP",
+    "PULUMI_DIY_BACKEND_LEGACY_LAYOUT",
+    "PULUMI_DIY_BACKEND_ZSTD",
+)
 
 
 def choose(wanted: str | None) -> EngineName:
@@ -183,7 +191,18 @@ class Stack:
         if verb != "preview":
             self._embedded().require_free()
         (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
-        result = automation.operate(
-            verb, self.paths.name, project.root, environment(self.paths), sink, **options
-        )
+        was_there = self._files()
+        try:
+            result = automation.operate(
+                verb, self.paths.name, project.root, environment(self.paths), sink, **options
+            )
+        finally:
+            if verb == "preview":  # for which the CLI makes a stack where there is none
+                for made in self._files() - was_there:
+                    made.unlink()
         return result if verb == "destroy" else replace(result, outputs=self.outputs())
+
+    def _files(self) -> set[Path]:
+        """Return the files of the stack: its state and its configuration."""
+        kept, name = self.paths.project.pulumi, self.paths.name
+        return {*kept.glob(f".pulumi/stacks/*/{name}.json*"), *kept.glob(f"config/*.{name}.yaml")}

@@ -1,13 +1,14 @@
-"""ClusterPlan: names, addresses, groups and links, computed from the specification alone.
+"""ClusterPlan: names, addresses, groups and links, computed from the specification.
 
-A pure function: the same specification gives the same plan on every machine, and
-changing the count of a group changes no other node's name or address.
+A pure function: the same specification gives the same plan on every machine where others do
+not use its subnets, and changing the count of a group changes no other node's name or address.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Literal
 
@@ -106,7 +107,20 @@ class Unplannable(UsageError):
         self.path, self.allowed = path, allowed
 
 
-def plan(spec: ClusterSpec) -> ClusterPlan:
+@dataclass(frozen=True)
+class Surroundings:
+    """What the subnets that a specification leaves open depend on.
+
+    Attributes:
+        kept: The subnets that the cluster's networks have already, by purpose.
+        taken: The subnets that others use; avoided where that is possible.
+    """
+
+    kept: Mapping[str, IPv4Network] = field(default_factory=dict)
+    taken: Sequence[IPv4Network] = ()
+
+
+def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
     """Compute the plan of a specification.
 
     Raises:
@@ -117,10 +131,11 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     needed = 0
     if testbed.plans_addresses:
         needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
-    wanted, experiment = spec.networks.experiment, None
-    control = _subnet(spec, "control", needed, avoid=wanted.subnet if wanted else None)
+    wanted, experiment, around = spec.networks.experiment, None, around or Surroundings()
+    other = (wanted.subnet or around.kept.get("experiment")) if wanted else None
+    control = _subnet(spec, "control", needed, other, around)
     if wanted:
-        subnet = _subnet(spec, "experiment", needed, avoid=control)
+        subnet = _subnet(spec, "experiment", needed, control, around)
         free = testbed.chooses_mtu and "mtu" not in wanted.model_fields_set
         mtu = None if free else wanted.mtu
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
@@ -178,10 +193,19 @@ def _node(
     )
 
 
-def _subnet(spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+def _subnet(
+    spec: ClusterSpec,
+    purpose: str,
+    needed: int,
+    avoid: IPv4Network | None,
+    around: Surroundings,
+) -> IPv4Network:
     given: IPv4Network | None = getattr(spec.networks, purpose).subnet
+    kept = around.kept.get(purpose)
+    if given is None and kept and kept.num_addresses > needed:
+        given = kept
     if given is None:
-        return _slice(spec.name, purpose, needed, avoid)
+        return _slice(spec.name, purpose, needed, avoid, around.taken)
     if given.num_addresses <= needed:
         smallest = 32 - needed.bit_length()
         raise Unplannable(
@@ -209,15 +233,26 @@ def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Ne
         yield IPv4Network((base, prefix))
 
 
-def _slice(cluster: str, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+def _slice(
+    cluster: str,
+    purpose: str,
+    needed: int,
+    avoid: IPv4Network | None,
+    taken: Sequence[IPv4Network],
+) -> IPv4Network:
     """Return the slice of the range that the name picks, or the next that is not to be avoided."""
     # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
     prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
-    for found in slices(cluster, purpose, prefix):
-        if avoid is None or not found.overlaps(avoid):
-            return found
-    raise Unplannable(
-        ("networks",),
-        f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
-        f"a smaller one, or name networks.{purpose}.subnet",
-    )
+    found = [
+        each
+        for each in slices(cluster, purpose, prefix)
+        if avoid is None or not each.overlaps(avoid)
+    ]
+    if not found:
+        raise Unplannable(
+            ("networks",),
+            f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
+            f"a smaller one, or name networks.{purpose}.subnet",
+        )
+    # Where others use all of it, the testbed says who does.
+    return next((each for each in found if not any(map(each.overlaps, taken))), found[0])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpubed.nodes.allocation import Allocation, Node
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
-    from gpubed.spec.plan import ClusterPlan, NodePlan
+    from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.breaker import Breaker
     from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.reach import Reach
@@ -260,6 +260,10 @@ class Backend(ABC):
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}
+
+    def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
+        """Return what the subnets depend on that a specification leaves open; None for its name."""
+        return None
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Return what somebody who builds on these nodes must know and would not guess."""

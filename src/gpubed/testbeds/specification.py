@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpubed.core import located
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec import clusterspec
@@ -50,8 +50,9 @@ def planned(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
     found, errors = check(path)
     if found is None:
         return None, errors
+    testbed, paths = kinds.backend(spec_backend(found)), Project.find().cluster(found.name)
     try:
-        return plan(found), []
+        return plan(found, testbed.surroundings(found, paths)), []
     except Unplannable as error:
         line, where = located.read(path).line(error.path), ".".join(map(str, error.path))
         return None, [SpecError(str(path), line, where, error.message, error.allowed)]

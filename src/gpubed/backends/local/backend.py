@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpubed.backends.local.testbed import LocalTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
-    from gpubed.spec.plan import ClusterPlan
+    from gpubed.spec.plan import ClusterPlan, Surroundings
     from gpubed.testbeds.reach import Reach
 
 
@@ -52,6 +52,12 @@ class LocalBackend(Backend):
         from gpubed.backends.local import doctor
 
         return doctor.findings()
+
+    def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
+        """Return which subnets the cluster has, and which others on this machine."""
+        from gpubed.backends.local import addresses
+
+        return addresses.surroundings(spec, paths)
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Say what a container does not hold back."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
 import requests
 from docker.errors import DockerException
 
-from gpubed.backends.local import build, census, daemon, environment, image, limits, ownership
+from gpubed.backends.local import addresses, build, census, daemon, environment, image, limits
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.core import reading
@@ -20,7 +19,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import format_bytes
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.spec.plan import ClusterPlan, plan, slices
+from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.spec.sections import LEAST_MEMORY, NodeGroup
 from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
@@ -52,7 +51,8 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     docker = _docker(info)
     if not docker.ok:
         return [docker, kernel]
-    room = memory(plan(spec), paths) if spec and paths else _memory(1, "nodes")
+    planned = plan(spec, addresses.surroundings(spec, paths)) if spec and paths else None
+    room = memory(planned, paths) if planned and paths else _memory(1, "nodes")
     found = [docker, _image(spec), _disk(info, spec), room, _cgroup(info)]
     if virtual:
         found += _virtual()
@@ -60,15 +60,16 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
         *found,
         kernel,
         _environment(),
-        *(_of_cluster(spec, paths) if spec and paths else []),
+        *(_of_cluster(planned, paths) if planned and paths else []),
     ]
 
 
-def _of_cluster(spec: ClusterSpec, paths: ClusterPaths) -> Iterator[Finding]:
-    yield from subnets(plan(spec), paths)
-    for warning in limits.warnings(spec):
+def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
+    yield from addresses.subnets(plan, paths)
+    for warning in limits.warnings(plan.spec):
         yield Finding("local.isolation", True, warning)
-    if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
+    groups = plan.spec.nodes
+    if pretended := sorted({group.simulate.model for group in groups if group.simulate}):
         message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
         yield Finding("local.gpus.simulated", True, message)
 
@@ -227,65 +228,3 @@ def _environment() -> Finding:
     message = f"nodes do not get these variables: {listed}"
     fix = "name a proxy or index that nodes reach without a password, or unset the variable"
     return Finding("local.environment", False, message, fix)
-
-
-def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    """Look whether others have the cluster's addresses."""
-    taken = _taken(paths.name, identities.kept(paths))
-    networks = {"control": planned.control, "experiment": planned.experiment}
-    own = [network.subnet for network in networks.values() if network]
-    for purpose, network in networks.items():
-        if network is None:
-            continue
-        clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
-        yield _judged(
-            f"local.subnet.{purpose}",
-            clash is None,
-            f"{network.subnet} is used by {clash}"
-            if clash
-            else f"nobody else uses {network.subnet}",
-            f"set networks.{purpose}.subnet in inventories/{paths.name}/cluster.yml"
-            + _proposed(paths.name, purpose, [*own, *(net for net, _ in taken)]),
-        )
-
-
-def _proposed(cluster: str, purpose: str, taken: Sequence[IPv4Network]) -> str:
-    """Return a free subnet in words; nothing where there is none."""
-    for proposed in slices(cluster, purpose):
-        if not any(proposed.overlaps(net) for net in taken):
-            return f" ({proposed} is free)"
-    return ""
-
-
-def _taken(cluster: str, uuid: str | None) -> list[tuple[IPv4Network, str]]:
-    """Return the subnets that are in use, but for those of the cluster's own networks.
-
-    Args:
-        cluster: Its name.
-        uuid: Its id; None where nothing of it is known here.
-    """
-    with daemon.errors("list Docker's networks"):
-        networks = daemon.client().networks.list()
-    own, taken = set(), []
-    for network in networks:
-        pools = network.attrs["IPAM"]["Config"] or []
-        subnets = [IPv4Network(p["Subnet"]) for p in pools if ":" not in p.get("Subnet", ":")]
-        its = ownership.labels(network)
-        if uuid is not None and its.get(ownership.CLUSTER) == uuid:
-            own.update(subnets)
-            continue
-        another = ""
-        if its.get(ownership.NAME) == cluster:
-            another = f" of another {cluster} (gpubed audit {cluster} tells more)"
-        taken += [(subnet, f"Docker network {network.name}{another}") for subnet in subnets]
-    known = own | {subnet for subnet, _ in taken}
-    return taken + [(net, text) for net, text in _routes() if net not in known]
-
-
-def _routes() -> Iterator[tuple[IPv4Network, str]]:
-    for line in Path("/proc/net/route").read_text(encoding="utf-8").splitlines()[1:]:
-        fields = line.split()
-        address, mask = (IPv4Address(bytes.fromhex(f)[::-1]) for f in (fields[1], fields[7]))
-        if int(mask):  # the default route overlaps with everything
-            route = IPv4Network(f"{address}/{mask}")
-            yield route, f"a route of this machine (interface {fields[0]})"

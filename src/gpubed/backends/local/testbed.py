@@ -81,6 +81,6 @@ class LocalTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return which networks of the cluster others have already."""
-        from gpubed.backends.local import doctor
+        from gpubed.backends.local import addresses
 
-        return [finding for finding in doctor.subnets(plan, self.paths) if not finding.ok]
+        return [finding for finding in addresses.subnets(plan, self.paths) if not finding.ok]

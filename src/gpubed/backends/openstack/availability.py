@@ -21,7 +21,7 @@ from gpubed.testbeds.base import Finding
 
 GROUP = "gpubed.group"
 _GIB = 2**30
-_ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _PROBE = "gpubed-probe"
 
 
@@ -97,9 +97,9 @@ def _gone(group: GroupNeeds, id_: str) -> Finding:
 
 
 def _flavor(connection: Connection, name: str) -> Any:
-    """Return the flavor of a name: the plugin knows none by its id."""
+    """Return the flavor of a name, or of an id that is a UUID: by others, the plugin knows none."""
     found = connection.compute.find_flavor(name, get_extra_specs=True)
-    return found if found is not None and found.name == name else None
+    return found if found is not None and (found.name == name or ID.fullmatch(name)) else None
 
 
 def held(
@@ -134,7 +134,7 @@ def held(
 def images(connection: Connection, name: str) -> list[Any]:
     """Return the images of a name, or of an id, that can be booted."""
     found = list(connection.image.images(name=name))
-    if not found and _ID.fullmatch(name):
+    if not found and ID.fullmatch(name):
         # Names may be used twice, and operators do so when they renew an image.
         image = connection.image.find_image(name)
         found = [image] if image else []

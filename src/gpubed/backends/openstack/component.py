@@ -11,7 +11,7 @@ from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed.backends.component import Component
 from gpubed.backends.openstack import cloud, cloud_init, clouds_file, host_key, labels, security
-from gpubed.backends.openstack.availability import GROUP
+from gpubed.backends.openstack.availability import GROUP, ID
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
 from gpubed.core import reading
@@ -233,13 +233,15 @@ class Cluster(Component):
     ) -> compute.Instance:
         wanted = self._config.server(node.group)
         image = self._images[node.image].result["id"]
+        by_id = ID.fullmatch(wanted.flavor)
         affinity = (
             [compute.InstanceSchedulerHintArgs(group=self._affinity.id)] if self._affinity else None
         )
         return compute.Instance(
             node.name,
             name=self.name(node.name),
-            flavor_name=wanted.flavor,
+            flavor_id=wanted.flavor if by_id else None,
+            flavor_name=None if by_id else wanted.flavor,
             availability_zone=wanted.availability_zone,
             key_pair=self._keypair.name,
             user_data=self._user_data(node, key),

@@ -20,7 +20,7 @@ class ServerOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    flavor: Text | None = Field(default=None, description="name of a flavor of the cloud")
+    flavor: Text | None = Field(default=None, description="name or UUID of a flavor of the cloud")
     availability_zone: Text | None = Field(
         default=None, description="chosen by the cloud if absent"
     )
@@ -47,7 +47,7 @@ class Config(ServerOptions, BackendConfig):
     access_from: tuple[Network, ...] = Field(
         min_length=1, description="networks that may reach SSH of the head, for example yours"
     )
-    flavor: Text = Field(description="name of the flavor of all groups that name none")
+    flavor: Text = Field(description="name or UUID of the flavor of all groups that name none")
     groups: dict[str, ServerOptions] = Field(
         default={}, description="by node group: what differs there"
     )

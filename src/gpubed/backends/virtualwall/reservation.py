@@ -175,10 +175,12 @@ class Reservation:
 
     def _enter(self, patience: Patience) -> None:
         """Be in a slice that is ours and lasts long enough."""
+        is_new = False
         while (found := patience.insist(self._find)) is None or found.is_over:
             try:
                 with self._outlasting(), self._calling("create slice"):
                     self._make()
+                is_new = True
             except (Busy, Unanswered) as error:
                 if patience.is_over:
                     raise
@@ -189,8 +191,9 @@ class Reservation:
         self.is_ours = True
         if found.expires < self._until - _NEARLY:
             found = self._lengthened(found, patience)
-        # Slivers cannot outlive their slice: asking for more is refused, not cut.
-        self._until = min(self._until, found.expires)
+        # Slivers cannot outlive their slice: asking for more is refused, not cut. A slice that was
+        # there may have been renewed: nodes that replace others are had as long as those.
+        self._until = min(self._until, found.expires) if is_new else found.expires
 
     def _find(self) -> Slice | None:
         found = ownership.find(self._there, self.urn, self.wanted)

@@ -17,7 +17,11 @@ def command(name: ClusterName, as_json: Json = False) -> int:
     ui, paths = UI(as_json), find(name)
     paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()
-    variables = {**stack.environment(paths), **configure.environment()}
+    variables = {
+        **stack.environment(paths),
+        **configure.environment(),
+        **dict.fromkeys(stack.UNSET, ""),
+    }
     variables.pop("ANSIBLE_NOCOLOR")
     if _speaks_utf8():  # the user's own language is good enough
         variables.pop("LC_ALL")

@@ -16,8 +16,10 @@ from gpubed.core.errors import GpubedError
 _ITERATIONS = 1_000_000
 _WITNESS = "pulumi"
 OPENED_BY = (
-    "put the stack's passphrase into .gpubed/pulumi/passphrase: the one it was created with, or, "
-    "after `pulumi stack change-secrets-provider`, the new one"
+    "it was sealed with another passphrase, such as a PULUMI_CONFIG_PASSPHRASE of yours. Leave "
+    ".gpubed/pulumi/passphrase as it is, and seal the stack with that: "
+    'eval "$(gpubed env CLUSTER)" && PULUMI_CONFIG_PASSPHRASE=THE_OTHER pulumi stack '
+    "change-secrets-provider passphrase -s CLUSTER --non-interactive < .gpubed/pulumi/passphrase"
 )
 
 
