@@ -73,20 +73,23 @@ class Located:
 
     def line(self, location: Location) -> int:
         """Return the line of a value, or of the nearest value that contains it."""
-        return self.lines.get(self.place(location), 1)
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
 
     def place(self, location: Location, *, missing: bool = False) -> Location:
-        """Return a location, or that of the nearest value that contains it.
+        """Return the location of one of pydantic's errors, without the kinds of unions in it.
 
         Args:
-            location: Of a value.
+            location: As pydantic has it.
             missing: Whether its last key is one that is missing: it is kept then.
         """
         if missing:
             return (*self.place(location[:-1]), location[-1])
-        while location and location not in self.lines:
-            location = location[:-1]
-        return location
+        place: Location = ()
+        for part in location:
+            place = (*place, part) if (*place, part) in self.lines else place
+        return place
 
 
 def read(path: Path) -> Located:

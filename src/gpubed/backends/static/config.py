@@ -7,13 +7,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gpubed.core import wording
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
-User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+User = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(
+            r"^[a-z_][a-z0-9_-]{0,31}$", "a user's name: lower-case letters, digits, '_' and '-'"
+        )
+    ),
+]
 # A name or an address; nothing that OpenSSH could read as an option.
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253)]
+Address = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", "a host's name or address"),
+        max_length=253,
+    ),
+]
 
 
 class Host(Section):
