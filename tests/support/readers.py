@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 import tempfile
 import zlib
@@ -693,9 +694,39 @@ def _openstack(data, _folder):
         list(quota._network(found))
 
 
+def _clouds(data, folder):
+    path = _file(folder / "clouds.yaml", data)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    variables["OS_CLIENT_CONFIG_FILE"] = str(path)
+    with mock.patch.dict(os.environ, variables, clear=True):
+        cloud.connect.__wrapped__("mycloud", None)
+
+
 def _plugins(data, _folder):
     openstack_doctor._plugins(data.decode(errors="replace"))
 
+
+CLOUDS = b"""\
+clouds:
+  mycloud:
+    auth_type: password
+    auth:
+      auth_url: https://c.example/v3
+      username: u
+      password: p
+      project_name: mine
+      user_domain_name: Default
+      project_domain_name: Default
+    region_name: one
+    regions: [one, {name: two, values: {interface: internal}}]
+    interface: [public]
+    verify: true
+    api_timeout: 5
+    networks: [{name: n, routes_externally: true}]
+cache: {expiration_time: 3}
+client: {force_ipv4: true}
+metrics: {statsd: {host: h, port: 1}}
+"""
 
 FACTS = {
     "schema": "gpubed/facts/2",
@@ -996,6 +1027,7 @@ def _readers():
         ),
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
+        Reader("clouds", _clouds, CLOUDS, yaml_text),
         Reader("pulumi-plugins", _plugins, json_text([{"name": "openstack", "version": "5"}])),
     )
 
