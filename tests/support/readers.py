@@ -43,8 +43,10 @@ from gpubed.backends.virtualwall import (
     journal,
     manifest,
     proof,
+    reservation,
     transport,
 )
+from gpubed.backends.virtualwall import faults as virtualwall_faults
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import drive, matrix, records, repeat
 from gpubed.campaigns import file as campaign_file
@@ -586,6 +588,19 @@ def _xmlrpc(data, _folder):
             ask()
 
 
+def _refusal(data, _folder):
+    """Whatever an aggregate says with a code, its reason is looked for in all of it."""
+    output = data.decode(errors="replace")
+    reply = {"code": {"geni_code": 2, "am_code": 26}, "value": 0, "output": output}
+    endpoint = SimpleNamespace(what="the aggregate", call=lambda *_, **__: reply)
+    try:
+        aggregate.Aggregate(endpoint).update("urn", [], "")
+    except virtualwall_faults.Answered as error:
+        refused = error
+    reservation.unmappable(refused)
+    assert len(refused.message) < 2000
+
+
 def _manifest(data, _folder):
     granted, reasons = manifest.read(data.decode(errors="replace"), ["node-0", "node-1"], "alice")
     for node in granted.values():
@@ -781,6 +796,7 @@ REPLY = """<?xml version="1.0"?><methodResponse><params><param><value><struct>
 <member><name>geni_expires</name><value><string>2026-11-22T10:00:00Z</string></value></member>
 </struct></value></data></array></value></member></struct></value></member></struct></value>
 </param></params></methodResponse>"""
+MAPPER = "*** WARNING: eth0 is not used\n" * 60 + "*** Fixed node: Could not map node-1 to pc1\n"
 WORKER = {
     "name": "w",
     "clusterId": 6,
@@ -996,6 +1012,7 @@ def _readers():
         Reader("container-file", _container, _tar({"file": b"content"}), None),
         Reader("proof", _proof, b"ssh-ed25519 AAAA root\n--\n0123 *x\n", None),
         Reader("xml-rpc", _xmlrpc, REPLY.encode(), None),
+        Reader("refusal", _refusal, MAPPER.encode(), None),
         Reader("manifest", _manifest, MANIFEST.encode(), None),
         Reader("advertisement", _advertisement, ADVERTISEMENT.encode(), None),
         Reader(

@@ -133,7 +133,7 @@ class Authority:
 
 
 def _explained(error: Answered) -> Answered:
-    said = error.message.lower()
+    said = error.said.lower()
     if error.hint is not None:
         return error
     if "already" in said:

@@ -271,7 +271,7 @@ class Reservation:
         try:
             yield
         except Answered as error:
-            if not self.journal.request or not faults.is_about_remains(error.message):
+            if not self.journal.request or not faults.is_about_remains(error.said):
                 raise
             raise Busy(error.message, error.hint, error.code) from None
 
@@ -363,7 +363,7 @@ class Reservation:
 
     def _leave_out_one(self, error: NoResources) -> None:
         """Ask for one node less, where fewer will do; the testbed says which, or of which kind."""
-        fixed, short = unmappable(error), _SHORT_OF.search(error.message)
+        fixed, short = unmappable(error), _SHORT_OF.search(error.said)
         groups = list(self.wanted.groups.values())
         named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
@@ -470,7 +470,7 @@ class Reservation:
 
 def unmappable(error: NoResources) -> str:
     """Return the node whose own machine cannot be had, where the mapper names one; else none."""
-    found = _FIXED.search(error.message)
+    found = _FIXED.search(error.said)
     return found[1] if found else ""
 
 
