@@ -145,7 +145,8 @@ class Reservation:
         known = self.urn if self._is_in_state or self.journal.request else ""
         found = patience.insist(self._find)
         # A name that somebody else has now is ours no more: what we had is over.
-        if found and not found.is_over and ownership.is_ours(found, self.wanted.uuid, known):
+        over = not found or found.is_over or ownership.is_taken(self._there, found, self.journal)
+        if found and not over and ownership.is_ours(found, self.wanted.uuid, known):
             self._renew_credentials(patience)
             self._delete_until_gone(patience)
         journal.forget(self._paths)
