@@ -223,15 +223,15 @@ WRONG = {
     "entry is nothing": ("clouds: {mycloud: }", "clouds.mycloud: must be a mapping"),
     "entry is a text": ("clouds: {mycloud: x}", "clouds.mycloud: must be a mapping"),
     "another entry": (clouds(mycluod=auth()), "no clouds.mycloud: did you mean 'mycluod'?"),
-    "clouds is a list": ("clouds: [mycloud]", "clouds: must be a mapping"),
-    "a list": ("- mycloud", ":1: must be a mapping"),
-    "a text": ("mycloud", ":1: must be a mapping"),
+    "clouds is a list": ("clouds: [mycloud]", "line 1: clouds: must be a mapping"),
+    "a list": ("- mycloud", "must be a mapping"),
+    "a text": ("mycloud", "must be a mapping"),
     "empty": ("", "has no clouds.mycloud"),
     "no clouds": ("mycloud: {}", "has no clouds.mycloud"),
-    "tabs": ("clouds:\n\tmycloud: {}\n", ":2: a line begins with a tab"),
+    "tabs": ("clouds:\n\tmycloud: {}\n", "line 2: a line begins with a tab"),
     "cut off": ("clouds: {mycloud: {auth: ", "opened and not closed"),
-    "tag": ("clouds: {mycloud: !!python/name:os.system x}", "cannot be read"),
-    "binary": (b"clouds: \xff\n", ":1: the file is not UTF-8 text"),
+    "tag": ("clouds: {mycloud: !!python/name:os.system x}", "line 1: the tag"),
+    "binary": (b"clouds: \xff\n", "line 1: the file is not UTF-8 text"),
     "client": (clouds(mycloud=auth()) + "client: 5\n", "clouds.mycloud"),
 }
 
@@ -279,7 +279,7 @@ def test_every_verb_says_so(cluster, folder, name, verb):
     )
     said = " ".join((ran.stdout + ran.stderr).split())
     assert "Traceback" not in said
-    assert f"{folder}/clouds.yaml: clouds" in said
+    assert f"{folder}/clouds.yaml" in said
     assert says in said
     assert ran.returncode == 3
 
@@ -287,6 +287,12 @@ def test_every_verb_says_so(cluster, folder, name, verb):
 def test_a_right_file_is_used(alone, monkeypatch):
     alone.write_text(clouds(mycloud=auth(), other=auth()))
     assert cloud.connect("mycloud", None).config.name == "mycloud"
+    cloud.connect.cache_clear()
+    alone.write_text(
+        "common: &common {auth_url: https://c.example/v3}\nclouds: {mycloud: {auth: {<<: *common}}}"
+    )
+    with pytest.raises(PrerequisiteMissing, match=r"auth\.username is missing"):
+        cloud.connect("mycloud", None)
     alone.write_text(clouds(mycloud=auth(password=None), other="x"))
     (alone.parent / "secure.yaml").write_text(SECRETS)
     monkeypatch.setenv("OS_CLIENT_SECURE_FILE", str(alone.parent / "secure.yaml"))

@@ -362,3 +362,35 @@ def test_each_pattern_of_a_specification_has_words():
     for one in texts:
         details = {"type": "string_pattern_mismatch", "loc": (), "ctx": {"pattern": one}}
         assert one not in wording.of(details)
+
+
+SYSTEMS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")
+
+
+@pytest.mark.parametrize("backend", ["openstack", "static", "virtualwall"])
+@pytest.mark.parametrize("image", ["ubuntu-20.04", "debian-11", "rocky-9"])
+def test_a_system_that_roles_refuse_is_refused_before_anything_is_made(write, backend, image):
+    group = {"name": "node", "count": 2, "image": image}
+    document = {"version": 1, "backend": BACKENDS[backend], "nodes": [group]}
+    _, errors = specification.check(write(json.dumps(document)))
+    [error] = [error for error in errors if error.path == "nodes.0.image"]
+    assert error.message == f"is {image!r}, which the roles do not support"
+    assert error.allowed.startswith(f"allowed: {', '.join(SYSTEMS)}")
+    _, errors = specification.check(write(json.dumps({**document, "configure": False})))
+    assert "nodes.0.image" not in [error.path for error in errors]
+
+
+@pytest.mark.parametrize(
+    "image", [*SYSTEMS, "Our own image", "7c1ff1b0-0000-4000-8000-000000000000"]
+)
+def test_a_system_that_roles_take_or_a_cloud_names_is_right(write, image):
+    group = {"count": 1, "image": image}
+    document = {"version": 1, "backend": BACKENDS["openstack"], "nodes": [group]}
+    assert specification.check(write(json.dumps(document)))[1] == []
+
+
+def test_the_local_backend_tells_its_own_images_alone(write):
+    _, errors = specification.check(
+        write(GOOD.replace("count: 3", "count: 3, image: ubuntu-20.04"))
+    )
+    assert [error.allowed for error in errors] == ["allowed: debian-12, debian-13"]

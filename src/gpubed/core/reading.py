@@ -92,10 +92,10 @@ class Document:
         except ValidationError as error:
             raise self.refusal(words(error)) from None
 
-    def yaml(self, shape: type[T] | TypeAdapter[T]) -> T:
+    def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
         """Return what its YAML says; see `json`, and `located` for what is refused."""
         try:
-            parsed = located.parse(self.data)
+            parsed = located.parse(self.data, merges=merges)
         except located.MalformedYamlError as error:
             raise self.refusal(f"line {error.line}: {error.message}") from None
         try:

@@ -7,6 +7,7 @@ specification that is expected to be right. Nothing here talks to a testbed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     Field,
     TypeAdapter,
     ValidationError,
@@ -24,8 +26,9 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, shapes, wording
+from gpubed.core import located, nearest, reading, shapes, wording
 from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec import backend_config, placeholders, second_look
 from gpubed.spec.backend_config import BackendConfig
@@ -41,7 +44,14 @@ from gpubed.spec.sections import (
     Storage,
 )
 
+_SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+
+
+class _Variables(BaseModel):
+    """Of role base."""
+
+    supported: dict[str, tuple[str, ...]] = Field(alias="__base_supported")
 
 
 class ClusterSpec(Section):
@@ -234,7 +244,9 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
         for where, text, wanted in placeholders.left(spec_backend(spec), document)
     ]
     own = [*_gpus_without_recipe(spec), *_simulated_elsewhere(spec), *_minded_in_vain(spec)]
-    return [*judge(spec), *own, *left]
+    judged = list(judge(spec))
+    told = {one.path for one in judged}
+    return [*judged, *(one for one in _unsupported(spec) if one.path not in told), *own, *left]
 
 
 def _besides(
@@ -284,6 +296,28 @@ def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
     if asking and not recipe.load(spec.recipe).gpus.architectures:
         message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
         yield Problem(("recipe",), message, f"allowed: {', '.join(recipe.with_gpus())}")
+
+
+@cache
+def systems() -> tuple[str, ...]:
+    """Return the operating systems that roles support, as `image` of a node group names them."""
+    variables = reading.file(assets() / "roles/base/vars/main.yml").yaml(_Variables)
+    return tuple(
+        f"{distribution.lower()}-{release}"
+        for distribution, releases in variables.supported.items()
+        for release in releases
+    )
+
+
+def _unsupported(spec: ClusterSpec) -> Iterator[Problem]:
+    """Find systems that roles would refuse once nodes are there; other names tell none."""
+    if not (spec.configure and spec.backend.lends_nodes):
+        return
+    for index, group in enumerate(spec.nodes):
+        if _SYSTEM.fullmatch(group.image) and group.image not in systems():
+            message = f"is {group.image!r}, which the roles do not support"
+            allowed = f"allowed: {', '.join(systems())}; or configure: false, for bare nodes"
+            yield Problem(("nodes", index, "image"), message, allowed)
 
 
 def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:

@@ -177,7 +177,8 @@ class NodeGroup(Section):
         description="GPU model that the nodes pretend to have; on the local backend only",
     )
     image: str = Field(
-        default="debian-12", description="operating system: `debian-12`, `debian-13`"
+        default="debian-12",
+        description="operating system, such as `debian-12`; `check` names those that roles support",
     )
 
     @property

@@ -46,7 +46,7 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     virtual = _is_virtual(spec)
     kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
     try:
-        info = daemon.client().info()
+        info = daemon.look().info()
     except GpubedError as error:
         return [Finding("local.docker", False, error.message, error.hint), kernel]
     docker = _docker(info)
@@ -100,7 +100,7 @@ def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:
 
 def _docker(info: dict[str, Any]) -> Finding:
     kind, fix = "local.docker", "unset DOCKER_HOST, and use the Docker daemon of this machine"
-    address = str(daemon.client().api.base_url)
+    address = str(daemon.look().api.base_url)
     version, system = info["ServerVersion"], info["OperatingSystem"]
     if not address.startswith("http+docker"):
         return Finding(kind, False, f"the Docker daemon is on another machine ({address})", fix)
@@ -265,7 +265,7 @@ def _taken(cluster: str, uuid: str | None) -> list[tuple[IPv4Network, str]]:
         uuid: Its id; None where nothing of it is known here.
     """
     with daemon.errors("list Docker's networks"):
-        networks = daemon.client().networks.list()
+        networks = daemon.look().networks.list()
     own, taken = set(), []
     for network in networks:
         pools = network.attrs["IPAM"]["Config"] or []

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from keystoneauth1 import exceptions as auth_errors
 from keystoneauth1 import loading
 from openstack import config, exceptions
 from openstack.config import loader, vendors
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gpubed.core import files, located, nearest, reading
+from gpubed.core import nearest, reading
 from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.reading import Unreadable
 
 # What openstacksdk raises of settings that it takes for right.
 RAISED = (
@@ -38,7 +38,6 @@ FIX = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an op
 _CORRECT = "correct it there; docs/how-to/openstack.md shows an entry that is complete"
 _PLACES = "~/.config/openstack or /etc/openstack"
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
-_MOST = 2**20
 
 
 _USER = (
@@ -68,6 +67,10 @@ _NEEDED = {
 }
 
 
+class Unusable(Unreadable, PrerequisiteMissing):
+    """A file of credentials is not what openstacksdk takes."""
+
+
 class _Entry(BaseModel):
     """What openstacksdk relies on in an entry, which has many other keys."""
 
@@ -84,6 +87,9 @@ class _Entry(BaseModel):
 
 class _Whole(BaseModel):
     clouds: dict[str, Any] | None = None
+
+
+_WHOLE = TypeAdapter[_Whole | None](_Whole | None)
 
 
 class _Chosen(BaseModel):
@@ -116,7 +122,7 @@ def require(cloud: str | None, region: str | None) -> str | None:
     profiles = []
     for path, clouds in entries.items():
         if name in clouds:
-            _shaped(path, {"clouds": {name: clouds[name]}}, _Chosen)
+            _require_shape(path, {"clouds": {name: clouds[name]}})
             profiles.append(clouds[name].get("profile"))
     try:
         read = config.OpenStackConfig().get_one(name, region_name=region, validate=False)
@@ -147,25 +153,15 @@ def _first(variable: str, places: list[str]) -> Path | None:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the entries of a file."""
-    try:
-        located.require_yaml(path)
-        content = yaml.safe_load(files.read(path, _MOST)) or {}
-    except located.MalformedYamlError as error:
-        raise PrerequisiteMissing(
-            f"OpenStack: {path}:{error.line}: {error.message}", _CORRECT
-        ) from None
-    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as e:
-        why = str(e).partition("\n")[0]
-        raise PrerequisiteMissing(f"OpenStack: {path} cannot be read: {why}", _CORRECT) from None
-    return _shaped(path, content, _Whole).get("clouds") or {}
+    whole = reading.file(path, _CORRECT, error=Unusable).yaml(_WHOLE, merges=True)
+    return (whole and whole.clouds) or {}
 
 
-def _shaped(path: Path, content: dict[str, Any], shape: type[BaseModel]) -> dict[str, Any]:
+def _require_shape(path: Path, content: dict[str, Any]) -> None:
     try:
-        shape.model_validate(content)
+        _Chosen.model_validate(content)
     except ValidationError as error:
-        raise PrerequisiteMissing(f"OpenStack: {path}: {reading.words(error)}", _CORRECT) from None
-    return content
+        raise Unusable(f"OpenStack: {path}: {reading.words(error)}", _CORRECT) from None
 
 
 def _entry(name: str | None, entries: Mapping[Path, Mapping[str, Any]]) -> str | None:
