@@ -131,6 +131,8 @@ class Monitor(MockMonitor):
 
 def write_clouds(path: Path, **more: Any) -> None:
     auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+    domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
+    auth |= {"project_name": "mine", **domains}
     entry = {"auth": {**auth, "project_name": "p"}, "regions": ["one", "north"], **more}
     path.write_text(yaml.safe_dump({"clouds": {"mycloud": entry, "other": entry}}))
 

@@ -131,7 +131,9 @@ def require(cloud: str | None, region: str | None) -> str | None:
     except RAISED as error:
         raise unusable(name, error) from None
     for key, why in faults:
-        raise PrerequisiteMissing(f"OpenStack: {_place(name, key)} {why}", _fix(name))
+        raise PrerequisiteMissing(
+            f"OpenStack: {reading.short(f'{_place(name, key)} {why}', 1000)}", _fix(name)
+        )
     return name
 
 
@@ -161,7 +163,9 @@ def _require_shape(path: Path, content: dict[str, Any]) -> None:
     try:
         _Chosen.model_validate(content)
     except ValidationError as error:
-        raise Unusable(f"OpenStack: {path}: {reading.words(error)}", _CORRECT) from None
+        raise Unusable(
+            f"OpenStack: {path}: {reading.short(reading.words(error))}", _CORRECT
+        ) from None
 
 
 def _entry(name: str | None, entries: Mapping[Path, Mapping[str, Any]]) -> str | None:
@@ -171,13 +175,13 @@ def _entry(name: str | None, entries: Mapping[Path, Mapping[str, Any]]) -> str |
     if name:
         if name in known or (variables and name == os.environ.get("OS_CLOUD_NAME", "envvars")):
             return name
-        close = nearest.suggestion(name, known)
+        close = reading.short(nearest.suggestion(name, known))
         raise PrerequisiteMissing(f"OpenStack: {file} has no clouds.{name}: {close}", FIX)
     if variables:
         return None
     if len(known) > 1:
         raise PrerequisiteMissing(
-            f"OpenStack: {file} has several entries: {', '.join(known)}",
+            f"OpenStack: {file} has several entries: {reading.short(', '.join(known))}",
             "set backend.cloud in cluster.yml, or OS_CLOUD, to one of them",
         )
     if not known:
