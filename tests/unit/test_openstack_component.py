@@ -455,6 +455,8 @@ class TestSecrets:
         auth = {"AUTH_URL": "https://192.0.2.1/v3", "USERNAME": "u", "PASSWORD": "hunter2"}
         for name, value in auth.items():
             monkeypatch.setenv(f"OS_{name}", value)
+        for name in ("PROJECT_NAME", "USER_DOMAIN_NAME", "PROJECT_DOMAIN_NAME"):
+            monkeypatch.setenv(f"OS_{name}", "Default")
         backend = {key: value for key, value in DATA["backend"].items() if key != "cloud"}
         declare(component.Cluster, {**DATA, "backend": backend})
         assert cloud.provider.inputs == {}

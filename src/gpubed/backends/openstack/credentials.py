@@ -147,7 +147,8 @@ def _first(variable: str, places: list[str]) -> Path | None:
     named = os.environ.get(variable)
     if named and not os.access(named, os.R_OK):
         raise PrerequisiteMissing(
-            f"OpenStack: {variable} names {named}, which cannot be read", f"unset {variable}"
+            f"OpenStack: {variable} names {named}, which cannot be read",
+            f"unset {variable}, or write clouds.yaml there",
         )
     paths = [named] if named else places
     return next((Path(one).resolve() for one in paths if os.access(one, os.R_OK)), None)
