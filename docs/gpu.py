@@ -15,14 +15,10 @@ from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
 from gpubed.recipes import recipe
 from gpubed.recipes.recipe import Recipe
+from gpubed.spec.clusterspec import systems
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = {
-    "debian-12": "Debian 12",
-    "debian-13": "Debian 13",
-    "ubuntu-22.04": "Ubuntu 22.04",
-    "ubuntu-24.04": "Ubuntu 24.04",
-}
+DISTRIBUTIONS = {name: name.replace("-", " ").capitalize() for name in systems()}
 HEAD = """# GPUs
 
 Which driver role [nvidia_driver](../../roles/nvidia_driver/README.md) chooses, by GPU, recipe

@@ -84,6 +84,40 @@ def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driv
 
 
 @with_hardware_types
+@pytest.mark.parametrize("mapper", ["*** WARNING: {} is not used", "WARNING: mapper: {}"])
+def test_a_reason_behind_many_warnings_is_found(server, wall, driver, mapper):
+    """The node whose machine cannot be had goes, and another one stays that could have gone."""
+    warnings = "\n".join(mapper.format(f"interface eth{number}") for number in range(200))
+    machines = [m for m in server.inventory.machines if m.type.name == "pcgen05"][:3]
+    names = [f"urn:publicid:IDN+{server.site.authority}+node+{m.name}" for m in machines]
+    wall.block["hardware"] = {"node": {"machines": names}}
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+    reason = "*** Fixed node: Could not map node-1 to pcgen05-1"
+    server.faults.on("Allocate", faults.refused(f"{warnings}\n{reason}", code=26), times=1)
+    _, result = driver.create(wall.inputs)
+    failed = {name: node["failed"] for name, node in result["nodes"].items() if "failed" in node}
+    assert list(failed) == ["node-1"]
+    assert reason in failed["node-1"]
+    assert "eth7" not in failed["node-1"]
+
+
+@with_hardware_types
+def test_a_kind_behind_many_warnings_goes_on_with_fewer(server, wall, driver):
+    wall.block["hardware"] = {"a": {"type": "pcgen05"}, "b": {"type": "pcgen07-gpu1080"}}
+    wall.changes["nodes"] = [
+        {"name": "a", "count": 2, "min": 1},
+        {"name": "b", "count": 2, "min": 1},
+    ]
+    reason = "*** 2 nodes of type pcgen07-gpu1080 requested, but only 1 available nodes found"
+    said = "*** WARNING: something else\n" * 200 + reason
+    server.faults.on("Allocate", faults.refused(said, code=26), times=1)
+    _, result = driver.create(wall.inputs)
+    failed = {name: node["failed"] for name, node in result["nodes"].items() if "failed" in node}
+    assert list(failed) == ["b-1"]
+    assert reason in failed["b-1"]
+
+
+@with_hardware_types
 def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     up(wall, driver)  # all that there are

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 import tempfile
 import zlib
@@ -42,8 +43,10 @@ from gpubed.backends.virtualwall import (
     journal,
     manifest,
     proof,
+    reservation,
     transport,
 )
+from gpubed.backends.virtualwall import faults as virtualwall_faults
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import drive, matrix, records, repeat
 from gpubed.campaigns import file as campaign_file
@@ -611,6 +614,19 @@ def _xmlrpc(data, _folder):
             ask()
 
 
+def _refusal(data, _folder):
+    """Whatever an aggregate says with a code, its reason is looked for in all of it."""
+    output = data.decode(errors="replace")
+    reply = {"code": {"geni_code": 2, "am_code": 26}, "value": 0, "output": output}
+    endpoint = SimpleNamespace(what="the aggregate", call=lambda *_, **__: reply)
+    try:
+        aggregate.Aggregate(endpoint).update("urn", [], "")
+    except virtualwall_faults.Answered as error:
+        refused = error
+    reservation.unmappable(refused)
+    assert len(refused.message) < 2000
+
+
 def _manifest(data, _folder):
     granted, reasons = manifest.read(data.decode(errors="replace"), ["node-0", "node-1"], "alice")
     for node in granted.values():
@@ -719,9 +735,39 @@ def _openstack(data, _folder):
         list(quota._network(found))
 
 
+def _clouds(data, folder):
+    path = _file(folder / "clouds.yaml", data)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    variables["OS_CLIENT_CONFIG_FILE"] = str(path)
+    with mock.patch.dict(os.environ, variables, clear=True):
+        cloud.connect.__wrapped__("mycloud", None)
+
+
 def _plugins(data, _folder):
     openstack_doctor._plugins(data.decode(errors="replace"))
 
+
+CLOUDS = b"""\
+clouds:
+  mycloud:
+    auth_type: password
+    auth:
+      auth_url: https://c.example/v3
+      username: u
+      password: p
+      project_name: mine
+      user_domain_name: Default
+      project_domain_name: Default
+    region_name: one
+    regions: [one, {name: two, values: {interface: internal}}]
+    interface: [public]
+    verify: true
+    api_timeout: 5
+    networks: [{name: n, routes_externally: true}]
+cache: {expiration_time: 3}
+client: {force_ipv4: true}
+metrics: {statsd: {host: h, port: 1}}
+"""
 
 FACTS = {
     "schema": "gpubed/facts/2",
@@ -782,6 +828,7 @@ REPLY = """<?xml version="1.0"?><methodResponse><params><param><value><struct>
 <member><name>geni_expires</name><value><string>2026-11-22T10:00:00Z</string></value></member>
 </struct></value></data></array></value></member></struct></value></member></struct></value>
 </param></params></methodResponse>"""
+MAPPER = "*** WARNING: eth0 is not used\n" * 60 + "*** Fixed node: Could not map node-1 to pc1\n"
 WORKER = {
     "name": "w",
     "clusterId": 6,
@@ -1008,6 +1055,7 @@ def _readers():
         Reader("container-file", _container, _tar({"file": b"content"}), None),
         Reader("proof", _proof, b"ssh-ed25519 AAAA root\n--\n0123 *x\n", None),
         Reader("xml-rpc", _xmlrpc, REPLY.encode(), None),
+        Reader("refusal", _refusal, MAPPER.encode(), None),
         Reader("manifest", _manifest, MANIFEST.encode(), None),
         Reader("advertisement", _advertisement, ADVERTISEMENT.encode(), None),
         Reader(
@@ -1039,6 +1087,7 @@ def _readers():
         ),
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
+        Reader("clouds", _clouds, CLOUDS, yaml_text),
         Reader("pulumi-plugins", _plugins, json_text([{"name": "openstack", "version": "5"}])),
         *(
             Reader(name, read, sample, json_text if sample[:1] in (b"{", b"[") else None)

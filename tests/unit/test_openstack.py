@@ -142,6 +142,8 @@ class TestCredentials:
 
     def clouds(self, **options: Any) -> None:
         auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+        domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
+        auth |= {"project_name": "mine", **domains}
         entry = {"auth": {**auth, "project_name": "p"}, "region_name": "one", **options}
         Path(os.environ["OS_CLIENT_CONFIG_FILE"]).write_text(
             yaml.safe_dump({"clouds": {"mycloud": entry}})

@@ -131,6 +131,8 @@ class Monitor(MockMonitor):
 
 def write_clouds(path: Path, **more: Any) -> None:
     auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+    domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
+    auth |= {"project_name": "mine", **domains}
     entry = {"auth": {**auth, "project_name": "p"}, "regions": ["one", "north"], **more}
     path.write_text(yaml.safe_dump({"clouds": {"mycloud": entry, "other": entry}}))
 
@@ -459,6 +461,8 @@ class TestSecrets:
         auth = {"AUTH_URL": "https://192.0.2.1/v3", "USERNAME": "u", "PASSWORD": "hunter2"}
         for name, value in auth.items():
             monkeypatch.setenv(f"OS_{name}", value)
+        for name in ("PROJECT_NAME", "USER_DOMAIN_NAME", "PROJECT_DOMAIN_NAME"):
+            monkeypatch.setenv(f"OS_{name}", "Default")
         backend = {key: value for key, value in DATA["backend"].items() if key != "cloud"}
         declare(component.Cluster, {**DATA, "backend": backend})
         assert cloud.provider.inputs == {}

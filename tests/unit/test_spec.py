@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from gpubed.core import wording
 from gpubed.core.errors import UsageError
 from gpubed.spec import schema
+from gpubed.spec.clusterspec import model
 from gpubed.testbeds import specification
+from support.specs import BACKENDS
 
 GOOD = """\
 version: 1
@@ -277,8 +280,7 @@ def test_what_nodes_mount_is_apart(write, storage, said):
 
 def test_a_folder_with_other_characters_is_told_in_words(write):
     _, [error] = specification.check(write(f'{GOOD}storage: {{datasets: "/with space"}}'))
-    assert error.message == "is '/with space'"
-    assert error.allowed.startswith("a folder's whole path, of letters, digits")
+    assert error.message.startswith("must be a folder's whole path, of letters, digits")
 
 
 def test_names_that_only_begin_alike_are_apart(write):
@@ -305,3 +307,90 @@ def test_a_volume_of_a_cloud_that_is_none_is_refused(write, size):
     )
     _, errors = specification.check(write(text))
     assert (4, "backend.data_volumes.0") in told(errors)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "says"),
+    [
+        ("local", {"runtim": "vm"}, "backend.runtim: unknown key (did you mean 'runtime'?)"),
+        ("virtualwall", {"agregate": {}}, "unknown key (did you mean 'aggregate'?)"),
+        ("openstack", {"groups": {"node": {"flavr": "x"}}}, "(did you mean 'flavor'?)"),
+        ("openstack", {"access_from": ["198.51.100.7/24"]}, "write 198.51.100.0/24 for the net"),
+        ("openstack", {"access_from": ["fe80::1/64"]}, "must be an IPv4 network, such as"),
+        ("openstack", {"access_from": [5]}, "backend.access_from.0: must be an IPv4 network"),
+        ("openstack", {"access_from": []}, "backend.access_from: must have at least 1"),
+        ("openstack", {"boot_volume": "100 MB"}, "must be at least 1 GiB"),
+        ("openstack", {"data_volumes": ["6"]}, "data_volumes.0: must be at least 1 GiB"),
+        ("openstack", {"dns": ["x"]}, "must be an IPv4 address, such as"),
+        ("openstack", {"flavor": ""}, "must have at least 1 character"),
+        ("virtualwall", {"poll": 0}, "must be at least 50 ms"),
+        ("virtualwall", {"project": "a b"}, "must be letters, digits"),
+        ("virtualwall", {"bastion": {"host": "a b"}}, "must be a host's name or address"),
+        ("static", {"hosts": {"No de": [{"address": "a"}]}}, "hosts.No de: its name must be lower"),
+        ("gpulab", {"image": "a b"}, "must be an image, such as"),
+        ("gpulab", {"shm": 0}, "must be more than 0 B"),
+    ],
+)
+def test_what_is_wrong_below_backend_is_one_error_in_words(write, backend, options, says):
+    document = {"version": 1, "backend": BACKENDS[backend] | options, "nodes": [{"count": 1}]}
+    _, [error] = specification.check(write(json.dumps(document)))
+    assert says in str(error)
+
+
+def test_of_a_union_the_kind_that_is_meant_is_judged(write):
+    _, [error] = specification.check(write(f"{GOOD}storage: {{scratch: {{devices: [sda]}}}}\n"))
+    assert "storage.scratch.devices.0: must be a device, such as /dev/" in str(error)
+
+
+def test_a_backend_without_its_type_is_told_so(write):
+    _, [error] = specification.check(write(GOOD.replace("type: local", "tpye: local")))
+    assert "backend.type: is missing (there are: gpulab, local" in str(error)
+
+
+def test_each_pattern_of_a_specification_has_words():
+    """Units have theirs: the pattern is for editors alone."""
+
+    def patterns(part):
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if key == "pattern":
+                yield value
+            elif isinstance(value, dict | list):
+                yield from patterns(value)
+
+    texts = {one for one in patterns(model().model_json_schema()) if not one.startswith(r"^\s*\d")}
+    assert len(texts) > 10
+    for one in texts:
+        details = {"type": "string_pattern_mismatch", "loc": (), "ctx": {"pattern": one}}
+        assert one not in wording.of(details)
+
+
+SYSTEMS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")
+
+
+@pytest.mark.parametrize("backend", ["openstack", "static", "virtualwall"])
+@pytest.mark.parametrize("image", ["ubuntu-20.04", "debian-11", "rocky-9"])
+def test_a_system_that_roles_refuse_is_refused_before_anything_is_made(write, backend, image):
+    group = {"name": "node", "count": 2, "image": image}
+    document = {"version": 1, "backend": BACKENDS[backend], "nodes": [group]}
+    _, errors = specification.check(write(json.dumps(document)))
+    [error] = [error for error in errors if error.path == "nodes.0.image"]
+    assert error.message == f"is {image!r}, which the roles do not support"
+    assert error.allowed.startswith(f"allowed: {', '.join(SYSTEMS)}")
+    _, errors = specification.check(write(json.dumps({**document, "configure": False})))
+    assert "nodes.0.image" not in [error.path for error in errors]
+
+
+@pytest.mark.parametrize(
+    "image", [*SYSTEMS, "Our own image", "7c1ff1b0-0000-4000-8000-000000000000"]
+)
+def test_a_system_that_roles_take_or_a_cloud_names_is_right(write, image):
+    group = {"count": 1, "image": image}
+    document = {"version": 1, "backend": BACKENDS["openstack"], "nodes": [group]}
+    assert specification.check(write(json.dumps(document)))[1] == []
+
+
+def test_the_local_backend_tells_its_own_images_alone(write):
+    _, errors = specification.check(
+        write(GOOD.replace("count: 3", "count: 3, image: ubuntu-20.04"))
+    )
+    assert [error.allowed for error in errors] == ["allowed: debian-12, debian-13"]

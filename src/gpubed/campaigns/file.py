@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import located, nearest, reading
+from gpubed.core import located, nearest, reading, wording
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
@@ -29,7 +29,14 @@ NODES, RANKS, RATE, ENVIRONMENT = "nodes", "ranks", "rate", "environment"
 OWN = (NODES, RANKS, RATE, ENVIRONMENT)
 """Factors that are no arguments of the job."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_Factor = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+_Factor = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(
+            r"^[a-z][a-z0-9_]{0,63}$", "lower-case letters, digits and '_', a letter first"
+        )
+    ),
+]
 _Text = Annotated[str, Field(max_length=256)]
 # As everybody's JSON can hold it.
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]

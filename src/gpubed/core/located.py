@@ -73,20 +73,23 @@ class Located:
 
     def line(self, location: Location) -> int:
         """Return the line of a value, or of the nearest value that contains it."""
-        return self.lines.get(self.place(location), 1)
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
 
     def place(self, location: Location, *, missing: bool = False) -> Location:
-        """Return a location, or that of the nearest value that contains it.
+        """Return the location of one of pydantic's errors, without the kinds of unions in it.
 
         Args:
-            location: Of a value.
+            location: As pydantic has it.
             missing: Whether its last key is one that is missing: it is kept then.
         """
         if missing:
             return (*self.place(location[:-1]), location[-1])
-        while location and location not in self.lines:
-            location = location[:-1]
-        return location
+        place: Location = ()
+        for part in location:
+            place = (*place, part) if (*place, part) in self.lines else place
+        return place
 
 
 def read(path: Path) -> Located:
@@ -99,15 +102,21 @@ def read(path: Path) -> Located:
     return parse(files.read(path, MAX_BYTES))
 
 
-def parse(data: bytes) -> Located:
-    """Parse a YAML document; see `read` for what is refused."""
+def parse(data: bytes, *, merges: bool = False) -> Located:
+    """Parse a YAML document; see `read` for what is refused.
+
+    Args:
+        data: The document.
+        merges: Whether it may merge mappings (`<<: *name`), as files of other programs do.
+    """
     if len(data) > MAX_BYTES:  # the parser takes its time
         raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
     text = _text(data)
     with _in_words(text):
         loader, root = _composed(text)
         document = Located(None)
-        document.data = _Builder(loader, document.lines).build(root, ()) if root else None
+        builder = _Builder(loader, document.lines, merges=merges)
+        document.data = builder.build(root, ()) if root else None
     return document
 
 
@@ -204,8 +213,8 @@ def _require_text(value: object, line: int) -> None:
 class _Builder:
     """Turns nodes into data; counts values so that an alias bomb ends early."""
 
-    def __init__(self, loader: _Loader, lines: dict[Location, int]) -> None:
-        self._loader = loader
+    def __init__(self, loader: _Loader, lines: dict[Location, int], *, merges: bool) -> None:
+        self._loader, self._merges = loader, merges
         self._lines = lines
         self._values = 0
 
@@ -240,13 +249,15 @@ class _Builder:
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
+        if self._merges:
+            self._loader.flatten_mapping(node)
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             key = key_node.value
             if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
                 raise MalformedYamlError("a key must be a plain word", line)
             _require_text(key, line)
-            if key in seen:
+            if key in seen and not self._merges:
                 raise MalformedYamlError(f"the key {key!r} is there twice", line)
             seen.add(key)
             value = self.build(value_node, (*at, key))

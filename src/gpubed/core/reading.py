@@ -92,10 +92,10 @@ class Document:
         except ValidationError as error:
             raise self.refusal(words(error)) from None
 
-    def yaml(self, shape: type[T] | TypeAdapter[T]) -> T:
+    def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
         """Return what its YAML says; see `json`, and `located` for what is refused."""
         try:
-            parsed = located.parse(self.data)
+            parsed = located.parse(self.data, merges=merges)
         except located.MalformedYamlError as error:
             raise self.refusal(f"line {error.line}: {error.message}") from None
         try:
@@ -200,12 +200,12 @@ def words(error: ValidationError) -> str:
     """Say the first of what is wrong: where, and how; never the value, which may be secret."""
     if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
         return f"{error.error_count()} of its values are wrong"
-    first = error.errors(include_url=False, include_input=False)[0]
+    first = wording.errors(error)[0]
     return _placed(first["loc"], _how(first))
 
 
-def _how(details: Mapping[str, Any]) -> str:
-    how, where = wording.of(details), details["loc"]
+def _how(details: Mapping[str, Any], shape: Any = None) -> str:
+    how, where = wording.of(details, shape), details["loc"]
     if details["type"] == "literal_error" and where in (("version",), ("schema",)):
         return f"another version of gpubed wrote it ({how})"
     return how
@@ -221,10 +221,8 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
     if error.error_count() > _FAULTS:
         return [f"line 1: {words(error)}"]
     found: dict[located.Location, list[str]] = {}
-    for details in error.errors(include_url=False, include_input=False):
-        # What may be of several kinds is wrong in as many ways: pydantic's place names the kind.
-        where = document.place(details["loc"], missing=details["type"] == "missing")
-        how = _how(details)
+    for where, details in wording.placed(error, document):
+        how = _how(details, shape)
         if details["type"] == "extra_forbidden" and (known := shapes.suggestion(shape, where)):
             how += f" ({known})"
         found.setdefault(where, []).append(how)

@@ -15,10 +15,21 @@ from gpubed.core import nearest
 
 def suggestion(shape: Any, path: Sequence[str | int]) -> str:
     """Say which key may be meant by the last of a path; empty where any would do."""
-    for part in path[:-1]:
-        shape = _within(_model(shape), part)
-    known = _fields(_model(shape))
+    known = _fields(_model(_at(shape, path[:-1])))
     return nearest.suggestion(str(path[-1]), known) if known else ""
+
+
+def notes(shape: Any, path: Sequence[str | int]) -> Iterator[Any]:
+    """Return what is annotated at a path: how a value is read, its bounds."""
+    open_ = [_at(shape, path)]
+    while open_:
+        one = open_.pop()
+        if get_origin(one) is Annotated:
+            inner, *found = get_args(one)
+            yield from found
+            open_.append(inner)
+        elif get_origin(one) in (Union, UnionType):
+            open_ += get_args(one)
 
 
 def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +48,22 @@ def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
             default = field.get_default(call_default_factory=True, validated_data={})
             whole[key] = to_jsonable_python(default, by_alias=True)
     return whole
+
+
+def _at(shape: Any, path: Sequence[str | int]) -> Any:
+    """Return what is at a path, in which pydantic names a union's tag; None if unknown."""
+    for part in path:
+        found = list(_parts(shape))
+        if len(found) > 1:
+            shape = next((one for one in found if part in _tags(one)), None)
+        else:
+            shape = _within(_model(shape), part)
+    return shape
+
+
+def _tags(shape: Any) -> tuple[Any, ...]:
+    field = _of_model(shape).get("type")
+    return get_args(field.annotation) if field else ()
 
 
 def _within(shape: Any, part: str | int) -> Any:
@@ -67,7 +94,11 @@ def _parts(shape: Any) -> Iterator[Any]:
 
 def _fields(shape: Any) -> dict[str, Any]:
     """Return the fields of a model by the names that a document has for them."""
-    return {field.alias or name: field.annotation for name, field in _of_model(shape).items()}
+    return {
+        # `None`: without any metadata, Python makes no `Annotated`.
+        field.alias or name: Annotated[(field.annotation, None, *field.metadata)]
+        for name, field in _of_model(shape).items()
+    }
 
 
 def _of_model(shape: Any) -> dict[str, FieldInfo]:

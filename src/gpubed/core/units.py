@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -106,6 +106,14 @@ def format_bytes(size: float) -> str:
     """Write a size the way it is read, in the largest unit of which it is a multiple."""
     units = ("TiB", "GiB", "MiB", "KiB", "B")
     return _multiple(size, {unit: float(_BYTES[unit]) for unit in units})
+
+
+# How the values that a parser reads are written.
+WRITERS: dict[Any, Callable[[float], str]] = {
+    parse_rate: format_rate,
+    parse_bytes: format_bytes,
+    parse_seconds: format_seconds,
+}
 
 
 def _multiple(value: float, units: Mapping[str, float]) -> str:

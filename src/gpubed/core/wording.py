@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
+from gpubed.core import located, shapes, units
+
+_PATTERNS: dict[str, str] = {}
 _FINITE = "must be a finite number"
 _LIST, _MAPPING = "must be a list", "must be a mapping of keys to values"
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
@@ -32,12 +37,68 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
     "too_short": "must have at least {min_length}",
     "too_long": "must have at most {max_length}",
+    "string_too_short": "must have at least {min_length} character(s)",
+    "string_too_long": "must have at most {max_length} characters",
+    "ip_v4_address": "must be an IPv4 address, such as 192.0.2.7",
+    "union_tag_not_found": "is missing",
+    "string_pattern_mismatch": "must be {words}",
 }
+_BOUNDS = {"ge", "gt", "le", "lt"}
 
 
-def of(details: Mapping[str, Any]) -> str:
-    """Say what is wrong with a value, without the value: it may be secret."""
-    known = _WORDS.get(details["type"])
+def pattern(regex: str, words: str) -> str:
+    """Return a pattern for a field, whose errors say these words: "letters and digits"."""
+    _PATTERNS[regex] = words
+    return regex
+
+
+def errors(error: ValidationError) -> list[Any]:
+    """Return pydantic's errors, but for those that only follow from others.
+
+    Pydantic counts the valid items: a list with an invalid one is also too short to it.
+    """
+    found = error.errors(include_url=False)
+    return [
+        one
+        for one in found
+        if one["type"] != "too_short" or len(one["input"]) < one["ctx"]["min_length"]
+    ]
+
+
+def placed(error: ValidationError, document: located.Located) -> list[tuple[located.Location, Any]]:
+    """Return pydantic's errors with their places in a document.
+
+    Of a union, pydantic also tells why the value is not of the other kinds: these are left out
+    where something within the value is wrong.
+    """
+    found = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
+    return [
+        (place, one)
+        for place, one in found
+        if not one["type"].endswith(("_type", "literal_error"))
+        or not any(len(at) > len(place) and at[: len(place)] == place for at, _ in found)
+    ]
+
+
+def of(details: Mapping[str, Any], shape: Any = None) -> str:
+    """Say what is wrong with a value, without the value: it may be secret.
+
+    Args:
+        details: One of pydantic's errors.
+        shape: The model of the document: tells in which unit a bound is written.
+    """
+    known, context = _WORDS.get(details["type"]), details.get("ctx", {})
     if known is None:
-        return str(details["msg"]).removeprefix("Value error, ")
-    return known.format(**details.get("ctx", {}))
+        how = str(details["msg"]).removeprefix("Value error, ")
+    elif "pattern" in context:
+        how = known.format(words=_PATTERNS.get(context["pattern"], context["pattern"]))
+    elif _BOUNDS.intersection(context) and (write := _writer(shape, details["loc"])):
+        how = known.format(**{name: write(value) for name, value in context.items()})
+    else:
+        how = known.format(**context)
+    return f"its name {how}" if details["loc"][-1:] == ("[key]",) else how
+
+
+def _writer(shape: Any, path: Sequence[str | int]) -> Callable[[float], str] | None:
+    known = (units.WRITERS.get(getattr(one, "func", None)) for one in shapes.notes(shape, path))
+    return next(filter(None, known), None)

@@ -23,14 +23,21 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import command_words, nearest, reading
+from gpubed.core import command_words, nearest, reading, wording
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder, launchers
 
 Value = bool | int | float | str
-_Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+_Name = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(
+            r"^[a-z][a-z0-9_]*$", "lower-case letters, digits and '_', a letter first"
+        )
+    ),
+]
 # Each type's reader, and what to call it.
 _TYPES: dict[str, tuple[TypeAdapter[Any], str]] = {
     "int": (TypeAdapter(int), "a whole number"),

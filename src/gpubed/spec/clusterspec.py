@@ -7,6 +7,7 @@ specification that is expected to be right. Nothing here talks to a testbed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 from unicodedata import category
 
 from pydantic import (
+    BaseModel,
     Field,
     TypeAdapter,
     ValidationError,
@@ -25,14 +27,14 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, shapes, wording
+from gpubed.core import located, nearest, reading, shapes, wording
 from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec import backend_config, placeholders, second_look
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
-    FILE,
-    FOLDER,
+    NAMES,
     Firewall,
     Lease,
     Name,
@@ -43,14 +45,17 @@ from gpubed.spec.sections import (
     Services,
     Storage,
 )
-from gpubed.spec.slurm import PUBLIC_KEY
 
+_SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 # A shell reads them.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
-_FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
-_KEYS = "a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'"
-_NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
+
+
+class _Variables(BaseModel):
+    """Of role base."""
+
+    supported: dict[str, tuple[str, ...]] = Field(alias="__base_supported")
 
 
 class ClusterSpec(Section):
@@ -60,7 +65,7 @@ class ClusterSpec(Section):
     name: Name = Field(description="the folder's name; need not be written")
     owner: str = Field(default="", max_length=200, description="who answers for the cluster")
     backend: BackendConfig
-    nodes: tuple[NodeGroup, ...] = Field(max_length=10, json_schema_extra={"minItems": 1})
+    nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=10)
     networks: Networks = Networks()
     storage: Storage = Storage()
     recipe: str = "cpu"
@@ -100,8 +105,6 @@ class ClusterSpec(Section):
     @field_validator("nodes")
     @classmethod
     def _group_names_differ(cls, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
-        if not groups:  # not `min_length`: that would also complain about a group with errors
-            raise ValueError("at least one node group is needed")
         names = [group.name for group in groups]
         for name in names:
             if names.count(name) > 1:
@@ -224,11 +227,13 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
         return None, [SpecError(file, 1, "", "must be a mapping of keys to values")]
     name = name or path.resolve().parent.name
     data = {"name": name, **document.data}
+    document.lines.setdefault(("name",), 1)
     try:
         spec = model().model_validate(data)
     except ValidationError as error:
-        found = [_explain(file, document, details) for details in error.errors()]
-        besides = _besides(error, document, data, judge)
+        wrong = wording.placed(error, document)
+        found = [_explain(file, document, *one) for one in wrong]
+        besides = _besides(wrong, document, data, judge)
         return None, _in_order([*found, *(_placed(file, document, one) for one in besides)])
     problems = [_placed(file, document, one) for one in _problems(spec, document, judge)]
     if spec.name != name:
@@ -249,14 +254,19 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
         *_simulated_elsewhere(spec),
         *_minded_in_vain(spec),
     ]
-    return [*judge(spec), *own, *left]
+    judged = list(judge(spec))
+    told = {one.path for one in judged}
+    return [*judged, *(one for one in _unsupported(spec) if one.path not in told), *own, *left]
 
 
 def _besides(
-    error: ValidationError, document: located.Located, data: dict[str, Any], judge: Judge
+    wrong: Iterable[tuple[located.Location, Any]],
+    document: located.Located,
+    data: dict[str, Any],
+    judge: Judge,
 ) -> list[Problem]:
     """Find what else is wrong where some values are: it is all told at once."""
-    look = second_look.without(data, ((one["type"], _path(one)) for one in error.errors()))
+    look = second_look.without(data, ((one["type"], path) for path, one in wrong))
     if look is None:
         return []
     # The rest may have no form without what was left out, and a testbed no answer.
@@ -275,7 +285,7 @@ def name_fault(name: str) -> str:
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
-        return _NAMES
+        return NAMES
     return "it is reserved" if name in _RESERVED else ""
 
 
@@ -306,6 +316,28 @@ def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
     if asking and not recipe.load(spec.recipe).gpus.architectures:
         message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
         yield Problem(("recipe",), message, f"allowed: {', '.join(recipe.with_gpus())}")
+
+
+@cache
+def systems() -> tuple[str, ...]:
+    """Return the operating systems that roles support, as `image` of a node group names them."""
+    variables = reading.file(assets() / "roles/base/vars/main.yml").yaml(_Variables)
+    return tuple(
+        f"{distribution.lower()}-{release}"
+        for distribution, releases in variables.supported.items()
+        for release in releases
+    )
+
+
+def _unsupported(spec: ClusterSpec) -> Iterator[Problem]:
+    """Find systems that roles would refuse once nodes are there; other names tell none."""
+    if not (spec.configure and spec.backend.lends_nodes):
+        return
+    for index, group in enumerate(spec.nodes):
+        if _SYSTEM.fullmatch(group.image) and group.image not in systems():
+            message = f"is {group.image!r}, which the roles do not support"
+            allowed = f"allowed: {', '.join(systems())}; or configure: false, for bare nodes"
+            yield Problem(("nodes", index, "image"), message, allowed)
 
 
 def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
@@ -346,42 +378,26 @@ def _dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _explain(file: str, document: located.Located, details: Any) -> SpecError:
-    path = _path(details)
-    message, allowed = wording.of(details), ""
+def _explain(
+    file: str, document: located.Located, path: located.Location, details: Any
+) -> SpecError:
+    message, allowed = wording.of(details, model()), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = shapes.suggestion(model(), path)
+        allowed = shapes.suggestion(model(), details["loc"])
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
-        path, names = (*path, "type"), backend_config.names()
-        asked = str(context.get("tag", ""))
-        message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
-    elif kind == "ip_v4_network":
-        allowed = "for example 10.0.0.0/8, with no host bits set"
+        path, asked = (*path, "type"), context.get("tag")
+        message = f"unknown backend {asked!r}" if asked else message
+        allowed = nearest.suggestion(str(asked), backend_config.names())
     elif kind == "model_type" and path[-1:] == ("simulate",):
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):
         allowed = f"there are: {', '.join(recipe.names())}"
-    elif kind == "string_pattern_mismatch":
-        message, allowed = _mismatch(document, path, details) or (message, allowed)
+    elif kind == "string_pattern_mismatch" and path[-2:-1] == ("ssh_keys",):
+        message = f"{_of_user(document, path)}{message}"
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
-
-
-def _mismatch(
-    document: located.Located, path: located.Location, details: Any
-) -> tuple[str, str] | None:
-    """Say in words what a text must be; None where only its pattern tells."""
-    pattern, given = details["ctx"]["pattern"], f"is {details['input']!r}"
-    if path and path[-1] == "name":
-        return given, _NAMES
-    if pattern == FOLDER:
-        return given, _FOLDERS
-    if pattern == PUBLIC_KEY:
-        return f"is no public key{_of_user(document, path)}", _KEYS
-    # A passphrase may stand there.
-    return ("must be a path that begins with / or ~/", "") if pattern == FILE else None
 
 
 def _of_user(document: located.Located, path: located.Location) -> str:
@@ -390,15 +406,4 @@ def _of_user(document: located.Located, path: located.Location) -> str:
     for part in path[: path.index("ssh_keys")]:
         user = user[part]
     name = user.get("name")
-    return f" of user {name!r}" if isinstance(name, str) else ""
-
-
-def _path(details: Any) -> located.Location:
-    """Return an error's place: the tag of a union is part of pydantic's, not of the file's."""
-    return tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
-
-
-def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
-    return (
-        loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in backend_config.names()
-    )
+    return f"user {name!r}: " if isinstance(name, str) else ""

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from gpubed.core import wording
 from gpubed.core.units import (
     Bytes,
     Number,
@@ -30,13 +31,12 @@ from gpubed.core.units import (
     Seconds,
     Whole,
     WholeOrNone,
-    format_bytes,
     format_seconds,
-    parse_bytes,
 )
 from gpubed.spec.slurm import Slurm
 
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
+Name = Annotated[str, Field(pattern=wording.pattern(r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$", NAMES))]
 
 
 def _usable(subnet: IPv4Network) -> IPv4Network:
@@ -52,13 +52,29 @@ def _written(value: object) -> object:
     return value
 
 
+def _network(value: object) -> object:
+    try:
+        network = IPv4Network(_written(value), strict=False)
+    except ValueError:
+        raise ValueError("must be an IPv4 network, such as 198.51.100.0/24") from None
+    address = str(value).partition("/")[0]
+    if address != str(network.network_address):
+        raise ValueError(
+            f"has host bits set: write {network} for the network, or {address}/32 for the address"
+        )
+    return value
+
+
 IpAddress = Annotated[IPv4Address, BeforeValidator(_written)]
-Network = Annotated[IPv4Network, BeforeValidator(_written)]
+Network = Annotated[IPv4Network, BeforeValidator(_network)]
 Subnet = Annotated[Network, AfterValidator(_usable)]
 MOST_GPUS = 16  # of one node
-FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
+FOLDER = wording.pattern(
+    r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$",
+    "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared",
+)
 Folder = Annotated[str, Field(pattern=FOLDER)]
-FILE = r"^(~/|/).+$"
+FILE = wording.pattern(r"^(~/|/).+$", "a path that begins with / or ~/")
 
 
 def _of_a_server(url: str) -> str:
@@ -96,19 +112,14 @@ def _mountable(folder: str) -> str:
 
 
 MountPoint = Annotated[Folder, AfterValidator(_mountable)]
-Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
+Device = Annotated[
+    str, Field(pattern=wording.pattern(r"^/dev/[A-Za-z0-9/_-]+$", "a device, such as /dev/nvme0n1"))
+]
 LEAST_MEMORY = 512 * 2**20  # with less, no node boots and is configured
 _LEAST_CPUS = 0.1  # with less, one takes minutes to boot, and is given up
 
 
-def _suffices(value: object) -> object:
-    # In its own unit: the bound beside it, which editors see, is one of bytes.
-    if parse_bytes(value) < LEAST_MEMORY:
-        raise ValueError(f"must be at least {format_bytes(LEAST_MEMORY)}")
-    return value
-
-
-Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY), BeforeValidator(_suffices)]
+Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY)]
 
 
 class Section(BaseModel):
@@ -166,7 +177,8 @@ class NodeGroup(Section):
         description="GPU model that the nodes pretend to have; on the local backend only",
     )
     image: str = Field(
-        default="debian-12", description="operating system: `debian-12`, `debian-13`"
+        default="debian-12",
+        description="operating system, such as `debian-12`; `check` names those that roles support",
     )
 
     @property
@@ -341,6 +353,9 @@ class JupyterLab(Section):
     )
 
 
+_MIRROR = wording.pattern(r"^https?://[^\s/]+/?$", "the URL of a server, such as https://HOST:5000")
+
+
 class Docker(Section):
     """Docker on all nodes, for jobs in containers."""
 
@@ -350,7 +365,7 @@ class Docker(Section):
     user_access: bool = Field(
         default=True, description="the cluster's user may use it, and so be root on the nodes"
     )
-    mirror: Annotated[str, Field(pattern=r"^https?://[^\s/]+/?$"), OF_A_SERVER] | None = Field(
+    mirror: Annotated[str, Field(pattern=_MIRROR), OF_A_SERVER] | None = Field(
         default=None, description="URL of a registry that keeps copies of images"
     )
 
@@ -390,7 +405,11 @@ class Opening(Section):
     port: Port
     protocol: Literal["tcp", "udp"] = "tcp"
     source: Network = IPv4Network("0.0.0.0/0")
-    comment: str = Field(default="", max_length=80, pattern=r'^[^"\n\\]*$')
+    comment: str = Field(
+        default="",
+        max_length=80,
+        pattern=wording.pattern(r'^[^"\n\\]*$', "one line without quotes and backslashes"),
+    )
 
 
 class Firewall(Section):

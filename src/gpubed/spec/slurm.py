@@ -8,12 +8,20 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from gpubed.core import wording
 from gpubed.core.units import Seconds, Whole, WholeOrNone
 
 # Of the ordinary users' numbers, those that hosts rarely give out by themselves.
 _UIDS = range(10000, 60000)
-PUBLIC_KEY = r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$"
-_PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY)]
+_PUBLIC_KEY = wording.pattern(
+    r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$",
+    "a public key, a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'",
+)
+_PublicKey = Annotated[str, Field(pattern=_PUBLIC_KEY)]
+_NAME = wording.pattern(
+    r"^[a-z][a-z0-9_-]{0,30}$",
+    "lower-case letters, digits, '_' and '-', 31 at most, a letter first",
+)
 # Users and groups of Debian and Ubuntu, of what gpubed installs there, and gpubed's own: a
 # researcher gets both by that name, with a number that these have not.
 _SYSTEM = frozenset(
@@ -42,7 +50,7 @@ def _free(name: str) -> str:
     return name
 
 
-_UserName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$"), AfterValidator(_free)]
+_UserName = Annotated[str, Field(pattern=_NAME), AfterValidator(_free)]
 
 
 class _Model(BaseModel):
@@ -85,7 +93,7 @@ class SlurmUser(_Model):
 class SlurmPartition(_Model):
     """Nodes that a job can ask for by one name."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
+    name: str = Field(pattern=_NAME)
     groups: tuple[str, ...] = Field(default=(), description="node groups; all when absent")
     max_time: Seconds | None = Field(default=None, ge=60, description="of a job; none when absent")
 

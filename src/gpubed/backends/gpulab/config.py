@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpubed.backends.gpulab.definition import ImageName
+from gpubed.core import wording
 from gpubed.core.units import Bytes, Seconds, Whole, WholeOrNone
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import OF_A_SERVER
+from gpubed.spec.sections import FOLDER, OF_A_SERVER
 
 
 class Config(BackendConfig):
@@ -19,7 +20,9 @@ class Config(BackendConfig):
     type: Literal["gpulab"]
     master: Annotated[str, OF_A_SERVER] = Field(
         default="https://gpulab.ilabt.imec.be/api/",
-        pattern=r"^https://[^/\s?#@]+/([^\s?#]+/)?$",
+        pattern=wording.pattern(
+            r"^https://[^/\s?#@]+/([^\s?#]+/)?$", "a URL that begins with https:// and ends with /"
+        ),
         description="URL of the API, ends in `/`",
     )
     certificate: str = Field(
@@ -31,7 +34,10 @@ class Config(BackendConfig):
     ca_bundle: str | None = Field(
         default=None, description="authorities that vouch for the server; else the system's"
     )
-    project: str = Field(pattern=r"^[A-Za-z0-9_.-]+$", description="who the jobs are for")
+    project: str = Field(
+        pattern=wording.pattern(r"^[A-Za-z0-9_.-]+$", "letters, digits, '_', '.' and '-'"),
+        description="who the jobs are for",
+    )
     image: ImageName = Field(
         description="container image with python3, horovodrun and what jobs import"
     )
@@ -44,7 +50,7 @@ class Config(BackendConfig):
     )
     storage: str | None = Field(
         default="/project_ghent",
-        pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$",
+        pattern=FOLDER,
         description="project storage, mounted at `storage.shared.path`",
     )
     shm: Bytes = Field(
@@ -59,6 +65,6 @@ class Config(BackendConfig):
     environment: Literal["production", "staging"] = "production"
     jupyterhub: str = Field(
         default="https://jupyterhub.ilabt.imec.be/",
-        pattern=r"^https://\S+$",
+        pattern=wording.pattern(r"^https://\S+$", "a URL that begins with https://"),
         description="what `gpubed open` opens",
     )

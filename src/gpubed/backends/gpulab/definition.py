@@ -12,6 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from gpubed.core import wording
+
 # Linux refuses a longer word of a command (MAX_ARG_STRLEN), so the container would not start.
 LONGEST_WORD = 131_071
 
@@ -19,7 +21,10 @@ LONGEST_WORD = 131_071
 ImageName = Annotated[
     str,
     Field(
-        pattern=r"^([a-z0-9.-]+(:[0-9]+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$"
+        pattern=wording.pattern(
+            r"^([a-z0-9.-]+(:[0-9]+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$",
+            "an image, such as gpulab.ilabt.imec.be:5050/team/train:1",
+        )
     ),
 ]
 # A number and a unit: `1d` is refused, `1 day` is not.

@@ -76,7 +76,7 @@ def _in_use(
         uuid: Its id; None where nothing of it is known here.
     """
     with daemon.errors("list Docker's networks"):
-        networks = daemon.client().networks.list()
+        networks = daemon.look().networks.list()
     own, taken = dict[str, IPv4Network](), []
     for network in networks:
         pools = network.attrs["IPAM"]["Config"] or []

@@ -22,7 +22,7 @@ def describe(allocation: Allocation) -> dict[str, str]:
     """Return for each node whether it is ready, stopped, paused, cut (of a network) or missing."""
     label = f"{ownership.CLUSTER}={allocation.uuid}"
     with daemon.errors("list the nodes"):
-        found = daemon.client().containers.list(all=True, filters={"label": label})
+        found = daemon.look().containers.list(all=True, filters={"label": label})
     known = {container.id: container for container in found}
     return {node.name: _state(node, known.get(node.id)) for node in allocation.nodes}
 
@@ -31,13 +31,13 @@ def at_work(uuid: str) -> set[str]:
     """Return the names of a cluster's nodes that run."""
     labels = [f"{ownership.CLUSTER}={uuid}", ownership.NODE]
     with daemon.errors("list the nodes"):
-        found = daemon.client().containers.list(filters={"label": labels})
+        found = daemon.look().containers.list(filters={"label": labels})
     return {ownership.labels(container)[ownership.NODE] for container in found}
 
 
 def existing(cluster: str) -> list[Existing]:
     """Return all that carries the cluster's name; containers first, the others are in their use."""
-    client = daemon.client()
+    client = daemon.look()
     mine: dict[str, Any] = {"label": f"{ownership.NAME}={cluster}"}
     with daemon.errors("list what there is of the cluster"):
         found = [

@@ -56,7 +56,7 @@ _BETTER = "`runtime: vm` puts a kernel in between"
 def warnings(spec: ClusterSpec) -> list[str]:
     """Return what the containers of a specification, and those that there are, leave open."""
     with daemon.errors("ask Docker how nodes can be confined"):
-        why = obstacle(daemon.client().info())
+        why = obstacle(daemon.look().info())
         former = [] if why else _former(spec)
     needs = [f"this machine confines none: {why}"] if why else _needs(spec)
     if needs:
@@ -80,9 +80,7 @@ def _needs(spec: ClusterSpec) -> list[str]:
 def _former(spec: ClusterSpec) -> list[str]:
     """Return the names of the cluster's nodes that may do more than nodes made now."""
     labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
-    found = daemon.client().containers.list(
-        all=True, filters={"label": labels}, ignore_removed=True
-    )
+    found = daemon.look().containers.list(all=True, filters={"label": labels}, ignore_removed=True)
     return sorted(
         ownership.labels(each)[ownership.NODE]
         for each in found
@@ -97,7 +95,7 @@ def wanted(spec: ClusterSpec, node: NodePlan) -> bool:
 
 def place(node: NodeInputs) -> Place | None:
     """Return the node's part of the tree; None where this machine's has no place for it."""
-    info = daemon.client().info()
+    info = daemon.look().info()
     if obstacle(info):
         return None
     suffix = ".slice" if info.get("CgroupDriver") == "systemd" else ""

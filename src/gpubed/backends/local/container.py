@@ -83,7 +83,7 @@ def _memory_limit(memory: int) -> dict[str, Any]:
 def _memory(node: NodeInputs) -> int:
     if node.memory is not None:
         return node.memory
-    total: int = daemon.client().info()["MemTotal"]
+    total: int = daemon.look().info()["MemTotal"]
     return total
 
 

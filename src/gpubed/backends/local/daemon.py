@@ -21,6 +21,7 @@ from gpubed.testbeds.base import Identity
 
 # A node that boots, or an image that is imported, keeps one request open that long.
 _TIMEOUT_S = 600
+_LOOK_S = 20
 
 # DOCKER_HOST may be ssh://…
 _OF_SSH = (paramiko.SSHException, ConnectionError, socket.gaierror, NoValidConnectionsError)
@@ -34,11 +35,26 @@ def client() -> docker.DockerClient:
     Raises:
         PrerequisiteMissing: The daemon cannot be reached.
     """
-    if not hasattr(_own, "client"):
+    return _client("client", _TIMEOUT_S)
+
+
+def look() -> docker.DockerClient:
+    """Return this thread's client for what is answered at once: lists and facts.
+
+    Raises:
+        PrerequisiteMissing: The daemon cannot be reached.
+    """
+    return _client("look", _LOOK_S)
+
+
+def _client(name: str, timeout_s: int) -> docker.DockerClient:
+    if not hasattr(_own, name):
         with errors("ask the Docker daemon"):
-            _own.client = docker.from_env(timeout=_TIMEOUT_S)
-    made: docker.DockerClient = _own.client
-    return made
+            made = docker.from_env(timeout=_LOOK_S)  # asks for the version
+        made.api.timeout = timeout_s
+        setattr(_own, name, made)
+    found: docker.DockerClient = getattr(_own, name)
+    return found
 
 
 def identity() -> Identity:
@@ -48,7 +64,7 @@ def identity() -> Identity:
         PrerequisiteMissing: It cannot be reached.
     """
     with errors("ask the Docker daemon who it is"):
-        info = client().info()
+        info = look().info()
     # The library follows this variable alone, and no context of the docker command.
     way = os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
     return Identity(str(info["ID"]), f"the Docker daemon of {info['Name']} at {way}")
@@ -87,7 +103,16 @@ def _explained(doing: str, error: APIError) -> GpubedError:
 
 
 def _unreachable(error: Exception) -> PrerequisiteMissing:
-    text = str(error)
+    text, way = str(error), os.environ.get("DOCKER_HOST")
+    why, hint = " ".join(text.split()), "docker info"
+    if "timed out" in text:
+        why = f"it says nothing for {_LOOK_S} s"
+        hint = "docker info  # if that hangs, too: sudo systemctl restart docker, then gpubed up"
+    if way:
+        return PrerequisiteMissing(
+            f"the Docker daemon at DOCKER_HOST={way} does not answer: {why}",
+            "docker info  # asks the same daemon; or: unset DOCKER_HOST, for that of this machine",
+        )
     if "PermissionError" in text or "Permission denied" in text:
         return PrerequisiteMissing(
             "this user may not use the Docker daemon",
@@ -98,6 +123,4 @@ def _unreachable(error: Exception) -> PrerequisiteMissing:
             "the Docker daemon is not running, or Docker is not installed",
             "sudo apt-get install docker.io && sudo systemctl start docker",
         )
-    return PrerequisiteMissing(
-        f"the Docker daemon does not answer: {' '.join(text.split())}", "docker info"
-    )
+    return PrerequisiteMissing(f"the Docker daemon does not answer: {why}", hint)

@@ -45,7 +45,7 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     virtual = _is_virtual(spec)
     kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
     try:
-        info = daemon.client().info()
+        info = daemon.look().info()
     except GpubedError as error:
         return [Finding("local.docker", False, error.message, error.hint), kernel]
     docker = _docker(info)
@@ -101,7 +101,7 @@ def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:
 
 def _docker(info: dict[str, Any]) -> Finding:
     kind, fix = "local.docker", "unset DOCKER_HOST, and use the Docker daemon of this machine"
-    address = str(daemon.client().api.base_url)
+    address = str(daemon.look().api.base_url)
     version, system = info["ServerVersion"], info["OperatingSystem"]
     if not address.startswith("http+docker"):
         return Finding(kind, False, f"the Docker daemon is on another machine ({address})", fix)

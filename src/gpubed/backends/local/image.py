@@ -132,7 +132,7 @@ def exists(tag: str) -> bool:
     """Return whether this machine has the image."""
     with daemon.errors(f"look for the image {tag}"):
         try:
-            daemon.client().images.get(tag)
+            daemon.look().images.get(tag)
         except ImageNotFound:
             return False
     return True

@@ -148,4 +148,4 @@ def has_gpu_runtime() -> bool:
     from gpubed.backends.local import daemon
 
     with daemon.errors("ask Docker for its runtimes"):
-        return "nvidia" in daemon.client().info().get("Runtimes", {})
+        return "nvidia" in daemon.look().info().get("Runtimes", {})

@@ -13,6 +13,7 @@ from keystoneauth1 import exceptions as auth_errors
 from openstack import exceptions
 from openstack.connection import Connection
 
+from gpubed.backends.openstack import credentials
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
@@ -21,20 +22,10 @@ from gpubed.spec.backend_config import BackendConfig
 from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
-# What the client raises of an answer of another shape: it takes answers apart without a look.
-_TAKEN_APART = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 _LONGEST = 500
 _RETRIES = 3  # of connections that are refused or reset
 _ADDRESS = "correct auth_url in clouds.yaml, or OS_AUTH_URL; this machine must reach it"
 _OPERATORS = "look at the cloud's status page, or ask its operators"
-_CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
 
 
 @cache
@@ -44,23 +35,25 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     Raises:
         PrerequisiteMissing: There are no usable credentials, or TLS would not be verified.
     """
+    entry = credentials.require(cloud, region)
     try:
         connection = openstack.connect(
-            cloud=cloud,
+            cloud=entry,
             region_name=region,
             app_name="gpubed",
             api_timeout=_TIMEOUT_S,
             connect_retries=_RETRIES,
         )
-    except (exceptions.SDKException, auth_errors.ClientException) as error:
-        raise PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS) from None
-    verify, _ = connection.config.get_requests_verify_args()
+        verify, _ = connection.config.get_requests_verify_args()
+        session = connection.session.session
+    except credentials.RAISED as error:
+        raise credentials.unusable(entry, error) from None
     if not verify:
         raise PrerequisiteMissing(
             f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
             "name its certificate authority instead: cacert: in clouds.yaml, or OS_CACERT",
         )
-    connection.session.session.mount("https://", Patience(_TIMEOUT_S))
+    session.mount("https://", Patience(_TIMEOUT_S))
     return connection
 
 
@@ -115,7 +108,7 @@ def errors(doing: str) -> Iterator[None]:
         raise explained(error, doing) from None
     except requests.exceptions.JSONDecodeError:
         raise _foreign(doing, "") from None
-    except _TAKEN_APART as error:
+    except credentials.RAISED as error:  # the client takes answers apart without a look
         raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
 
 
@@ -135,7 +128,7 @@ def explained(error: Exception, doing: str) -> GpubedError:
             "renew the password or application credential that clouds.yaml or OS_* name",
         )
     if isinstance(error, auth_errors.MissingRequiredOptions):
-        return PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS)
+        return PrerequisiteMissing(f"OpenStack: {_first_line(error)}", credentials.FIX)
     if isinstance(error, auth_errors.SSLError):
         return Refused(what, "name the certificate authority: cacert: in clouds.yaml, or OS_CACERT")
     if isinstance(error, auth_errors.ConnectTimeout):

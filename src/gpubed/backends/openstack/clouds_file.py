@@ -17,10 +17,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from openstack import config, exceptions
+from openstack import config
 from openstack.connection import Connection
 
-from gpubed.backends.openstack import cloud
+from gpubed.backends.openstack import cloud, credentials
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.testbeds.base import Finding
@@ -48,9 +48,10 @@ def variables(connect: Callable[[], Connection]) -> dict[str, str]:
     Args:
         connect: Returns the connection to the cluster's cloud, where there is one.
     """
-    path = _found()[0]
-    found = {_VARIABLE: str(path)} if path else {}
+    found = {}
     with suppress(GpubedError):  # whoever connects says what is wrong
+        if path := credentials.found()[0]:
+            found[_VARIABLE] = str(path)
         connection = connect()
         if entry := cloud.entry(connection):
             found |= {**dict.fromkeys(_strays(connection), ""), "OS_CLOUD": entry}
@@ -125,7 +126,7 @@ def _strays(connection: Connection) -> list[str]:
 
 def finding(project: Project) -> Finding:
     """Look whether the plugin finds the secrets that are in a file of their own."""
-    id_, secrets = "openstack.secrets", _found()[1]
+    id_, secrets = "openstack.secrets", credentials.found()[1]
     folders = _folders(project)
     if secrets is None or secrets.parent in [folder.resolve() for folder in folders]:
         return Finding(id_, True, "the plugin reads the files that gpubed reads")
@@ -141,13 +142,3 @@ def _folders(project: Project) -> list[Path]:
     """Return where the plugin looks for files that no variable names."""
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     return [project.root, home / ".config" / "openstack", Path("/etc/openstack")]
-
-
-def _found() -> tuple[Path | None, Path | None]:
-    try:
-        read = config.OpenStackConfig()
-    except exceptions.SDKException:
-        return None, None  # whoever connects says what is wrong
-    files = read.config_filename, read.secure_config_filename
-    plain, secrets = (Path(name).resolve() if name else None for name in files)
-    return plain, secrets

@@ -46,7 +46,7 @@ def findings(spec: ClusterSpec, paths: ClusterPaths, before: Needs | None) -> li
         paths: The cluster's paths.
         before: What the specification that was applied last needs; None where there is none.
     """
-    return [*tools(), clouds_file.finding(paths.project), *cloud_findings(spec, paths, before)]
+    return [*tools(), *cloud_findings(spec, paths, before)]
 
 
 def tools() -> list[Finding]:
@@ -110,6 +110,7 @@ def cloud_findings(
     wanted = plan(spec)
     needs = Needs.of(wanted)
     try:
+        yield clouds_file.finding(paths.project)
         connection = cloud.connect(needs.cloud, needs.region)
         clouds_file.require_login(connection, paths.project)
         with cloud.errors("log in"):

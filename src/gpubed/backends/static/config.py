@@ -7,13 +7,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from gpubed.core import wording
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
 # Directories have names such as `First.Last`. Shells, sudoers, ssh_config and sshd_config read no
 # more than a name in one of these; `@` would part a user from a host in AllowUsers.
-User = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
+User = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(
+            r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$", "a user's name: letters, digits, '_', '.' and '-'"
+        )
+    ),
+]
 
 
 def _without_port(address: str) -> str:
@@ -28,7 +36,10 @@ def _without_port(address: str) -> str:
 # A name or an address; nothing that OpenSSH could read as an option.
 Address = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253),
+    Field(
+        pattern=wording.pattern(r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", "a host's name or address"),
+        max_length=253,
+    ),
     AfterValidator(_without_port),
 ]
 

@@ -18,6 +18,10 @@ from gpubed.backends.virtualwall.urn import Urn
 
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
+OF_OTHERS = (
+    "if another login of yours made it, set backend.login in cluster.yml to that; else somebody "
+    "has taken the name since: gpubed down CLUSTER, then up, makes a slice of another name"
+)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -51,6 +55,11 @@ class Authority:
     def __init__(self, slices: Endpoint, members: Endpoint, user: Urn) -> None:
         self._slices, self._members, self._user = slices, members, user
         self._own: list[Credential] | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The time by the authority's clock; ours may be wrong."""
+        return datetime.now(UTC) + timedelta(seconds=self._slices.clock_ahead_s or 0.0)
 
     def version(self) -> dict[str, Any]:
         """Return what the slice authority says of itself."""
@@ -116,8 +125,9 @@ class Authority:
         except NotThere:
             return {}
         found = _mapping(value or {}, "lookup")
-        now = datetime.now(UTC) + timedelta(seconds=self._slices.clock_ahead_s or 0.0)
-        return {urn: _slice(urn, _mapping(fields, "lookup"), now) for urn, fields in found.items()}
+        return {
+            urn: _slice(urn, _mapping(fields, "lookup"), self.now) for urn, fields in found.items()
+        }
 
     def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
         what = f"{endpoint.what} ({method})"
@@ -133,7 +143,7 @@ class Authority:
 
 
 def _explained(error: Answered) -> Answered:
-    said = error.message.lower()
+    said = error.said.lower()
     if error.hint is not None:
         return error
     if "already" in said:
@@ -146,7 +156,7 @@ def _explained(error: Answered) -> Answered:
     elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
     elif error.code == faults.FORBIDDEN:
-        error.hint = "use the login that made it: correct backend.login in cluster.yml"
+        error.hint = OF_OTHERS
     return error
 
 

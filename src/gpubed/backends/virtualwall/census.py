@@ -71,7 +71,8 @@ def existing(paths: ClusterPaths, config: Config) -> list[Existing]:
     found = {name: who[1] for name, who in owners.items() if who and who[0] == paths.name}
     # The journal knows a slice whose description the authority did not keep.
     known = journal.load(paths)
-    if known and known.request and not owners.get(known.slice_urn):
+    lost = {s.urn for s in slices if ownership.is_taken(there, s, known)}
+    if known and known.request and not owners.get(known.slice_urn) and known.slice_urn not in lost:
         found[known.slice_urn] = known.uuid
     for slice_ in slices:
         if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, paths.name):

@@ -4,16 +4,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpubed.core import wording
 from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE, OF_A_SERVER
 
 # The file of a cluster that says which part of the shared folder is its own.
 DATA_RECORD = "shared_folder.json"
-Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$"), OF_A_SERVER]
-Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
+_URL = wording.pattern(
+    r"^https://[^\s/@]+(/[^\s@]*)?$", "a URL that begins with https://, without a user's name"
+)
+_URN = wording.pattern(
+    r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$",
+    "a URN, such as urn:publicid:IDN+wall2.ilabt.iminds.be+authority+cm",
+)
+_HOST_NAME = wording.pattern(
+    r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$", "a host's name or address"
+)
+Url = Annotated[str, Field(pattern=_URL), OF_A_SERVER]
+Urn = Annotated[str, Field(pattern=_URN)]
 File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]
-HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$")]
+HostName = Annotated[str, Field(pattern=_HOST_NAME)]
 
 
 class Aggregate(BackendConfig):
@@ -37,7 +48,9 @@ class Bastion(BackendConfig):
     port: Port = 22
     user: str | None = Field(
         default=None,
-        pattern=r"^[a-z_][a-z0-9_.-]*$",
+        pattern=wording.pattern(
+            r"^[a-z_][a-z0-9_.-]*$", "a user's name: lower-case letters, digits, '_', '.' and '-'"
+        ),
         description="`fff` and the login's name when absent",
     )
     host_keys: tuple[str, ...] = Field(
@@ -50,7 +63,9 @@ class Hardware(BackendConfig):
 
     type: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]+$",
+        pattern=wording.pattern(
+            r"^[A-Za-z0-9._-]+$", "a hardware type: letters, digits, '.', '_' and '-'"
+        ),
         description="hardware type; `gpubed resources` lists them",
     )
     machines: tuple[Urn, ...] = Field(
@@ -69,7 +84,11 @@ class Config(BackendConfig):
     type: Literal["virtualwall"]
     aggregate: Aggregate
     authority: Authority
-    project: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    project: str = Field(
+        pattern=wording.pattern(
+            r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "letters, digits, '.', '_' and '-', no mark first"
+        )
+    )
     login: File = Field(description="login PEM: certificate and key, the key may be encrypted")
     passphrase_file: File | None = Field(default=None, description="of the login's key")
     ca: File | None = Field(
@@ -93,7 +112,10 @@ class Config(BackendConfig):
     )
     shared_folder: str | None = Field(
         default=None,
-        pattern=r"^/[A-Za-z0-9._/-]+$",
+        pattern=wording.pattern(
+            r"^/[A-Za-z0-9._/-]+$",
+            "a folder's whole path, of letters, digits, '.', '_', '-' and '/'",
+        ),
         description="folder that all nodes mount, for storage.shared.provider: volume",
     )
     host_keys: Literal["proved", "first_use"] = Field(

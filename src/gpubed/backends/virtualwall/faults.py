@@ -45,6 +45,7 @@ _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNOREC
 _BUSY = {14, 503}
 _NOT_THERE = {12}
 _REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
+_WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
 _LONGEST = 1500
 
 
@@ -83,11 +84,14 @@ class Answered(Refused):
         message: What was asked and what the testbed said.
         hint: What to do.
         code: The AM's code; None for an XML-RPC fault.
+        said: All that the testbed said, where the message has a part of it.
     """
 
-    def __init__(self, message: str, hint: str | None = None, code: int | None = None) -> None:
+    def __init__(
+        self, message: str, hint: str | None = None, code: int | None = None, said: str = ""
+    ) -> None:
         super().__init__(message, hint)
-        self.code = code
+        self.code, self.said = code, said or message
 
 
 class Busy(Answered):
@@ -109,7 +113,7 @@ class TooFast(Answered):
 def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     """Return the error for a code that is not 0."""
     kind: type[Answered] = Answered
-    if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(str(output))):
+    if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(output)):
         kind = TooFast
     elif code in _BUSY:
         kind = Busy
@@ -120,7 +124,7 @@ def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     name = _NAMES.get(code, f"code {code}")
     said = clean(output)
     message = f"{what}: {name}" + (f": {said}" if said else "")
-    return kind(message, _hint(kind, said, log_url), code)
+    return kind(message, _hint(kind, output, log_url), code, output)
 
 
 def is_about_remains(said: str) -> bool:
@@ -131,6 +135,9 @@ def is_about_remains(said: str) -> bool:
 def clean(text: Any) -> str:
     """Return a testbed's words fit for a terminal, on few lines and of a bearable length."""
     lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
+    if sum(map(len, lines)) > _LONGEST:  # Emulab's mapper warns of much before its reasons
+        reasons = [line for line in lines if not _WARNING.match(line)]
+        lines = [line for line in reasons if line.startswith("***")] or reasons or lines
     printable = "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
     return printable if len(printable) <= _LONGEST else printable[:_LONGEST] + "…"
 

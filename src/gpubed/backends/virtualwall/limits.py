@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpubed.backends.virtualwall import journal, urn
 from gpubed.backends.virtualwall.config import Config
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.clusterspec import ClusterSpec, Problem, systems
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding
 
@@ -40,7 +40,7 @@ def _without_ipv4(spec: ClusterSpec) -> list[str]:
 def _default_images(spec: ClusterSpec) -> list[str]:
     return [
         f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
-        "whichever that is; roles take Debian 12 and 13, Ubuntu 22.04 and 24.04"
+        f"whichever that is; roles take {', '.join(systems())}"
         for name in unmapped(spec)
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubed.backends.virtualwall import urn as urns
-from gpubed.backends.virtualwall.authority import Slice
+from gpubed.backends.virtualwall.authority import OF_OTHERS, Slice
 from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
@@ -31,6 +31,12 @@ def known_urn(there: Connection, journal: Journal | None, wanted: SliceInputs) -
     return there.slice_urn(wanted.name)
 
 
+def is_taken(there: Connection, found: Slice, journal: Journal | None) -> bool:
+    """Say whether somebody else has a slice's name since ours ended, as far as we had seen."""
+    ended = journal and journal.granted_until
+    return found.is_closed and bool(ended and ended <= there.authority.now)
+
+
 def is_ours(found: Slice, uuid: str, known: str) -> bool:
     """Say whether a slice is the cluster's: by its labels, else since we had nodes in it.
 
@@ -56,7 +62,7 @@ def require_ours(found: Slice, wanted: SliceInputs) -> None:
     if found.is_closed:
         raise Refused(
             f"slice {wanted.name} belongs to somebody else: the authority tells only its name",
-            "use the login that made it; another name makes another slice",
+            OF_OTHERS,
         )
     if is_anothers(found, wanted.uuid):
         owned_by = owner(found.description) or ("", "")

@@ -145,7 +145,8 @@ class Reservation:
         known = self.urn if self._is_in_state or self.journal.request else ""
         found = patience.insist(self._find)
         # A name that somebody else has now is ours no more: what we had is over.
-        if found and not found.is_over and ownership.is_ours(found, self.wanted.uuid, known):
+        over = not found or found.is_over or ownership.is_taken(self._there, found, self.journal)
+        if found and not over and ownership.is_ours(found, self.wanted.uuid, known):
             self._renew_credentials(patience)
             self._delete_until_gone(patience)
         journal.forget(self._paths)
@@ -274,7 +275,7 @@ class Reservation:
         try:
             yield
         except Answered as error:
-            if not self.journal.request or not faults.is_about_remains(error.message):
+            if not self.journal.request or not faults.is_about_remains(error.said):
                 raise
             raise Busy(error.message, error.hint, error.code) from None
 
@@ -366,7 +367,7 @@ class Reservation:
 
     def _leave_out_one(self, error: NoResources) -> None:
         """Ask for one node less, where fewer will do; the testbed says which, or of which kind."""
-        fixed, short = unmappable(error), _SHORT_OF.search(error.message)
+        fixed, short = unmappable(error), _SHORT_OF.search(error.said)
         groups = list(self.wanted.groups.values())
         named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
@@ -473,7 +474,7 @@ class Reservation:
 
 def unmappable(error: NoResources) -> str:
     """Return the node whose own machine cannot be had, where the mapper names one; else none."""
-    found = _FIXED.search(error.message)
+    found = _FIXED.search(error.said)
     return found[1] if found else ""
 
 

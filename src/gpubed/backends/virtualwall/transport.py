@@ -233,12 +233,13 @@ def _refuse_entities(what: str, text: str) -> None:
 def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
     if fault.faultCode in (14, _UNAVAILABLE):
         return Busy(f"{what}: busy", "try again in a few minutes", 14)
-    said = faults.clean(fault.faultString)
-    if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(said):
+    whole = str(fault.faultString)
+    said = faults.clean(whole)
+    if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(whole):
         return LoginRefused(f"{what} does not accept the login: {said}")
-    if _ABOUT_ITSELF.search(said):
+    if _ABOUT_ITSELF.search(whole):
         return Unanswered(f"{what} failed inside the server: {said}")
-    hint = "correct the URLs in backend" if _ABOUT_URL.search(said) else None
+    hint = "correct the URLs in backend" if _ABOUT_URL.search(whole) else None
     return Answered(f"{what} is refused: {said}", hint)
 
 
