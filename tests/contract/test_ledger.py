@@ -97,7 +97,7 @@ class Host:
     def role(self, script):
         self.ledger("open")
         self.sh(script)
-        self.ledger("close")
+        self.ledger("close jupyter")
 
     def differs(self, before):
         return whole_host.differences(before, self.state())
@@ -163,6 +163,26 @@ touch -d '1 minute ago' /var/lib/gpubed/ledger/ledger.json
     assert "/etc/docker/daemon.json was changed since gpubed wrote it" in said
     assert "these folders hold data and stay: /home/jupyter" in said
     assert host.sh("id -un bob; cat /etc/profile.d/owner.sh; cat /home/jupyter/results")
+
+
+def test_people_whom_the_owner_lets_in_while_a_role_runs_stay(host):
+    host.ledger("open")
+    host.sh(f"{ROLE}\nuseradd --create-home carol\necho 'export A=1' > /etc/profile.d/carol.sh\n")
+    host.ledger("close jupyter")
+    assert "/var/backups/gpubed" in host.ledger("give-back")
+    assert host.sh(
+        "id -un carol; ! id jupyter 2>/dev/null; cat /var/backups/gpubed/etc/profile.d/*"
+    )
+
+
+def test_a_file_that_cannot_be_replaced_is_named_and_the_rest_given_back(host):
+    before = host.state()
+    host.role(ROLE)
+    host.sh("mount --bind /etc/profile.d/gpubed-cuda.sh /etc/profile.d/gpubed-cuda.sh")
+    assert "/etc/profile.d/gpubed-cuda.sh stays: " in host.ledger("give-back", rc=1)
+    host.sh("umount /etc/profile.d/gpubed-cuda.sh")
+    host.ledger("give-back")
+    assert host.differs(before) == []
 
 
 def test_what_a_killed_role_did_goes_too(host):

@@ -58,11 +58,13 @@ _PASSED_OVER = re.compile(
 )
 # Of gpubed alone, with all that is in them. Its settings and this ledger go last, with its mark.
 _TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
+_BACKUPS = "/var/backups/gpubed"
 _COPIED_BYTES = 4 << 20
 # Roles follow each other at once: between two of them, no new look is due.
 _FRESH_S = 5
 # A purge of these would delete what users keep in them, so their scripts are not asked.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
+_FIRST_PERSON = 1000
 _SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
 _MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
 # What reads a file again. Of a unit's drop-ins it is the unit.
@@ -104,6 +106,7 @@ class Ledger:
         facts: Packages, holds, units, accounts, mounts and the name at the last look.
         changes: By path, pairs of the states before and after a change, oldest first. Where
             the owner changed a file in between, there are several.
+        accounts: Accounts of persons that roles may have made.
         were: By fact, the value before gpubed changed it; None where there was none.
     """
 
@@ -115,6 +118,7 @@ class Ledger:
         self.facts: dict[str, str] = {}
         self.changes: dict[str, list[list[State | None]]] = {}
         self.were: dict[str, str | None] = {}
+        self.accounts: list[str] = []
         self._stamps: dict[str, list[int]] = {}
         self._book = folder / "ledger.json"
         if self._book.exists():
@@ -135,8 +139,13 @@ class Ledger:
         self._save()
         self._flag.touch()
 
-    def close(self) -> None:
-        """Record what a role has changed; what differs from now on is the owner's."""
+    def close(self, *accounts: str) -> None:
+        """Record what a role has changed; what differs from now on is the owner's.
+
+        Args:
+            accounts: Those of persons that roles may make; others that came are the owner's.
+        """
+        self.accounts = sorted({*self.accounts, *accounts})
         if not self._flag.exists():
             return
         files, now = self._look(), facts()
@@ -166,13 +175,17 @@ class Ledger:
         self._accounts()
         # Files of a folder before the folder.
         paths = sorted(self.changes.keys() - self._files_of_packages(), reverse=True)
-        restored = [path for path in paths if self._restore(path)]
+        restored = [path for path in paths if self._restored(path)]
+        done = done and not any(self._is_stuck(path) for path in paths)
         self._kernel()
         self._start_units(restored)
         self._marks()
         made = (p for p, pairs in self.changes.items() if pairs[0][0] is None and p not in _TREES)
+        self._save()
         if kept := sorted(path for path in made if self._at(path).is_dir()):
             note(f"these folders hold data and stay: {', '.join(kept)}")
+        if self._at(_BACKUPS).exists():
+            note(f"copies of files that were replaced or removed are in {_BACKUPS}")
         if done:
             for tree in _TREES:
                 if tree in self.changes:
@@ -244,18 +257,33 @@ class Ledger:
         if not pairs:
             del self.changes[path]
 
+    def _restored(self, path: str) -> bool:
+        """Undo the changes of a file, once; return whether that changed it."""
+        try:
+            changed = self._restore(path)
+        except OSError as error:
+            note(f"{path} stays: {error.strerror}")
+            return False
+        if not self._at(path).is_dir():
+            del self.changes[path]
+        return changed
+
+    def _is_stuck(self, path: str) -> bool:
+        return path in self.changes and not self._at(path).is_dir()
+
     def _restore(self, path: str) -> bool:
-        """Undo the changes of a file; return whether that changed it."""
         at, changed = self._at(path), False
         for before, after in reversed(self.changes[path]):
             now = self._now(path)
             if now == before or (now is None and after is not None):
                 continue  # it is as it was, or its owner has removed it
             if now == after:
+                self._back_up(path)
                 changed |= self._put(at, before)
             elif now and now[0] == "d":
                 continue
             elif (text := self._merged(now, after, before)) is not None:
+                self._back_up(path)
                 _write(at, text, now[1:4] if now else [])
                 changed = True
             elif now:
@@ -264,6 +292,13 @@ class Ledger:
                 former = f"; before gpubed: {aside}" if before else ""
                 note(f"{path} was changed since gpubed wrote it, and stays{former}")
         return changed
+
+    def _back_up(self, path: str) -> None:
+        """Keep what is there: an owner may have changed it while a role ran."""
+        at, aside = self._at(path), self._at(f"{_BACKUPS}{path}")
+        if at.is_file() and not at.is_symlink() and "gpubed" not in path:
+            aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copy2(at, aside)
 
     def _now(self, path: str) -> State | None:
         at = self._at(path)
@@ -397,12 +432,16 @@ class Ledger:
             if f"user {user}" in now and f"group {group}" in now:
                 told("gpasswd", "--delete" if was is None else "--add", user, group)
         for name, was in self._ours("user", now).items():
-            if was is None:
+            if was is None and self._is_made(now[f"user {name}"], name):
                 told("pkill", "--signal", "KILL", "--uid", name)
                 told("userdel", "--force", name)
-        for name, was in self._ours("group", facts()).items():
-            if was is None:
+        for name, was in self._ours("group", now).items():
+            if was is None and self._is_made(now[f"group {name}"], name):
                 told("groupdel", name)
+
+    def _is_made(self, number: str, name: str) -> bool:
+        """Say whether roles or packages made an account; others are of people of the owner's."""
+        return int(number) < _FIRST_PERSON or name in self.accounts
 
     def _kernel(self) -> None:
         now = facts()
@@ -421,7 +460,7 @@ class Ledger:
                 told("apt-mark", "manual" if was else "auto", name)
 
     def _save(self) -> None:
-        kept = ("files", "facts", "changes", "were", "_stamps")
+        kept = ("files", "facts", "changes", "were", "accounts", "_stamps")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._book.with_suffix(".draft")
         draft.write_text(json.dumps({name: getattr(self, name) for name in kept}))
@@ -480,12 +519,11 @@ def facts() -> dict[str, str]:
     for line in told("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
         if (name := line.split()[0]) in startable:
             found[f"unit {name}"] = "active"
-    for line in Path("/etc/passwd").read_text().splitlines():
-        found[f"user {line.split(':')[0]}"] = line.split(":")[2]
-    for line in Path("/etc/group").read_text().splitlines():
-        group, _, number, members = line.split(":")
-        found[f"group {group}"] = number
-        found |= {f"member {user} {group}": "yes" for user in members.split(",") if user}
+    for name, _, number, *_ in _entries("/etc/passwd"):
+        found[f"user {name}"] = number
+    for name, _, number, members, *_ in _entries("/etc/group"):
+        found[f"group {name}"] = number
+        found |= {f"member {user} {name}": "yes" for user in members.split(",") if user}
     for name in _SYSCTLS:
         found[f"sysctl {name}"] = _sysctl(name).read_text().strip()
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -493,6 +531,12 @@ def facts() -> dict[str, str]:
         if kind in _MOUNTED:
             found[f"mount {place.encode().decode('unicode_escape')}"] = source
     return found
+
+
+def _entries(file: str) -> list[list[str]]:
+    """Return the lines of a file of accounts; others, as of NIS, have no number."""
+    rows = (line.split(":") for line in Path(file).read_text(errors="replace").splitlines())
+    return [row for row in rows if len(row) >= 4 and row[2].isdigit()]
 
 
 def _sysctl(name: str) -> Path:
@@ -534,9 +578,10 @@ def _apt(*words: str) -> bool:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
-    verb = sys.argv[1] if sys.argv[1:] else ""
-    if verb not in ("open", "record", "close", "give-back"):
+    # What packages' scripts make is for others to read; the ledger's folder is root's alone.
+    os.umask(0o022)
+    verb, words = "".join(sys.argv[1:2]), sys.argv[2:]
+    if verb not in ("open", "close", "give-back"):
         sys.exit(__doc__)
-    if getattr(Ledger(), verb.replace("-", "_"))() is False:
+    if getattr(Ledger(), verb.replace("-", "_"))(*words) is False:
         sys.exit(1)
