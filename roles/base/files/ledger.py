@@ -288,8 +288,10 @@ class Ledger:
                 changed = True
             elif now:
                 aside = at.with_name(f"{at.name}.before-gpubed")
-                self._put(aside, before)
-                former = f"; before gpubed: {aside}" if before else ""
+                former = ""
+                if before:
+                    self._put(aside, before)
+                    former = f"; before gpubed: {aside}"
                 note(f"{path} was changed since gpubed wrote it, and stays{former}")
         return changed
 
