@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -84,7 +85,8 @@ def rgb(file: Path | BinaryIO) -> Image.Image:
         SyntaxError: It is damaged.
     """
     with Image.open(file) as image:
-        ImageOps.exif_transpose(image, in_place=True)
+        with suppress(Exception):  # damaged EXIF data, of which Pillow raises any error
+            ImageOps.exif_transpose(image, in_place=True)
         # Pillow would cut off what is above 255.
         if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
             bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]

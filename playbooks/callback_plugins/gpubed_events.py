@@ -8,6 +8,7 @@ person reads of a failure. Silent where gpubed did not name a file, as by hand.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -110,7 +111,8 @@ def _reason(answer: Mapping[str, Any]) -> str:
     message = str(answer.get("msg") or "")[:_SAID] or json.dumps(answer, default=str)[:500]
     code, words = answer.get("rc"), answer.get("cmd")
     if message.startswith(_NOT_STARTED) and isinstance(code, int) and words:
-        program = words[0] if isinstance(words, list) else str(words).split()[0]
-        message = f"{program} cannot be run: {os.strerror(code)}"
+        program = words[0] if isinstance(words, list) else f"{words} ".split(" ")[0]
+        why = os.strerror(code) if code in errno.errorcode else f"error {str(code)[:9]}"
+        message = f"{str(program)[:_NAME]} cannot be run: {why}"
     tail = "\n".join(str(said)[-_SAID:].strip().splitlines()[-_LINES:])
     return f"{message}\n{tail}".strip() if tail and tail not in message else message

@@ -165,7 +165,7 @@ def test_the_newest_campaign_is_meant_where_none_is_named(paths):
 
 
 def test_a_campaign_that_is_not_there_is_refused(paths):
-    with pytest.raises(UsageError, match="nothing was measured on lab yet") as refused:
+    with pytest.raises(UsageError, match="no campaign was run on lab yet") as refused:
         call()
     assert refused.value.hint == "gpubed bench lab smoke"
     measurements.write(paths)

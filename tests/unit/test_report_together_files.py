@@ -142,7 +142,7 @@ def test_what_is_not_there_is_refused(project):
     with pytest.raises(UsageError, match="there is no campaign 'newer'"):
         call("report", "vw1", "--with", "vw10/newer")
     granted_cluster(project, "new")
-    with pytest.raises(UsageError, match="nothing was measured on new yet"):
+    with pytest.raises(UsageError, match="no campaign was run on new yet"):
         call("report", "vw1", "--with", "new")
 
 

@@ -16,6 +16,7 @@ Where these cannot be told apart, the file stays, and its former text lies besid
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import json
 import os
@@ -59,12 +60,13 @@ _PASSED_OVER = re.compile(
 # Of gpubed alone, with all that is in them. Its settings and this ledger go last, with its mark.
 _TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
 _BACKUPS = "/var/backups/gpubed"
-_COPIED_BYTES = 4 << 20
+_COPIED_BYTES = 64 << 20
 # Roles follow each other at once: between two of them, no new look is due.
 _FRESH_S = 5
 # A purge of these would delete what users keep in them, so their scripts are not asked.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
-_FIRST_PERSON = 1000
+_FIRST_OF_PACKAGES, _FIRST_PERSON = 100, 1000
+_ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*[$]?")
 _SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
 _MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
 # What reads a file again. Of a unit's drop-ins it is the unit.
@@ -87,7 +89,12 @@ def told(*words: str) -> str:
     """Return what a command prints; nothing where it fails or is not there."""
     try:
         return subprocess.run(
-            words, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+            words,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
         ).stdout
     except FileNotFoundError:
         return ""
@@ -95,7 +102,8 @@ def told(*words: str) -> str:
 
 def note(text: str) -> None:
     """Tell the owner something; `down` shows lines that begin so."""
-    print(f"note: {text}", flush=True)  # noqa: T201
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    print(f"note: {ascii(shown)[1:-1]}", flush=True)  # noqa: T201
 
 
 class Ledger:
@@ -130,7 +138,7 @@ class Ledger:
         is_first = not self.files
         if self._flag.exists():
             self.close()
-        if is_first or time.time() - self._book.stat().st_mtime > _FRESH_S:
+        if is_first or not 0 <= time.time() - self._book.stat().st_mtime <= _FRESH_S:
             self.files, self.facts = self._look(), facts()
         if is_first and (self.root / "etc/gpubed/leave.d").exists():
             # A version without a ledger configured this host: its files are gpubed's.
@@ -214,12 +222,17 @@ class Ledger:
             return
         for entry in entries:
             path = f"{top.rstrip('/')}/{entry.name}"
-            status = entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # it has gone, or is a mount of another account's
+                continue
             yield path, status
-            if depth is None and stat.S_ISDIR(status.st_mode):
+            if depth is None and stat.S_ISDIR(status.st_mode) and _is_roots(status):
                 yield from self._walk(path, None)
 
     def _state(self, path: str, status: os.stat_result) -> State | None:
+        if not path.startswith(("/etc/", "/usr/")):  # a home, or data: only that it is there
+            return ["d", 0, 0, 0, ""] if stat.S_ISDIR(status.st_mode) else None
         common = [stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid]
         if stat.S_ISLNK(status.st_mode):
             return ["l", *common, str(self._at(path).readlink())]
@@ -243,7 +256,9 @@ class Ledger:
         copy = self.folder / "copies" / digest
         if not copy.exists():
             copy.parent.mkdir(mode=0o700, exist_ok=True)
-            copy.write_bytes(content)
+            draft = copy.with_suffix(".draft")
+            draft.write_bytes(content)  # the disk may be full
+            draft.replace(copy)
         return digest
 
     def _change(self, path: str, before: State | None, after: State | None) -> None:
@@ -259,7 +274,14 @@ class Ledger:
 
     def _restored(self, path: str) -> bool:
         """Undo the changes of a file, once; return whether that changed it."""
+        if path.startswith("/etc/ssh/") and "gpubed" not in path:
+            # gpubed writes no other there, and what is put back may lock somebody out.
+            del self.changes[path]
+            return False
+        folders = [folder for folder in self._at(path).parents if folder.exists()]
         try:
+            if not all(_is_roots(folder.lstat()) for folder in folders):
+                raise PermissionError(errno.EPERM, "an account that is not root can write there")
             changed = self._restore(path)
         except OSError as error:
             note(f"{path} stays: {error.strerror}")
@@ -277,6 +299,8 @@ class Ledger:
             now = self._now(path)
             if now == before or (now is None and after is not None):
                 continue  # it is as it was, or its owner has removed it
+            if before and not path.startswith(("/etc/", "/usr/")):
+                continue
             if now == after:
                 self._back_up(path)
                 changed |= self._put(at, before)
@@ -327,8 +351,11 @@ class Ledger:
         elif state[0] == "l":
             at.symlink_to(state[4])
             os.lchown(at, *state[2:4])
-        elif (copy := self.folder / "copies" / state[4]).exists():
-            _write(at, copy.read_bytes(), state[1:4])
+        else:
+            content = (self.folder / "copies" / state[4]).read_bytes()
+            if hashlib.sha256(content).hexdigest() != state[4]:
+                raise OSError(errno.EIO, "the copy of what it was is damaged")
+            _write(at, content, state[1:4])
         return True
 
     def _merged(self, now: State | None, after: State | None, before: State | None) -> bytes | None:
@@ -370,7 +397,9 @@ class Ledger:
                 told("systemctl", "start", name)
         due = {c: None for p in restored for start, c in _READERS.items() if p.startswith(start)}
         for path in restored:
-            if unit := re.match(r"/etc/systemd/system/([^/]+)\.d/", path):
+            unit = re.match(r"/etc/systemd/system/([^/]+)\.d/", path)
+            # One that does its work once may undo all of it first, as nftables flushes its rules.
+            if unit and "oneshot" not in told("systemctl", "show", "--property=Type", unit[1]):
                 due[f"systemctl try-restart {unit[1]}"] = None
         for command in due:
             told("sh", "-c", command)
@@ -392,9 +421,10 @@ class Ledger:
         for script in Path("/var/lib/dpkg/info").glob("*.postrm") if removable else ():
             if script.stem.partition(":")[0] in removable and _HOLD_DATA.match(script.name):
                 script.unlink()
-        done = not removable or _apt(
-            "--purge", "--allow-change-held-packages", "remove", *removable
-        )
+        purged = [name for name in removable if not self.were.get(f"settings {name}")]
+        may = "--allow-change-held-packages"
+        done = not removable or _apt(may, "remove", *removable)
+        done = done and (not purged or _apt(may, "purge", *purged))
         for name, was in changed.items():
             if was is None:
                 continue
@@ -433,13 +463,16 @@ class Ledger:
             user, group = pair.split()
             if f"user {user}" in now and f"group {group}" in now:
                 told("gpasswd", "--delete" if was is None else "--add", user, group)
+        numbers = [value for name, value in now.items() if name.startswith("user ")]
         for name, was in self._ours("user", now).items():
-            if was is None and self._is_made(now[f"user {name}"], name):
-                told("pkill", "--signal", "KILL", "--uid", name)
-                told("userdel", "--force", name)
+            number = now[f"user {name}"]
+            if was is None and self._is_made(number, name):
+                if int(number) >= _FIRST_OF_PACKAGES and numbers.count(number) == 1:
+                    told("pkill", "--signal", "KILL", "--uid", number)
+                told("userdel", "--force", "--", name)
         for name, was in self._ours("group", now).items():
             if was is None and self._is_made(now[f"group {name}"], name):
-                told("groupdel", name)
+                told("groupdel", "--", name)
 
     def _is_made(self, number: str, name: str) -> bool:
         """Say whether roles or packages made an account; others are of people of the owner's."""
@@ -502,13 +535,7 @@ def without(now: list[bytes], after: list[bytes], before: list[bytes]) -> bytes 
 def facts() -> dict[str, str]:
     """Return packages with their versions, holds, running units, accounts, mounts and the name."""
     found = {"host name": os.uname().nodename}
-    shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
-    native = ("all", told("dpkg", "--print-architecture").strip())
-    for line in told("dpkg-query", "--show", f"--showformat={shown}").splitlines():
-        if line.startswith("installed "):
-            _, architecture, name, version = line.split()
-            foreign = "" if architecture in native else f":{architecture}"
-            found[f"package {name}{foreign}"] = version
+    found |= _packages()
     found |= {f"hold {name}": "yes" for name in told("apt-mark", "showhold").split()}
     found |= {f"manual {name}": "yes" for name in told("apt-mark", "showmanual").split()}
     kinds = "--type=service,socket,timer,path"
@@ -528,17 +555,43 @@ def facts() -> dict[str, str]:
         found |= {f"member {user} {name}": "yes" for user in members.split(",") if user}
     for name in _SYSCTLS:
         found[f"sysctl {name}"] = _sysctl(name).read_text().strip()
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        source, place, kind, *_ = line.split()
+    for line in Path("/proc/self/mounts").read_text(errors="replace").split("\n")[:-1]:
+        source, place, kind, *_ = line.split(" ")
         if kind in _MOUNTED:
             found[f"mount {place.encode().decode('unicode_escape')}"] = source
     return found
 
 
+def _packages() -> dict[str, str]:
+    """Return packages with their versions, and those of which dpkg has settings alone."""
+    found = {}
+    shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
+    native = ("all", told("dpkg", "--print-architecture").strip())
+    for line in told("dpkg-query", "--show", f"--showformat={shown}").splitlines():
+        status, architecture, name, version, *_ = [*line.split(), ""]
+        foreign = "" if architecture in native else f":{architecture}"
+        if status == "installed":
+            found[f"package {name}{foreign}"] = version
+        elif status == "config-files":
+            found[f"settings {name}{foreign}"] = "yes"
+    return found
+
+
 def _entries(file: str) -> list[list[str]]:
     """Return the lines of a file of accounts; others, as of NIS, have no number."""
-    rows = (line.split(":") for line in Path(file).read_text(errors="replace").splitlines())
-    return [row for row in rows if len(row) >= 4 and row[2].isdigit()]
+    # By line feeds alone: a person's full name may hold any other separator.
+    lines = Path(file).read_bytes().decode(errors="replace").split("\n")
+    rows = [line.split(":") for line in lines]
+    return [
+        row
+        for row in rows
+        if len(row) >= 4 and _ACCOUNT.fullmatch(row[0]) and re.fullmatch("[0-9]+", row[2])
+    ]
+
+
+def _is_roots(status: os.stat_result) -> bool:
+    """Say whether root alone decides what is in a folder; elsewhere names may be links by now."""
+    return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _sysctl(name: str) -> Path:
@@ -585,5 +638,9 @@ if __name__ == "__main__":
     verb, words = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb not in ("open", "close", "give-back"):
         sys.exit(__doc__)
-    if getattr(Ledger(), verb.replace("-", "_"))(*words) is False:
+    try:
+        ledger = Ledger()
+    except (ValueError, AttributeError) as error:
+        sys.exit(f"{FOLDER}/ledger.json is damaged ({error}): put it back from a backup, or away")
+    if getattr(ledger, verb.replace("-", "_"))(*words) is False:
         sys.exit(1)

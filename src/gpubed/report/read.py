@@ -217,7 +217,7 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
     known = names(paths)
     if not known:
         raise UsageError(
-            f"nothing was measured on {paths.name} yet", f"gpubed bench {paths.name} smoke"
+            f"no campaign was run on {paths.name} yet", f"gpubed bench {paths.name} smoke"
         )
     if name is None:
         return max(known, key=lambda one: _campaign(paths.campaigns / one)[0].started)
