@@ -230,7 +230,8 @@ WRONG = {
     "no clouds": ("mycloud: {}", "has no clouds.mycloud"),
     "tabs": ("clouds:\n\tmycloud: {}\n", "line 2: a line begins with a tab"),
     "cut off": ("clouds: {mycloud: {auth: ", "opened and not closed"),
-    "tag": ("clouds: {mycloud: !!python/name:os.system x}", "line 1: the tag"),
+    "alias": ("clouds: {mycloud: {auth: {password: *s3cret}}}", "line 1: a value begins with"),
+    "tag": ("clouds: {mycloud: !!python/name:os.system x}", "line 1: a value begins with * or !"),
     "binary": (b"clouds: \xff\n", "line 1: the file is not UTF-8 text"),
     "client": (clouds(mycloud=auth()) + "client: 5\n", "clouds.mycloud"),
 }

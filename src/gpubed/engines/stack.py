@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubed.core import reading, secret
+from gpubed.core import reading, runlock, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.engines import embedded, former_state
@@ -197,7 +197,8 @@ class Stack:
                 verb, self.paths.name, project.root, environment(self.paths), sink, **options
             )
         finally:
-            if verb == "preview":  # for which the CLI makes a stack where there is none
+            # For a preview the CLI makes a stack where there is none; an `up` may do so meanwhile.
+            if verb == "preview" and runlock.holder(self.paths.state) is None:
                 for made in self._files() - was_there:
                     made.unlink()
         return result if verb == "destroy" else replace(result, outputs=self.outputs())
