@@ -83,7 +83,11 @@ def running() -> list[str]:
     kinds = "--type=service,socket,timer,path"
     rows = said("systemctl", "list-units", kinds, "--state=active", "--no-legend", "--plain")
     names = (row.split()[0] for row in rows)
-    return [name for name in names if not re.match(r"(systemd-\w+d|apt-daily.*|user.*@\d+)[.]service", name)]
+    return [
+        name
+        for name in names
+        if not re.match(r"(systemd-\w+d|apt-daily.*|user.*@\d+)[.]service", name)
+    ]
 
 
 def login_shell() -> list[str]:
