@@ -49,6 +49,22 @@ ROWS = (
         "Horovod 0.28.1, `gloo_context.cc`; role horovod's patch",
     ),
     Row(
+        "OMPI_MCA_plm_rsh_args",
+        "",
+        "`-F /etc/gpubed/ssh_config`",
+        "role ssh_mesh",
+        "else the account's own `~/.ssh/config` decides how nodes are reached",
+        "Open MPI 4, `ompi_info --param plm rsh`",
+    ),
+    Row(
+        "PRTE_MCA_plm_ssh_args",
+        "",
+        "the same for Open MPI 5",
+        "role ssh_mesh",
+        "else the account's own `~/.ssh/config` decides how nodes are reached",
+        "PRRTE, `plm/ssh`",
+    ),
+    Row(
         "OMPI_MCA_btl_tcp_if_include",
         "",
         "the experiment network's subnet, or the node's own address",

@@ -71,13 +71,14 @@ def states(ground):
 
 
 def test_hosts_are_as_they_were(ground, tmp_path):
+    backend = own.backend(ground, tmp_path, "node")
     for name in HOSTS:
         on(ground, name, "sh", "-es", text=PREPARED)
     before = states(ground)
     cluster = Cluster(
         tmp_path,
         unique("own"),
-        backend=own.backend(ground, tmp_path, "node"),
+        backend=backend,
         nodes=[{"name": "node", "count": 2}],
         networks={"experiment": {"subnet": SUBNET, "rate": "100 Mbit/s"}},
         storage={"shared": {"provider": "volume"}},

@@ -3,6 +3,7 @@
 The hosts are bare nodes of a local cluster; their user's key and known hosts are a user's.
 """
 
+import json
 import socket
 import subprocess
 from urllib.parse import urlsplit
@@ -76,7 +77,8 @@ HOSTS = ("node-0", "node-1")
 
 def on_host(ground, name, command):
     """Run a command on a host as root, past its network: what its owner sees."""
-    id_ = {n["name"]: n["id"] for n in ground.json("status")["nodes"]}[name]
+    nodes = json.loads((ground.state / "allocation.json").read_text())["nodes"]
+    id_ = {node["name"]: node["id"] for node in nodes}[name]
     done = subprocess.run(
         ["docker", "exec", id_, "sh", "-c", command], capture_output=True, text=True, check=True
     )

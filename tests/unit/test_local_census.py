@@ -20,7 +20,8 @@ def test_a_volume_whose_size_docker_is_counting_for_another_has_none(monkeypatch
         volumes=SimpleNamespace(list=lambda **_: [volume]),
         df=busy,
     )
-    monkeypatch.setattr(daemon, "client", lambda: client)
+    for way in ("client", "look"):
+        monkeypatch.setattr(daemon, way, lambda: client)
     [found] = census.existing("lab")
     assert (found.name, found.data, found.size) == ("lab-shared", True, None)
 
@@ -35,7 +36,8 @@ def test_a_node_in_use_has_an_address_that_no_other_gets(monkeypatch, in_use, ad
     nothing = SimpleNamespace(list=lambda **_: [])
     listed = SimpleNamespace(list=lambda **_: [container])
     client = SimpleNamespace(containers=listed, networks=nothing, volumes=nothing)
-    monkeypatch.setattr(daemon, "client", lambda: client)
+    for way in ("client", "look"):
+        monkeypatch.setattr(daemon, way, lambda: client)
     monkeypatch.setattr(runtime, "is_in_use", lambda _: in_use)
     [found] = census.existing("lab")
     assert (found.node, found.address) == ("node-0", address)

@@ -30,7 +30,8 @@ NAME = "gpubed_6f0c0000_big_node_0"
 def place(monkeypatch: pytest.MonkeyPatch) -> Any:
     def of(**info: Any) -> confinement.Place | None:
         answering = SimpleNamespace(info=lambda: info)
-        monkeypatch.setattr(daemon, "client", lambda: answering)
+        for way in ("client", "look"):
+            monkeypatch.setattr(daemon, way, lambda: answering)
         return confinement.place(NODE)
 
     return of
@@ -68,7 +69,8 @@ def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def tidy(left: int) -> list[str]:
         asked = SimpleNamespace(list=lambda **_: [None] * left)
-        monkeypatch.setattr(daemon, "client", lambda: SimpleNamespace(containers=asked))
+        for way in ("client", "look"):
+            monkeypatch.setattr(daemon, way, lambda: SimpleNamespace(containers=asked))
         confinement.tidy(NODE.uuid, NODE.name)
         return sorted(path.name for path in tmp_path.rglob("gpubed_*"))
 

@@ -55,7 +55,8 @@ class Docker:
 @pytest.fixture(autouse=True)
 def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
     made = Docker()
-    monkeypatch.setattr(daemon, "client", lambda: made)
+    for way in ("client", "look"):
+        monkeypatch.setattr(daemon, way, lambda: made)
     monkeypatch.setattr(image, "exists", lambda _: True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
     monkeypatch.setattr(doctor, "_kernel_options", lambda _: None)
@@ -79,7 +80,8 @@ def test_daemon_that_is_not_there_is_the_finding(monkeypatch: pytest.MonkeyPatch
     def absent() -> None:
         raise PrerequisiteMissing("not running", "start it")
 
-    monkeypatch.setattr(daemon, "client", absent)
+    for way in ("client", "look"):
+        monkeypatch.setattr(daemon, way, absent)
     found = find("local.docker")
     assert (found.ok, found.fix) == (False, "start it")
 

@@ -266,7 +266,7 @@ def test_a_lease_that_is_over_is_nobodys_work():
         ("{type: local}", "{}", "configure: false\n", "bare nodes do not mind their lease"),
         ("{type: gpulab, certificate: a.pem, project: p, image: i}", "{}", "", "lends no nodes"),
         ("{type: local}", "{stop: 40 min}", "", "must not come before the warning"),
-        ("{type: local}", "{stop: 1 min}", "", "at least 180"),
+        ("{type: local}", "{stop: 1 min}", "", "at least 3 min"),
     ],
 )
 def test_what_nodes_cannot_mind_is_refused(tmp_path, backend, on_nodes, rest, said):

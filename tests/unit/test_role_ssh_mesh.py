@@ -30,17 +30,6 @@ def host(tmp_path):
     return there
 
 
-def hook(home):
-    text = (ROLE / "templates/leave.j2").read_text()
-    given = {"gpubed_user": "me", "__ssh_mesh_key": str(home / ".ssh/id_gpubed")}
-    given |= {"ssh_mesh_whole_host": False}
-    return (
-        Environment(undefined=StrictUndefined)
-        .from_string(text)
-        .render(ansible_managed="managed", **given)
-    )
-
-
 def put(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -61,29 +50,6 @@ def test_the_clusters_keys_lie_in_a_folder_of_gpubeds_own():
     """An owner's sshd may read /etc/ssh/authorized_keys.d: his keys there are not written over."""
     place = role_variables.value("ssh_mesh", "__ssh_mesh_authorized_keys", "debian-12")
     assert place == "/etc/gpubed/authorized_keys.d/%u"
-
-
-def test_no_key_of_the_cluster_is_left_on_a_host_that_is_let_go(host):
-    owners = [
-        put(host.etc / "ssh/authorized_keys.d/me", f"{KEY} me\n"),
-        put(host.home / ".ssh/id_ed25519", "mine"),
-        put(host.home / ".ssh/id_gpubed.mine", "mine"),
-    ]
-    for name in ("id_gpubed", "id_gpubed.pub"):
-        put(host.home / ".ssh" / name, "ours")
-    assert host.sh(hook(host.home)).returncode == 0
-    assert all(path.exists() for path in owners)
-    assert sorted(p.name for p in (host.home / ".ssh").iterdir()) == [
-        "id_ed25519",
-        "id_gpubed.mine",
-    ]
-
-
-def test_an_account_that_is_gone_keeps_no_host_from_leaving(host):
-    host.program("getent", "exit 2", told=False)
-    host.program("runuser", "exit 1")
-    assert host.sh(hook(host.home)).returncode == 0
-    assert not [call for call in host.called if call.startswith("runuser")]
 
 
 def test_keys_stand_beside_the_accounts_own(host):

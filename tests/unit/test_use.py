@@ -141,8 +141,8 @@ GPULAB = "{type: gpulab, certificate: a.pem, project: p, image: i}"
         (STATIC, "{after: 2 h, then: release}", "", "are your own"),
         (GPULAB, "{after: 2 h}", "", "backend gpulab lends no nodes"),
         (LOCAL, "{after: 2 h}", "configure: false\n", "bare nodes do not tell"),
-        (LOCAL, "{after: 1 min}", "", "at least 600"),
-        (LOCAL, "{after: 2 h, warning: 1 s}", "", "at least 300"),
+        (LOCAL, "{after: 1 min}", "", "at least 10 min"),
+        (LOCAL, "{after: 2 h, warning: 1 s}", "", "at least 5 min"),
         (LOCAL, "{then: release}", "", "is missing"),
     ],
 )

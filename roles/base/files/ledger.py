@@ -336,9 +336,12 @@ class Ledger:
                 os.chown(at, *state[2:4])
                 at.chmod(state[1])
                 return True
-            if any(at.iterdir()):
+            if str(at).startswith("/etc/") and not _is_roots(at.lstat()):
+                shutil.rmtree(at)  # of an account that came; what is in it was never looked at
+            elif any(at.iterdir()):
                 return False
-            at.rmdir()
+            else:
+                at.rmdir()
         elif os.path.lexists(at) and (state is None or state[0] != "f" or at.is_symlink()):
             at.unlink()
         if state is None:

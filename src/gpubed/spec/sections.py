@@ -391,7 +391,14 @@ class Packages(Section):
     """What the roles' installations may do to packages that gpubed did not bring."""
 
     may_change: tuple[
-        Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200)], ...
+        Annotated[
+            str,
+            Field(
+                pattern=wording.pattern(r"^[a-z0-9][a-z0-9+.-]+$", "a package's name"),
+                max_length=200,
+            ),
+        ],
+        ...,
     ] = Field(
         default=(),
         description="packages of a host's owner that may be removed, downgraded or replaced, by "

@@ -107,7 +107,7 @@ def _unreachable(error: Exception) -> PrerequisiteMissing:
     why, hint = " ".join(text.split()), "docker info"
     if "timed out" in text:
         why = f"it says nothing for {_LOOK_S} s"
-        hint = "docker info  # if that hangs, too: sudo systemctl restart docker, then gpubed up"
+        hint = "docker info  # if that hangs, too: sudo systemctl restart docker"
     if way:
         return PrerequisiteMissing(
             f"the Docker daemon at DOCKER_HOST={way} does not answer: {why}",

@@ -493,7 +493,7 @@ def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:
         accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
     hosts = [host.address for host, _ in named.each(named.options(spec))]
     asked = {"accounts": accounts, "addresses": hosts}
-    program = (assets() / "roles/ssh_mesh/files/sshd_settings.py").read_text(encoding="utf-8")
+    program = reading.file(assets() / "roles/ssh_mesh/files/sshd_settings.py").text()
     command = "sudo -n python3 - shut-out %s"
     said = ssh.run(command, json.dumps(asked), stdin=program, check=False)
     return said.stdout.splitlines() or said.stderr.splitlines()[-1:]
