@@ -23,6 +23,7 @@ ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 OTHERS = {
     "base": {
         "packages": "{{ base_packages_wanted | join(' ') }}",
+        "packages_look": "{{ base_packages_wanted | join(' ') }}",
         "brought": "{{ base_packages_wanted | join(' ') }}",
         "repository": "{{ base_repository_url }}",
         "components": "{{ base_components_wanted | join(' ') }}",

@@ -128,7 +128,7 @@ def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
     text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
     (command,) = [line for line in text.splitlines() if line.startswith("  source: bash")]
     (tmp_path / "hostfile").write_text("node-0 slots=1\nnode-1 slots=1\n")
-    (tmp_path / "ssh").write_text("#!/bin/sh\necho went to $1\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\nfor last; do :; done\necho went to $last\n")
     (tmp_path / "ssh").chmod(0o755)
     typed = yaml.safe_load(command)["source"].replace("/etc/gpubed", str(tmp_path))
     done = subprocess.run(
