@@ -65,7 +65,9 @@ _COPIED_BYTES = 64 << 20
 _FRESH_S = 5
 # A purge of these would delete what users keep in them, so their scripts are not asked.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
-_FIRST_OF_PACKAGES, _FIRST_PERSON = 100, 1000
+_FIRST_OF_PACKAGES = 100
+# Debian's policy: numbers from 60000 on are packages', as slurm's 64030.
+_PEOPLE = range(1000, 60000)
 _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*[$]?")
 _SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
 _MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
@@ -479,7 +481,7 @@ class Ledger:
 
     def _is_made(self, number: str, name: str) -> bool:
         """Say whether roles or packages made an account; others are of people of the owner's."""
-        return int(number) < _FIRST_PERSON or name in self.accounts
+        return int(number) not in _PEOPLE or name in self.accounts
 
     def _kernel(self) -> None:
         now = facts()
