@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
@@ -32,6 +33,7 @@ _AS_ROOT = (
     'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
 )
 _DRIVER = "nvidia_driver"
+_TEMPLATING = threading.Lock()  # Ansible's loader of plugins is not safe for threads
 # Of a package source that a role adds first.
 _TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
 
@@ -129,7 +131,8 @@ def wanted(plan: ClusterPlan, role: str, node: NodePlan) -> list[str]:
 
 def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
     template = getattr(roles.meta(role), key)
-    return list(_value(_variables(plan, role, node), template)) if template else []
+    with _TEMPLATING:
+        return list(_value(_variables(plan, role, node), template)) if template else []
 
 
 def _run(ssh: SSH, role: str, program: str, *words: str) -> reading.Document:
