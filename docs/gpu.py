@@ -10,12 +10,13 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpubed.backends.local.simulated import facts_of
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.models import Model, models
 from gpubed.recipes import recipe
 from gpubed.recipes.recipe import Recipe
 from gpubed.spec.clusterspec import systems
+from simulated_gpus import Model, models
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {name: name.replace("-", " ").capitalize() for name in systems()}
@@ -51,7 +52,7 @@ def _rows() -> Iterator[str]:
         for name in recipe.with_gpus():
             yield _row(model, recipe.load(name))
     volta, hopper = (
-        model.facts(model.most)
+        facts_of(model, model.most)
         for model in (models()[name] for name in ("V100-SXM2-32GB", "H100-SXM5-80GB"))
     )
     dgx_2 = volta.model_copy(update={"nvswitches": hopper.nvswitches})
@@ -71,7 +72,7 @@ def _row(model: Model, of: Recipe) -> str:
         reason = f"no code for compute capability {model.compute_capability}"
         cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
     else:
-        nodes = {"node": model.facts(model.most)}
+        nodes = {"node": facts_of(model, model.most)}
         cells = [_cell(model.model, nodes, of, image) for image in DISTRIBUTIONS]
     return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 

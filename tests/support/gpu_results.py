@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import simulated_gpus
+
 # docs/gpu.py runs this file by itself.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -45,7 +47,7 @@ class Cluster:
     def digest(self) -> str:
         """Tell what was tested from what it was before."""
         folders = [ROOT / "roles" / role for role in ROLES]
-        folders += [ROOT / "templates" / "simulation"] if self.way == "simulated" else []
+        folders += [simulated_gpus.IMAGE] if self.way == "simulated" else []
         # What a node of another distribution would have read was not tested here.
         unread = [] if self.image.startswith("ubuntu") else ["Ubuntu.yml"]
         return results.digest(folders, without=("molecule", "README.md", *unread))

@@ -43,7 +43,6 @@ LOOKS_UP = {
     "engines/embedded/__init__.py": {"import_module(f'{__name__}.{_HOMES[name]}')"},
     "engines/embedded/program.py": {"run_path(entry)"},  # a user's own
     "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
-    "hardware/models.py": {"run_path(str(folder / 'machine.py'))"},
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
     "resources.py": {"import_module('gpubed.cluster.drivers')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},

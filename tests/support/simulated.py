@@ -2,24 +2,22 @@
 
 import os
 import subprocess
-from pathlib import Path
 
-from support import by_path
+from simulated_gpus import IMAGE
+from simulated_gpus.image import machine
 
-FOLDER = Path(__file__).resolve().parents[2] / "templates/simulation"
-machine = by_path.load(FOLDER / "machine.py", "gpubed_simulation_machine")
 MODELS = machine.models()
 
 
 def model(name):
     """Return what models/NAME.json holds."""
-    return machine.load(FOLDER / "models" / f"{name}.json")
+    return machine.load(IMAGE / "models" / f"{name}.json")
 
 
 def compile_library(version, folder):
     """Compile the library of a driver version into a folder, and return the folder."""
     subprocess.run(
-        ["make", "-s", "-C", FOLDER / "nvml", f"VERSION={version}", f"DESTINATION={folder}"],
+        ["make", "-s", "-C", IMAGE / "nvml", f"VERSION={version}", f"DESTINATION={folder}"],
         check=True,
     )
     return folder

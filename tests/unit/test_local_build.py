@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+import simulated_gpus
 from gpubed.backends.local import build, daemon
 from gpubed.backends.local.image import Recipe
-from gpubed.core import paths, progress
+from gpubed.core import progress
 
-COMPILER = paths.assets() / "templates/simulation/compiler/build"
+COMPILER = simulated_gpus.IMAGE / "compiler/build"
 
 
 def test_what_a_build_could_do_without_is_said(monkeypatch):

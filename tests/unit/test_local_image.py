@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import simulated_gpus
 from gpubed.backends.local import image, image_cache
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
@@ -21,7 +22,9 @@ from gpubed.core.errors import GpubedError
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "templates"
     shutil.copytree(paths.assets() / "templates", copy)
+    shutil.copytree(simulated_gpus.IMAGE, copy / "simulation")
     monkeypatch.setattr(image, "assets", lambda: tmp_path)
+    monkeypatch.setattr(simulated_gpus, "IMAGE", copy / "simulation")
     return copy / "node"
 
 

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 import yaml
 
+from gpubed.backends.local.simulated import facts_of
 from gpubed.cli import report
 from gpubed.core import paths
-from gpubed.hardware.models import models
 from gpubed.hardware.table import table
 from gpubed.recipes.recipe import load, with_gpus
+from simulated_gpus import IMAGE, models
 
-FOLDER = paths.assets() / "templates" / "simulation"
 SUITES = {"Debian 12": "bookworm", "Debian 13": "trixie"}
 
 
 def offered(suite: str) -> dict[str, set[str]]:
     """Return the versions of each package that the archive of a suite has."""
     found: dict[str, set[str]] = {}
-    text = (FOLDER / "archive" / "packages.toml").read_text(encoding="utf-8")
+    text = (IMAGE / "archive" / "packages.toml").read_text(encoding="utf-8")
     for family in tomllib.loads(text)["family"]:
         for full in family.get("versions") or family["suites"].get(suite, []):
             for package in family["package"]:
@@ -59,7 +59,7 @@ def test_archive_has_every_package_that_the_role_installs(
 
 
 def test_nobody_gets_a_broken_version_who_does_not_ask_for_it() -> None:
-    text = (FOLDER / "archive" / "packages.toml").read_text(encoding="utf-8")
+    text = (IMAGE / "archive" / "packages.toml").read_text(encoding="utf-8")
     for family in tomllib.loads(text)["family"]:
         for broken in family.get("broken", []):
             branch = broken.partition(".")[0]
@@ -76,18 +76,18 @@ def test_every_recipe_finds_a_driver_in_the_archive() -> None:
 def test_models_are_of_generations_that_drivers_are_chosen_by() -> None:
     assert {model.architecture for model in models().values()} <= set(table().generations)
     assert models()["A100-SXM4-80GB"].most == 8
-    assert len(models()["T4"].facts(2).gpus) == 2
+    assert len(facts_of(models()["T4"], 2).gpus) == 2
 
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The node's module, with two GPUs whose kernel writes to a list."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.syspath_prepend(str(FOLDER / "node"))
+    monkeypatch.syspath_prepend(str(IMAGE))
+    monkeypatch.syspath_prepend(str(IMAGE / "node"))
     names = ("machine", "bus", "driver", "faults", "kernel_log", "node")
     found = importlib.import_module("faults")
     machine = sys.modules["machine"]
-    model = machine.load(FOLDER / "models" / "A100-SXM4-80GB.json")
+    model = machine.load(IMAGE / "models" / "A100-SXM4-80GB.json")
     monkeypatch.setattr(found.node, "simulated", lambda: machine.machine(model, 2, "node-0"))
     yield found
     for name in names:
@@ -190,6 +190,6 @@ def test_record_of_the_kernels_log_has_its_form_and_a_number_of_its_own(
 
 
 def test_status_says_which_gpus_are_simulated() -> None:
-    facts = models()["T4"].facts(2).summary()
+    facts = facts_of(models()["T4"], 2).summary()
     assert "(simulated)" in report.hardware(facts)
     assert "(simulated)" not in report.hardware(facts | {"simulated": None})

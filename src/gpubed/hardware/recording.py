@@ -1,6 +1,6 @@
 """Records a model for simulated nodes from a GPU report.
 
-    python -m gpubed.hardware.recording REPORT MODEL > templates/simulation/models/MODEL.json
+    python -m gpubed.hardware.recording REPORT MODEL > src/simulated_gpus/image/models/MODEL.json
 
 The model is that of the first GPU of the first node. What no program on a node tells (CUDA
 cores, width of the memory bus) is null, to be looked up by hand; so are MIG's profiles. The
@@ -18,8 +18,8 @@ from typing import Any
 from lxml import etree
 
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.hardware.models import models
 from gpubed.hardware.report import NodeReport, Report, read
+from simulated_gpus import models
 
 _MIB = 1 << 20
 

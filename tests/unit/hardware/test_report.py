@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import simulated_gpus
 from gpubed.core.errors import GpubedError
 from gpubed.hardware import recording, report
 from gpubed.hardware.anonymous import Anonymous
 
 ROOT = Path(__file__).parents[3]
-SIMULATION = ROOT / "templates" / "simulation"
+SIMULATION = simulated_gpus.IMAGE
 PCI = "0000:07:00.0"
 UUIDS = ["GPU-1b3e5c7a-90ab-4cde-8f01-23456789abcd", "GPU-2b3e5c7a-90ab-4cde-8f01-23456789abcd"]
 SECRETS = [

@@ -56,13 +56,13 @@ def test_sources_are_named_and_what_is_made_up_is_marked(model):
 
 
 def test_every_board_is_described():
-    boards = json.loads((simulated.FOLDER / "boards.json").read_text())
+    boards = json.loads((simulated.IMAGE / "boards.json").read_text())
     used = {simulated.model(name)["board"] for name in simulated.MODELS}
     assert used == boards.keys() - {"about"}
 
 
 def test_nvswitches_are_those_that_the_facts_look_for(collector):
-    boards = json.loads((simulated.FOLDER / "boards.json").read_text())
+    boards = json.loads((simulated.IMAGE / "boards.json").read_text())
     devices = [
         board["switches"]["device"] for board in list(boards.values())[1:] if "switches" in board
     ]

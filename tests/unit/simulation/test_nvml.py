@@ -295,7 +295,7 @@ def test_layouts_are_those_of_nvidias_package(driver, tmp_path):
     """Their sizes: members stand in order, and width and padding add up."""
     sizes = "".join(f'printf("%zu\\n", sizeof(struct {name}));' for name in LAYOUTS)
     source = tmp_path / "sizes.c"
-    header = simulated.FOLDER / "nvml/abi.h"
+    header = simulated.IMAGE / "nvml/abi.h"
     source.write_text(f'#include <stdio.h>\n#include "{header}"\nint main(void) {{ {sizes} }}')
     subprocess.run(["cc", "-o", tmp_path / "sizes", source], check=True)
     ours = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout

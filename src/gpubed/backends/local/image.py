@@ -15,6 +15,7 @@ from pathlib import Path
 
 from docker.errors import ImageNotFound
 
+import simulated_gpus
 from gpubed.backends.local import daemon
 from gpubed.backends.local.config import Runtime
 from gpubed.core.paths import assets
@@ -67,7 +68,7 @@ class Recipe:
         """Where the recipe's files are."""
         if self.runtime == "vm":
             return assets() / "templates" / "machine"
-        return assets() / "templates" / ("simulation" if self.simulate else "node")
+        return simulated_gpus.IMAGE if self.simulate else assets() / "templates" / "node"
 
     @property
     def below(self) -> Recipe | None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from gpubed.backends.local.image import RELEASES
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.models import Model, models
+from gpubed.hardware.table import chip_of
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import NodeGroup, Simulation
+from simulated_gpus import Model, models
 
 
 def problems(spec: ClusterSpec) -> Iterator[Problem]:
@@ -86,7 +87,7 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
     for index, model in known.items():
         group = spec.nodes[index]
         node = f"{group.name}-0"
-        facts[node] = model.facts(min(_gpus(group), model.most))
+        facts[node] = facts_of(model, min(_gpus(group), model.most))
         if not recipe.why_not(chosen, model.compute_capability):
             asked[node], images[node] = group.gpus, group.image
     served = {node: facts[node] for node in asked}
@@ -97,6 +98,33 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
             drivers.choose(served, catalog.offers(image), wanted, asked)
     except drivers.NoDriver as error:
         yield Problem(("nodes", max(known), "simulate"), error.message, error.hint or "")
+
+
+def facts_of(model: Model, gpus: int) -> Facts:
+    """Return what a node with this many GPUs of a model tells before it has a driver.
+
+    Raises:
+        ValueError: A machine has no room for so many, or none is asked for.
+    """
+    machine, chip = model.machine(gpus), chip_of(model.pci.device)
+    on_bus = {
+        "device_id": model.pci.device,
+        "chip": chip.chip if chip else None,
+        "generation": model.architecture,
+        "compute_capability": model.compute_capability,
+    }
+    return Facts.model_validate(
+        {
+            "schema": "gpubed/facts/2",
+            "host": "",
+            "kernel": "",
+            "cpus": 1,
+            "memory_kib": 0,
+            "gpus": [{"pci": gpu["pci"], **on_bus} for gpu in machine["gpus"]],
+            "nvswitches": [switch["pci"] for switch in machine["nvswitches"]],
+            "simulated": model.model,
+        }
+    )
 
 
 def _gpus(group: NodeGroup) -> int:
