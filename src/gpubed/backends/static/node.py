@@ -29,8 +29,8 @@ from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silen
 from gpubed.testbeds.reach import Reach
 
 _FREE_GIB = 5
-_CLOCK_S = 60  # by which a host's clock may differ from ours: munge believes 300, TLS less or more
-# The number that the packages give the account `slurm` where the host has none.
+_CLOCK_S = 60  # by which a host's clock may differ from ours; munge allows 300
+# The number that Slurm's packages give the account `slurm`.
 _SLURM = 64030
 # What may change without another host taking the node's place; of `host`, all but who it is.
 _ACCESS = {"config", "gpus", "image", "public_key"}
@@ -220,12 +220,12 @@ class Found:
 
     Attributes:
         image: Its operating system as `cluster.yml` names it.
-        sudo_said: Why sudo refuses.
+        sudo_said: The last line of sudo's refusal.
         python: The version of `python3`; empty without.
         driver: The version of the NVIDIA driver that is loaded; empty without.
         clock_off_s: Seconds that its clock is ahead of ours.
-        number: The user's.
-        slurm_number: That of the account `slurm`; empty without.
+        number: The user's number.
+        slurm_number: The number of the account `slurm`; empty without.
         failed: Units that systemd calls failed.
         unfinished: Packages whose installation or configuration has not ended.
         addresses: All that it has.
@@ -340,8 +340,7 @@ def _admit(
             f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}",
             "; ".join(filter(None, wrong.values())),
         )
-    is_ours = spec and isinstance(spec.backend, Config)
-    if spec and is_ours and (shut := shut_out(ssh, spec, name)):
+    if spec and isinstance(spec.backend, Config) and (shut := shut_out(ssh, spec, name)):
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(shut)}")
     if is_node(found, inputs):
         id_ = id_ or found.owner["id"]
@@ -376,7 +375,7 @@ def _is_silence(error: Unreachable | UnknownHost) -> bool:
 def problems(found: Found, inputs: Properties) -> dict[str, str]:
     """Return why a host cannot be a node of the cluster, and what repairs each.
 
-    What its owner has broken counts until it is a node: then, `up` may be what repairs it.
+    Failed units and unfinished packages of a host that is a node are left to `up`.
     """
     host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = host.experiment_address and str(host.experiment_address)
@@ -390,7 +389,8 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
     wrong = [
         (
             not found.sudo,
-            f"does not let {found.user} use sudo as programs do: {found.sudo_said}",
+            f"does not let {found.user} use sudo without a password and a terminal: "
+            f"{found.sudo_said}",
             f"on it, in `sudo visudo -f /etc/sudoers.d/gpubed`, write: {allowing}",
         ),
         (not found.systemd, "does not run systemd", ""),
@@ -437,7 +437,7 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
 
 
 def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
-    """Compare hosts with each other: numbers of accounts must be equal, other things are told."""
+    """Compare hosts: an account must have one number on all; other differences are only told."""
     shared = spec.storage.shared.provider
     numbers = {
         f"the account {', '.join(sorted({found.user for found in hosts.values()}))}": (
@@ -496,7 +496,7 @@ def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:
     program = reading.file(assets() / "roles/ssh_mesh/files/sshd_settings.py").text()
     command = "sudo -n python3 - shut-out %s"
     said = ssh.run(command, json.dumps(asked), stdin=program, check=False)
-    return said.stdout.splitlines() or said.stderr.splitlines()[-1:]
+    return said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
 
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:

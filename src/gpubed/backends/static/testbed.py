@@ -188,7 +188,7 @@ class StaticTestbed(Testbed):
         return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Judge the hosts that answer; of those that are to have GPUs, the recipe's code, too."""
+        """Judge the hosts that answer, and whether GPUs there run the recipe's code."""
         from gpubed.backends.static.node import is_node, lacking
 
         # `doctor` and `up` say which are away.
@@ -231,10 +231,12 @@ class StaticTestbed(Testbed):
         seen: Iterable[_Seen],
         passes: Callable[[Found, Properties], bool] = lambda *_: False,
     ) -> Iterator[Finding]:
-        """Judge each host, and all of them beside each other.
+        """Judge each host, and the differences between them.
 
         Args:
-            passes: Whether a host with sudo is well whatever else it says.
+            plan: The cluster's.
+            seen: The hosts.
+            passes: Whether a host with sudo is not judged further.
         """
         from gpubed.backends.static.node import differences, problems
         from gpubed.testbeds import identities
