@@ -33,7 +33,7 @@ INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t=]+)(.+)$")
 
 @contextlib.contextmanager
 def copy_with(files: Mapping[str, str | None]) -> Iterator[Path]:
-    """Yield the sshd_config of a copy of /etc/ssh with other files: texts by path, None for none."""
+    """Yield the sshd_config of a copy of /etc/ssh with other texts by path; None removes one."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "ssh"
         keys = shutil.ignore_patterns("ssh_host_*", "moduli")
