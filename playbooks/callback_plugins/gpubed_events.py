@@ -101,7 +101,7 @@ def _named(task: Any) -> dict[str, str | None]:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return what a person needs of a task's answer."""
+    """Return the reason of a failure, in few lines."""
     if "censored" in answer:
         return "the output is hidden because it may hold a secret"
     for item in answer.get("results") or ():

@@ -94,7 +94,7 @@ _APT = [
 ]
 
 
-def told(*words: str) -> str:
+def run(*words: str) -> str:
     """Return what a command prints; empty where there is no such command."""
     try:
         return subprocess.run(
@@ -393,26 +393,26 @@ class Ledger:
         ours = [name for name, was in self._ours("unit", facts()).items() if was is None]
         if ours:
             # Timers and sockets in the same call, so that they start nothing again.
-            told("systemctl", "stop", *ours)
+            run("systemctl", "stop", *ours)
 
     def _start_units(self, restored: list[str]) -> None:
-        told("systemctl", "daemon-reload")
+        run("systemctl", "daemon-reload")
         for name, was in self._ours("unit", facts()).items():
-            if was and told("systemctl", "is-enabled", name).strip() not in ("", "masked"):
-                told("systemctl", "start", name)
+            if was and run("systemctl", "is-enabled", name).strip() not in ("", "masked"):
+                run("systemctl", "start", name)
         due = {c: None for p in restored for start, c in _READERS.items() if p.startswith(start)}
         for path in restored:
             unit = re.match(r"/etc/systemd/system/([^/]+)\.d/", path)
             # A unit of type oneshot may first undo its work: nftables flushes all rules.
-            if unit and "oneshot" not in told("systemctl", "show", "--property=Type", unit[1]):
+            if unit and "oneshot" not in run("systemctl", "show", "--property=Type", unit[1]):
                 due[f"systemctl try-restart {unit[1]}"] = None
         for command in due:
-            told("sh", "-c", command)
+            run("sh", "-c", command)
 
     def _unmount(self) -> None:
         for place, was in self._ours("mount", facts()).items():
             if was is None:
-                told("umount", "--lazy", "--no-canonicalize", place)
+                run("umount", "--lazy", "--no-canonicalize", place)
 
     def _packages(self) -> bool:
         """Remove the packages that came, and install those that went."""
@@ -422,7 +422,7 @@ class Ledger:
         if not _goes_with(came) <= {*came}:
             removable = [name for name in came if _goes_with([name]) <= {*came}]
         if stay := sorted({*came} - {*removable}):
-            note(f"other packages need these by now, and they stay: {', '.join(stay)}")
+            note(f"these packages stay, since others need them: {', '.join(stay)}")
         for script in Path("/var/lib/dpkg/info").glob("*.postrm") if removable else ():
             if script.stem.partition(":")[0] in removable and _HOLD_DATA.match(script.name):
                 script.unlink()
@@ -448,7 +448,7 @@ class Ledger:
         now = facts()
         came = (name for name, was in self.were.items() if was is None and name in now)
         names = [name.partition(" ")[2] for name in came if name.startswith("package ")]
-        listed = {*told("dpkg-query", "--listfiles", *names).splitlines()} if names else set()
+        listed = {*run("dpkg-query", "--listfiles", *names).splitlines()} if names else set()
         units = {Path(p).name for p in listed if re.search(r"/(init\.d|systemd/system)/", p)}
         return {
             path
@@ -468,17 +468,17 @@ class Ledger:
         for pair, was in self._ours("member", now).items():
             user, group = pair.split()
             if f"user {user}" in now and f"group {group}" in now:
-                told("gpasswd", "--delete" if was is None else "--add", user, group)
+                run("gpasswd", "--delete" if was is None else "--add", user, group)
         numbers = [value for name, value in now.items() if name.startswith("user ")]
         for name, was in self._ours("user", now).items():
             number = now[f"user {name}"]
             if was is None and self._is_made(number, name):
                 if int(number) >= _FIRST_OF_PACKAGES and numbers.count(number) == 1:
-                    told("pkill", "--signal", "KILL", "--uid", number)
-                told("userdel", "--force", "--", name)
+                    run("pkill", "--signal", "KILL", "--uid", number)
+                run("userdel", "--force", "--", name)
         for name, was in self._ours("group", now).items():
             if was is None and self._is_made(now[f"group {name}"], name):
-                told("groupdel", "--", name)
+                run("groupdel", "--", name)
 
     def _is_made(self, number: str, name: str) -> bool:
         """Say whether roles or packages made an account; all others are the owner's."""
@@ -487,7 +487,7 @@ class Ledger:
     def _kernel(self) -> None:
         now = facts()
         if was := self._ours("host", now).get("name"):
-            told("hostname", was)
+            run("hostname", was)
         for name, value in self._ours("sysctl", now).items():
             _sysctl(name).write_text(value or "")
 
@@ -495,10 +495,10 @@ class Ledger:
         now = facts()
         for name, was in self._ours("hold", now).items():
             if was or f"package {name}" in now:
-                told("apt-mark", "hold" if was else "unhold", name)
+                run("apt-mark", "hold" if was else "unhold", name)
         for name, was in self._ours("manual", now).items():
             if f"package {name}" in now:
-                told("apt-mark", "manual" if was else "auto", name)
+                run("apt-mark", "manual" if was else "auto", name)
 
     def _save(self) -> None:
         kept = ("files", "facts", "changes", "were", "accounts", "_stamps")
@@ -542,16 +542,16 @@ def facts() -> dict[str, str]:
     """Return packages with their versions, holds, running units, accounts, mounts and the name."""
     found = {"host name": os.uname().nodename}
     found |= _packages()
-    found |= {f"hold {name}": "yes" for name in told("apt-mark", "showhold").split()}
-    found |= {f"manual {name}": "yes" for name in told("apt-mark", "showmanual").split()}
+    found |= {f"hold {name}": "yes" for name in run("apt-mark", "showhold").split()}
+    found |= {f"manual {name}": "yes" for name in run("apt-mark", "showmanual").split()}
     kinds = "--type=service,socket,timer,path"
     listing = ("--plain", "--no-legend", "--no-pager", kinds)
-    files = told("systemctl", "list-unit-files", *listing).splitlines()
+    files = run("systemctl", "list-unit-files", *listing).splitlines()
     # Others, such as systemd-hostnamed, are started by D-Bus or by other units.
     startable = {
         line.split()[0] for line in files if re.search(r"\s(enabled|disabled|linked)", line)
     }
-    for line in told("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
+    for line in run("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
         if (name := line.split()[0]) in startable:
             found[f"unit {name}"] = "active"
     for name, _, number, *_ in _entries("/etc/passwd"):
@@ -572,8 +572,8 @@ def _packages() -> dict[str, str]:
     """Return packages with their versions, and removed ones whose settings are still there."""
     found = {}
     shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
-    native = ("all", told("dpkg", "--print-architecture").strip())
-    for line in told("dpkg-query", "--show", f"--showformat={shown}").splitlines():
+    native = ("all", run("dpkg", "--print-architecture").strip())
+    for line in run("dpkg-query", "--show", f"--showformat={shown}").splitlines():
         status, architecture, name, version, *_ = [*line.split(), ""]
         foreign = "" if architecture in native else f":{architecture}"
         if status == "installed":
@@ -621,7 +621,7 @@ def _write(at: Path, content: bytes, common: list[int]) -> None:
 def _goes_with(names: list[str]) -> set[str]:
     """Return what apt would remove with packages, themselves included."""
     words = (*_APT, "--simulate", "remove", *names)
-    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", told(*words)))
+    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", run(*words)))
 
 
 def _apt(*words: str) -> bool:

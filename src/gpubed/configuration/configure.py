@@ -117,8 +117,8 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
     for name in ("ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_CALLBACK_PLUGINS"):
         del runner.config.env[name]
     copying = threading.Thread(target=_copy, args=(output, log), daemon=True)
-    # In a thread of its own, since it kills Ansible alone when it is interrupted, not what
-    # Ansible started; `interruption` ends all.
+    # In a thread, which Ctrl-C does not interrupt: it would kill Ansible without its children.
+    # `interruption` ends all.
     running = threading.Thread(target=runner.run, daemon=True)
     with Follower(events, watcher.handle, Event):
         copying.start()

@@ -47,7 +47,7 @@ class Task(_Model):
 
 
 class Result(_Model):
-    """What a task came to on a node."""
+    """The result of a task on a node."""
 
     event: Literal["ok", "skipped", "failed", "ignored", "unreachable"]
     role: _Name | None

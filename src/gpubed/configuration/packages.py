@@ -59,7 +59,7 @@ class Installation(_Model):
 
 
 class Looked(_Model):
-    """What a host tells.
+    """A host's answer.
 
     Attributes:
         lists_age_s: None where it has no package lists.
@@ -77,8 +77,8 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
 
     Args:
         ssh: A session to the host.
-        plan: What is wanted.
-        node: What the host is, or is to be.
+        plan: The cluster's.
+        node: The node that the host is, or is to be.
         replaced: Version of the driver that would be replaced there; empty for none.
 
     Raises:

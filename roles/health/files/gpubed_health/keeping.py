@@ -59,7 +59,7 @@ def publish(path: Path, figures: Iterable[Figure]) -> None:
         # Debian's package, which role monitoring brings.
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
     except ImportError as error:
-        sys.stderr.write(f"monitoring is not told: {error}\n")
+        sys.stderr.write(f"no figures for monitoring: {error}\n")
         return
     registry, known = CollectorRegistry(), dict[str, Gauge]()
     for name, value, labels in figures:
@@ -71,8 +71,8 @@ def publish(path: Path, figures: Iterable[Figure]) -> None:
                 known[name] = Gauge(name, name, [*told], registry=registry)
             (known[name].labels(**told) if told else known[name]).set(number)
         except ValueError as error:
-            sys.stderr.write(f"monitoring is not told {name}: {error}\n")
+            sys.stderr.write(f"no figure {name} for monitoring: {error}\n")
     try:
         replace(path, generate_latest(registry).decode())
     except OSError as error:
-        sys.stderr.write(f"monitoring is not told: {error}\n")
+        sys.stderr.write(f"no figures for monitoring: {error}\n")

@@ -162,7 +162,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         whole = reading.file(path, _CORRECT, error=Unusable).yaml(_WHOLE, merges=True)
     except Unusable as error:
-        # The parser quotes what it does not understand, and that may be a password.
+        # The parser's own words may quote a password.
         if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
             why = "a value begins with * or !, which YAML reads otherwise: put it in quotes"
             raise Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None

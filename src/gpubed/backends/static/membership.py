@@ -127,7 +127,7 @@ for hook in /etc/gpubed/leave.d/*; do
   sudo -n sh "$hook" %(how)s || { echo "$hook failed" >&2; exit 1; }
 done
 [ -n %(how)s ] || ! sudo -n test -e %(ledger)s || sudo -n python3 %(ledger)s give-back || {
-  echo "the host is not as it was before; the same command again goes on" >&2
+  echo "not all could be given back; the same command again goes on" >&2
   exit 1
 }
 """

@@ -456,9 +456,9 @@ def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
             "static.accounts",
             False,
             f"{account} has the number {_each(of_hosts)}, and must have one on all: {why}",
-            "stop what runs as it, then on each host with another number: sudo usermod --uid "
-            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; where "
-            "nobody needs it: sudo deluser ACCOUNT",
+            "end its processes, then on each host with another number: sudo usermod --uid "
+            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; if it is "
+            "not needed there: sudo deluser ACCOUNT",
         )
         for account, (of_hosts, why) in numbers.items()
         if len({*of_hosts.values()}) > 1

@@ -256,12 +256,14 @@ class StaticTestbed(Testbed):
                 why = {} if well else problems(found, inputs)
                 wrong = {f"{name} ({host.address}) {what}": fix for what, fix in why.items()}
                 wrong |= dict.fromkeys(f"{name} ({host.address}): {s}" for s in found.shut_out)
+                if not wrong:
+                    yield Finding(
+                        f"static.{name}", True, f"{name} ({host.address}): {found.system}"
+                    )
             spare = node.on_failure is not None
             for what, fix in wrong.items():
                 message = f"{what}; the cluster goes on without it" if spare else what
                 yield Finding(f"static.{name}", spare, message, fix)
-            if not wrong and not isinstance(found, GpubedError):
-                yield Finding(f"static.{name}", True, f"{name} ({host.address}): {found.system}")
         yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
