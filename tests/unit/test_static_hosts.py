@@ -140,7 +140,7 @@ def session(monkeypatch, answers, elsewhere=None):
 
         def run(self, command, *args, **_):
             # Of sshd's lists of accounts, none keeps anybody out.
-            said = "" if "shut-out" in command else self.says(*args)
+            said = "" if "shut-out" in args else self.says(*args)
             return SimpleNamespace(stdout=said, stderr="", exit_code=0)
 
     monkeypatch.setattr(node, "SSH", Session)

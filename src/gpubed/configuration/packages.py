@@ -25,14 +25,12 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
+from gpubed.nodes import programs
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Finding
 
 _DAY = 86400  # after which roles renew package lists
-_AS_ROOT = (
-    'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
-)
 _DRIVER = "nvidia_driver"
 # Errors about packages of a source that a role adds first.
 _TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
@@ -92,8 +90,9 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
         "may_change": plan.spec.packages.may_change,
         "own": [note for role in active for note in _listed(plan, role, node, "packages_notes")],
     }
-    looked = _run(ssh, "base", "packages.py", "look", json.dumps(asked)).json(Looked)
-    return list(_findings(looked, plan, node))
+    said = programs.run(ssh, "base/files/packages.py", "look", json.dumps(asked))
+    looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
+    return list(_findings(looked.json(Looked), plan, node))
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
@@ -101,10 +100,12 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
 
     Of a host that does not answer, nothing is known.
     """
+    table = reading.file(assets() / "roles/hardware/files/nvidia-gpus.json").text()
     facts = {}
     for name, ssh in sessions.items():
         with suppress(GpubedError):
-            facts[name] = _run(ssh, "hardware", "gpubed-facts").json(Facts)
+            said = programs.run(ssh, "hardware/files/gpubed-facts", "--table", table)
+            facts[name] = reading.reply(said.stdout, f"what {name} is made of").json(Facts)
     if not facts:
         return {}
     known = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
@@ -126,13 +127,6 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
 def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
     template = getattr(roles.meta(role), key)
     return list(_value(_variables(plan, role, node), template)) if template else []
-
-
-def _run(ssh: SSH, role: str, program: str, *words: str) -> reading.Document:
-    text = reading.file(assets() / "roles" / role / "files" / program).text()
-    quoted = " ".join(["sh -c %s sh", *("%s" for _ in words)])
-    said = ssh.run(quoted, _AS_ROOT, *words, stdin=text, timeout=180)
-    return reading.reply(said.stdout, f"what {program} says on {ssh.node.name}")
 
 
 def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Finding]:

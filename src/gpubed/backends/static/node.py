@@ -17,8 +17,9 @@ from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.membership import MARK
 from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths, assets
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
+from gpubed.nodes import programs
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
@@ -493,9 +494,8 @@ def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:
         accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
     hosts = [host.address for host, _ in named.each(named.options(spec))]
     asked = {"accounts": accounts, "addresses": hosts}
-    program = reading.file(assets() / "roles/ssh_mesh/files/sshd_settings.py").text()
-    command = "sudo -n python3 - shut-out %s"
-    said = ssh.run(command, json.dumps(asked), stdin=program, check=False)
+    program = "ssh_mesh/files/sshd_settings.py"
+    said = programs.run(ssh, program, "shut-out", json.dumps(asked), check=False)
     return said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
 
 
