@@ -402,7 +402,7 @@ class Packages(Section):
     ] = Field(
         default=(),
         description="packages of a host's owner that an installation may remove, downgrade or "
-        "replace; with others, it is refused",
+        "replace; one that would change others is refused",
     )
 
 

@@ -36,7 +36,7 @@ RAISED = (
     ValueError,
 )
 FIX = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
-_CORRECT = "correct it there; docs/how-to/openstack.md shows an entry that is complete"
+_CORRECT = "correct it there; docs/how-to/openstack.md shows a complete entry"
 _PLACES = "~/.config/openstack or /etc/openstack"
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 
@@ -164,7 +164,7 @@ def _read(path: Path) -> dict[str, Any]:
     except Unusable as error:
         # The parser's own words may quote a password.
         if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
-            why = "a value begins with * or !, which YAML reads otherwise: put it in quotes"
+            why = "a value begins with * or !, which YAML does not take as text: put it in quotes"
             raise Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None
         raise
     return (whole and whole.clouds) or {}
@@ -232,7 +232,7 @@ def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[
     elif not _URL.fullmatch(url):
         yield "auth.auth_url", "must be a URL, such as https://keystone.example.org:5000/v3"
     elif url.rstrip("/").endswith(("/v2.0", "/v2")):
-        yield "auth.auth_url", "is of Keystone's version 2, which has gone: it must end with /v3"
+        yield "auth.auth_url", "is of Keystone's former version 2: it must end with /v3"
     yield from _of_login(said, kind)
     wanted = said.get("interface")
     for one in wanted if isinstance(wanted, list) else [wanted]:
@@ -252,4 +252,4 @@ def _of_login(said: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
         if not any(said.get(key) for key in keys):
             yield f"auth.{keys[0]}", "is missing"
     if kind == _OF_ITS_OWN and (said.get("project_id") or said.get("project_name")):
-        yield "auth.project_name", "must go: an application credential is of one project"
+        yield "auth.project_name", "must be removed: an application credential has its own project"

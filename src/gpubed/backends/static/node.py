@@ -425,7 +425,7 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
         (
             bool(failed and not found.owner),
             f"has units of its owner that have failed: {failed}",
-            f"on it: systemctl status {failed}; if they may stay so: "
+            f"on it: systemctl status {failed}; if they may stay failed: "
             f"sudo systemctl reset-failed {failed}",
         ),
         (
@@ -443,20 +443,20 @@ def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
     numbers = {
         f"the account {', '.join(sorted({found.user for found in hosts.values()}))}": (
             {name: found.number for name, found in hosts.items()} if shared == "nfs" else {},
-            "shared storage knows accounts by their numbers",
+            "shared storage identifies accounts by their numbers",
         ),
         "the account slurm": (
             {name: found.slurm_number or str(_SLURM) for name, found in hosts.items()}
             if spec.services.slurm
             else {},
-            f"Slurm's services know each other by it; its packages make it with {_SLURM}",
+            f"Slurm's services identify each other by it; its packages give it {_SLURM}",
         ),
     }
     unlike = [
         Finding(
             "static.accounts",
             False,
-            f"{account} has the number {_each(of_hosts)}, and must have one on all: {why}",
+            f"{account} has the number {_each(of_hosts)}, and must have the same on all: {why}",
             "end its processes, then on each host with another number: sudo usermod --uid "
             "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; if it is "
             "not needed there: sudo deluser ACCOUNT",
