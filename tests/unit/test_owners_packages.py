@@ -4,6 +4,10 @@ The session with the host is a STAND-IN; tests/e2e/test_owners_packages.py has a
 """
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +153,31 @@ def test_a_driver_that_does_not_serve_is_asked_about(host, version, asked):
 
 def test_nodes_that_were_made_for_the_cluster_are_not_asked(tmp_path):
     assert doctor.owners_packages(Project(tmp_path).cluster("lab"), sample_plan()) == []
+
+
+MANY = """
+import threading
+from gpubed.configuration import packages
+from support.samples import sample_plan
+plan = sample_plan()
+ready = threading.Barrier(8)
+def ask():
+    ready.wait()
+    assert packages.wanted(plan, "nfs", plan.nodes[0]) == ["nfs-kernel-server"]
+asking = [threading.Thread(target=ask) for _ in range(8)]
+for one in asking: one.start()
+for one in asking: one.join()
+"""
+
+
+def test_many_hosts_are_asked_at_once():
+    """Ansible's plugins, loaded by several threads, were skipped with warnings, or never ready."""
+    done = subprocess.run(
+        [sys.executable, "-c", MANY],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -32,6 +33,7 @@ from gpubed.testbeds.base import Finding
 
 _DAY = 86400  # after which roles renew package lists
 _DRIVER = "nvidia_driver"
+_TEMPLATING = threading.Lock()  # Ansible's loader of plugins is not safe for threads
 # Errors about packages of a source that a role adds first.
 _TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
 
@@ -126,7 +128,8 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
 
 def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
     template = getattr(roles.meta(role), key)
-    return list(_value(_variables(plan, role, node), template)) if template else []
+    with _TEMPLATING:
+        return list(_value(_variables(plan, role, node), template)) if template else []
 
 
 def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Finding]:
