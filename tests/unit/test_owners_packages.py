@@ -163,7 +163,8 @@ plan = sample_plan()
 ready = threading.Barrier(8)
 def ask():
     ready.wait()
-    assert packages.wanted(plan, "nfs", plan.nodes[0]) == ["nfs-kernel-server"]
+    found = packages.listed(plan, "nfs", plan.nodes[0], "packages")
+    assert found == ["nfs-kernel-server"]
 asking = [threading.Thread(target=ask) for _ in range(8)]
 for one in asking: one.start()
 for one in asking: one.join()

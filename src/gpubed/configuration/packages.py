@@ -86,11 +86,11 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
     """
     active = roles.active(plan)
     asked = {
-        "wanted": {role: _listed(plan, role, node, "packages") for role in active},
+        "wanted": {role: listed(plan, role, node, "packages") for role in active},
         "unless": {role: roles.meta(role).packages_unless for role in active},
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
-        "own": [note for role in active for note in _listed(plan, role, node, "packages_notes")],
+        "own": [note for role in active for note in listed(plan, role, node, "packages_notes")],
     }
     said = programs.run(ssh, "base/files/packages.py", "look", json.dumps(asked))
     looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
@@ -126,7 +126,8 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
     return {name: version for name, version in versions.items() if version}
 
 
-def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
+def listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
+    """Return what a role names in its `meta/gpubed.yml` by a template, such as `packages`."""
     template = getattr(roles.meta(role), key)
     with _TEMPLATING:
         return list(_value(_variables(plan, role, node), template)) if template else []
