@@ -67,7 +67,7 @@ def _refusal(name: str, size: int, images: int) -> str:
             with torch.device("meta"):
                 network = make(name, 10)
         except NotImplementedError:
-            # RegNets read numbers out of tensors while they are made, and there are none there.
+            # RegNets read numbers from tensors while they are made; tensors of "meta" have none.
             network = make(name, 10).to("meta")
         network(torch.empty(images, 3, size, size, device="meta"))
     except (RuntimeError, AssertionError, ValueError) as error:

@@ -101,9 +101,9 @@ def finish(
         arguments: The job's.
         draft: The dataset's folder until it is whole.
         target: Its name.
-        classes: The same in each part.
-        everyone: What each rank has `told`, by part; where there are none, of "".
-        seconds: How long it took.
+        classes: Their names, the same in each part.
+        everyone: What `told` returned on each rank, by part; a dataset without parts is "".
+        seconds: The time that it took.
     """
     made, digests = [], {}
     for part, ranks in everyone.items():
@@ -126,7 +126,7 @@ def finish(
         print(f"cannot be read as an image: {name}")
     if not images:
         shutil.rmtree(draft)
-        sys.exit(f"no image could be read, so there is no {target}")
+        sys.exit(f"no image could be read; {target} was not made")
     manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     (draft / "SHA256SUMS").write_text(manifest)
     draft.rename(target)

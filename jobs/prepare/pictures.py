@@ -1,4 +1,4 @@
-"""Images of a folder per class: which there are, and their pixels with 8 bits for each colour."""
+"""Finds the images of a folder per class, and reads them with 8 bits for each colour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sample(NamedTuple):
 
 
 def parts(folder: Path) -> list[str]:
-    """Returns the names of a dataset's parts, as `train` and `val`; none where it has classes."""
+    """Returns the names of a dataset's parts, such as `train` and `val`; none if it has classes."""
     there = set(_folders(folder))
     found = [name for name in (TRAIN, *VALIDATION, TEST) if name in there]
     return found if TRAIN in found and len(found) > 1 else []
@@ -32,7 +32,7 @@ def parts(folder: Path) -> list[str]:
 def find(folder: Path) -> tuple[list[str], list[Sample]]:
     """Returns the classes (the folders of `folder`, by name) and all images below them.
 
-    Links are followed; what is hidden is left out, as Jupyter's `.ipynb_checkpoints`.
+    Links are followed; hidden files and folders, as `.ipynb_checkpoints`, are left out.
 
     Raises:
         OSError: A folder cannot be read, or a link leads nowhere.
@@ -77,15 +77,15 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def rgb(file: Path | BinaryIO) -> Image.Image:
-    """Returns an image as its camera was held, with 8 bits for each of three colours.
+    """Returns an image, turned by its EXIF orientation, with 8 bits for each of three colours.
 
     Raises:
         OSError: The file is not an image, or is cut short.
-        ValueError: Nobody knows which of its values are black and white.
+        ValueError: It does not say which of its values are black and white.
         SyntaxError: It is damaged.
     """
     with Image.open(file) as image:
-        with suppress(Exception):  # damaged EXIF data, of which Pillow raises any error
+        with suppress(Exception):  # for damaged EXIF data, Pillow raises any error
             ImageOps.exif_transpose(image, in_place=True)
         # Pillow would cut off what is above 255.
         if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):

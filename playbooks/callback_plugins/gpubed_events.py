@@ -1,9 +1,9 @@
-"""Tell gpubed what happens in a run: a JSON line per event, in a file of the controller's.
+"""Tell gpubed what happens in a run: a JSON line per event, in a file on the controller.
 
 Nodes write to Ansible's output (mitogen hands on what its children log), never to this
-file: a node has a part in an event by its tasks' results alone, and of those goes in what a
-person reads of a failure. Silent where gpubed did not name a file, as by hand.
-`gpubed.configuration.events` reads it.
+file: of a node's words, it holds only what a person reads of a failure.
+`gpubed.configuration.events` reads it. Writes nothing where gpubed named no file, as when a
+playbook is run by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self) -> None:
         super().__init__()
-        # Tasks on the controller and lookups need not know where it is.
+        # Removed, so that tasks on the controller and lookups do not see it.
         path = os.environ.pop(_FILE, None)
         self.disabled = path is None
         self._file = path and os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def _named(task: Any) -> dict[str, str | None]:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return what a person needs of a task's answer."""
+    """Return the reason of a failure, in few lines."""
     if "censored" in answer:
         return "the output is hidden because it may hold a secret"
     for item in answer.get("results") or ():

@@ -4,8 +4,8 @@ Its specification lies in the folder that is the inventory; the hosts beside it 
 written once there are nodes. Ansible asks every plugin about a file until one has no
 objection, and its own would take the specification for groups of hosts.
 
-Loaded by every run, it also gives what sudo starts the usual umask, whatever the host's is:
-Ansible has no setting for that.
+Every run loads it, so it also sets the usual umask for what sudo starts: Ansible has no setting
+for that.
 """
 
 from pathlib import Path

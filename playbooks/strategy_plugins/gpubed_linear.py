@@ -7,8 +7,8 @@ a run takes nearly twice as long.
 Ansible makes a process for each task of a host, and each would load all filters and
 tests of templates; loaded before, they are there in all.
 
-What tasks create has the usual modes: a host's umask (of sudo, PAM, the login) does not count.
-For Ansible's own connections, `gpubed_spec` sees to that.
+Tasks run with the usual umask, whatever sudo, PAM or the login set on the host. For Ansible's own
+connections, `gpubed_spec` sets it.
 
 Elsewhere it is Ansible's own, so that the playbooks run with any ansible-core.
 """

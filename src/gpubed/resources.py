@@ -41,7 +41,7 @@ _OF_NODES = {"node", "slice"}  # kinds whose change is one of nodes, or of their
 
 
 class _Recorded(BaseModel):
-    """A resource in a state, as far as it says which thing it has."""
+    """A resource in a state: which thing it stands for."""
 
     id: str = ""
     inputs: dict[str, Any] = {}
@@ -105,8 +105,8 @@ class Provider(ResourceProvider):
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
         """Remove the resource; it may be gone already.
 
-        What another resource of the stack has adopted stays: `pulumi state rename` gives a node
-        that is there to a resource of another name, and then deletes the former one.
+        What another resource of the stack has adopted stays: after `pulumi state rename`, the
+        resource of the new name adopts the node, and then the old one is deleted.
 
         Of a node that failed, what could not be cleared away then may be by now. If not, the
         cluster goes on without it, as before, and `down` finds what is left.
@@ -152,7 +152,7 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
-    """Count who owns a thing on; return how many resources of the stack do now."""
+    """Change the number of the stack's resources that own a thing, and return it."""
     from gpubed.core.paths import Project
 
     if "cluster" not in props:
@@ -165,7 +165,7 @@ def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
 
 @functools.cache
 def _owners(paths: ClusterPaths) -> Counter[tuple[str, str]]:
-    """Return how many resources of a stack have a thing, by kind and id, as a run begins."""
+    """Return how many resources of a stack own a thing when a run begins, by kind and id."""
     found = Counter[tuple[str, str]]()
     for state in paths.project.pulumi.glob(f".pulumi/stacks/*/{paths.name}.json"):
         with suppress(reading.Unreadable):

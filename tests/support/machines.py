@@ -45,12 +45,14 @@ def facts(name, folder, *, driver=True):
     return collect(folder)
 
 
-def collect(folder):
+def collect(folder, *words, program=COLLECTOR, stdin=None):
     """Return what `gpubed-facts` prints with a folder for its root."""
     environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}/usr/bin:/bin"}
     done = subprocess.run(
-        [sys.executable, COLLECTOR, "--root", folder],
+        [sys.executable, program, "--root", folder, *words],
+        stdin=stdin,
         env=environment,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=True,

@@ -575,7 +575,7 @@ def _host(data, _folder):
 
 
 def _packages(data, _folder):
-    looked = packages.read(reading.reply(data, "what it tells"))
+    looked = reading.reply(data, "what it tells").json(packages.Looked)
     list(packages._findings(looked, PLAN, PLAN.nodes[0]))
 
 

@@ -242,5 +242,5 @@ def test_images_of_which_none_can_be_read_leave_nothing(raw, prepare, tmp_path):
     raw("a/1.png").write_text("no image")
     code, said, made = prepare()
     assert code == 1
-    assert f"no image could be read, so there is no {made}" in said
+    assert f"no image could be read; {made} was not made" in said
     assert [path.name for path in made.parent.iterdir()] == ["raw"]

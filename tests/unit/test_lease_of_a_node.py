@@ -260,7 +260,7 @@ def test_a_renewal_counts_though_the_disk_is_full(node, capsys):
     with full_disk.filled(node.program.keeping, lambda path: path not in spares):
         tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
     assert held(node) is None
-    assert "monitoring is not told: [Errno 28]" in capsys.readouterr().err
+    assert "no figures for monitoring: [Errno 28]" in capsys.readouterr().err
 
 
 @pytest.fixture

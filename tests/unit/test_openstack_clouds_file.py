@@ -187,7 +187,7 @@ WRONG = {
     "credential": (clouds(mycloud={"auth": CREDENTIAL}), "auth_type must be v3applicationcred"),
     "credential with a project": (
         clouds(mycloud={"auth_type": "v3applicationcredential", "auth": {**AUTH, **CREDENTIAL}}),
-        "auth.project_name must go",
+        "auth.project_name must be removed",
     ),
     "credential without its secret": (
         clouds(

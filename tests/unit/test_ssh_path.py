@@ -75,5 +75,5 @@ def test_ansible_hands_on_the_whole_path(cluster):
 
 @pytest.mark.parametrize("path", ["/a/${X}/b", "/a/$HOME", "/a\nProxyCommand x"])
 def test_what_openssh_cannot_be_told_is_refused(path):
-    with pytest.raises(UsageError, match="OpenSSH and Ansible cannot be told of"):
+    with pytest.raises(UsageError, match="which OpenSSH and Ansible would expand"):
         ssh_path(path)

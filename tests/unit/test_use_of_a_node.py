@@ -309,7 +309,7 @@ def test_a_figure_that_is_none_takes_no_other_with_it(use, capsys):
     assert exposition.read(use.program.METRICS.read_text()) == {("b",): 1}
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(":")[0].split(":")[0] for line in said] == [
-        f"monitoring is not told {name}" for name in ("a", "b")
+        f"no figure {name} for monitoring" for name in ("a", "b")
     ]
 
 
@@ -357,4 +357,4 @@ def test_who_asks_is_told_though_monitoring_cannot_be(use, monkeypatch, capsys):
         assert use.program.main("status") == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["idle_s"] == 0
-    assert "monitoring is not told: [Errno 28]" in told.err
+    assert "no figures for monitoring: [Errno 28]" in told.err

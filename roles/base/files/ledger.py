@@ -1,15 +1,15 @@
 """Records what gpubed changes on an owner's host, and gives the host back as it was.
 
-    ledger.py open        before a role runs: what is there now is the owner's
-    ledger.py close       after it: what differs since then is gpubed's
-    ledger.py give-back   undoes that, newest change first
+    ledger.py open                 before a role runs: the host as it is now is the owner's
+    ledger.py close [ACCOUNT...]   after it: all that differs since then is gpubed's
+    ledger.py give-back            undoes that, newest change first
 
 Standard library only; runs as root. Roles need not know of it: it compares the host before
 and after. It watches `/etc` and a few other folders as files, and packages, holds, units,
 accounts, mounts and the host name as facts.
 
-A file that its owner has changed since keeps the owner's change: only gpubed's lines leave it.
-Where these cannot be told apart, the file stays, and its former text lies beside it as
+In a file that its owner has changed since, the owner's change stays: only gpubed's lines go.
+Where they cannot be told from the owner's, the file stays, with its former text beside it as
 `FILE.before-gpubed`. Folders with data stay and are named.
 """
 
@@ -34,6 +34,9 @@ from typing import Any
 State = list[Any]
 
 FOLDER = Path("/var/lib/gpubed/ledger")
+_BOOK = FOLDER / "ledger.json"
+# There while a role runs, and after one that was killed.
+_FLAG = FOLDER / "open"
 # Depth of the look below each folder; None is all of it.
 _WATCHED = {
     "/etc": None,
@@ -51,19 +54,20 @@ _WATCHED = {
     "/var/lib": 1,
     "/": 1,
 }
-# Accounts are facts; the others belong to the kernel, DHCP, or are made from other files.
+# Accounts are facts; the others are of the kernel or DHCP, or are made from other files.
 _PASSED_OVER = re.compile(
     r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|gpubed(/.*)?|mtab"
     r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf)"
     r"|usr/local/lib/(python3|node_modules).*|var/lib/gpubed|proc|sys|dev|run|tmp)"
 )
-# Of gpubed alone, with all that is in them. Its settings and this ledger go last, with its mark.
+# Of gpubed alone: they go with all that is in them. /etc/gpubed and this ledger go last, after
+# `give-back`.
 _TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
 _BACKUPS = "/var/backups/gpubed"
 _COPIED_BYTES = 64 << 20
 # Roles follow each other at once: between two of them, no new look is due.
 _FRESH_S = 5
-# A purge of these would delete what users keep in them, so their scripts are not asked.
+# Purging these would delete users' data, so the scripts that do that are removed before.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
 _FIRST_OF_PACKAGES = 100
 # Debian's policy: numbers from 60000 on are packages', as slurm's 64030.
@@ -84,11 +88,14 @@ _READERS = {
     "/etc/udev": "udevadm control --reload",
     "/etc/ld.so": "ldconfig",
 }
-_APT = ["apt-get", "--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"]
+_APT = [
+    *("apt-get", "--yes", "--quiet", "--allow-change-held-packages"),
+    *("-o", "DPkg::Lock::Timeout=300"),
+]
 
 
-def told(*words: str) -> str:
-    """Return what a command prints; nothing where it fails or is not there."""
+def run(*words: str) -> str:
+    """Return what a command prints; empty where there is no such command."""
     try:
         return subprocess.run(
             words,
@@ -103,7 +110,7 @@ def told(*words: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell the owner something; `down` shows lines that begin so."""
+    """Tell the owner something: `down` shows lines that begin with `note: `."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     print(f"note: {ascii(shown)[1:-1]}", flush=True)  # noqa: T201
 
@@ -116,47 +123,43 @@ class Ledger:
         facts: Packages, holds, units, accounts, mounts and the name at the last look.
         changes: By path, pairs of the states before and after a change, oldest first. Where
             the owner changed a file in between, there are several.
-        accounts: Accounts of persons that roles may have made.
+        accounts: Names of accounts that roles may have made for persons.
         were: By fact, the value before gpubed changed it; None where there was none.
     """
 
-    def __init__(self, folder: Path = FOLDER, root: Path = Path("/")) -> None:
-        self.folder, self.root = folder, root
-        # There while a role runs, and after one that was killed.
-        self._flag = folder / "open"
+    def __init__(self) -> None:
         self.files: dict[str, State] = {}
         self.facts: dict[str, str] = {}
         self.changes: dict[str, list[list[State | None]]] = {}
         self.were: dict[str, str | None] = {}
         self.accounts: list[str] = []
         self._stamps: dict[str, list[int]] = {}
-        self._book = folder / "ledger.json"
-        if self._book.exists():
-            for name, value in json.loads(self._book.read_text()).items():
+        if _BOOK.exists():
+            for name, value in json.loads(_BOOK.read_text()).items():
                 setattr(self, name, value)
 
     def open(self) -> None:
-        """Take what is there for the owner's, except for what a killed run has done."""
+        """Record what is there as the owner's, but for what a killed run has changed."""
         is_first = not self.files
-        if self._flag.exists():
+        if _FLAG.exists():
             self.close()
-        if is_first or not 0 <= time.time() - self._book.stat().st_mtime <= _FRESH_S:
+        if is_first or not 0 <= time.time() - _BOOK.stat().st_mtime <= _FRESH_S:
             self.files, self.facts = self._look(), facts()
-        if is_first and (self.root / "etc/gpubed/leave.d").exists():
+        if is_first and Path("/etc/gpubed/leave.d").exists():
             # A version without a ledger configured this host: its files are gpubed's.
             ours = (p for p in self.files if re.search(r"/[\w-]*gpubed[^/]*$", p))
             self.changes = {path: [[None, self.files[path]]] for path in ours}
         self._save()
-        self._flag.touch()
+        _FLAG.touch()
 
     def close(self, *accounts: str) -> None:
-        """Record what a role has changed; what differs from now on is the owner's.
+        """Record what has changed since `open` as gpubed's.
 
         Args:
-            accounts: Those of persons that roles may make; others that came are the owner's.
+            accounts: Names of accounts that roles may make for persons; others are the owner's.
         """
         self.accounts = sorted({*self.accounts, *accounts})
-        if not self._flag.exists():
+        if not _FLAG.exists():
             return
         files, now = self._look(), facts()
         for path in {*self.files, *files}:
@@ -170,13 +173,13 @@ class Ledger:
                     del self.were[name]
         self.files, self.facts = files, now
         self._save()
-        self._flag.unlink()
+        _FLAG.unlink()
 
     def give_back(self) -> bool:
         """Undo all changes.
 
         Returns:
-            Whether everything is as it was; what is not has been printed.
+            Whether nothing failed; all that stays has been printed.
         """
         self.close()
         self._stop_units()
@@ -192,20 +195,17 @@ class Ledger:
         self._marks()
         made = (p for p, pairs in self.changes.items() if pairs[0][0] is None and p not in _TREES)
         self._save()
-        if kept := sorted(path for path in made if self._at(path).is_dir()):
+        if kept := sorted(path for path in made if Path(path).is_dir()):
             note(f"these folders hold data and stay: {', '.join(kept)}")
-        if self._at(_BACKUPS).exists():
+        if Path(_BACKUPS).exists():
             note(f"copies of files that were replaced or removed are in {_BACKUPS}")
         if done:
             for tree in _TREES:
                 if tree in self.changes:
-                    shutil.rmtree(self._at(tree), ignore_errors=True)
+                    shutil.rmtree(Path(tree), ignore_errors=True)
         return done
 
     # Files
-
-    def _at(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
 
     def _look(self) -> dict[str, State]:
         found: dict[str, State] = {}
@@ -219,7 +219,7 @@ class Ledger:
 
     def _walk(self, top: str, depth: int | None) -> Iterator[tuple[str, os.stat_result]]:
         try:
-            entries = sorted(os.scandir(self._at(top)), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(top), key=lambda entry: entry.name)
         except OSError:
             return
         for entry in entries:
@@ -237,7 +237,7 @@ class Ledger:
             return ["d", 0, 0, 0, ""] if stat.S_ISDIR(status.st_mode) else None
         common = [stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid]
         if stat.S_ISLNK(status.st_mode):
-            return ["l", *common, str(self._at(path).readlink())]
+            return ["l", *common, str(Path(path).readlink())]
         if stat.S_ISDIR(status.st_mode):
             return ["d", *common, ""]
         if not stat.S_ISREG(status.st_mode):
@@ -253,9 +253,9 @@ class Ledger:
         """Return the digest of a file, of which a copy is kept; of a large one, its stamp."""
         if self._stamps[path][1] > _COPIED_BYTES:
             return "large " + " ".join(map(str, self._stamps[path]))
-        content = self._at(path).read_bytes()
+        content = Path(path).read_bytes()
         digest = hashlib.sha256(content).hexdigest()
-        copy = self.folder / "copies" / digest
+        copy = FOLDER / "copies" / digest
         if not copy.exists():
             copy.parent.mkdir(mode=0o700, exist_ok=True)
             draft = copy.with_suffix(".draft")
@@ -275,12 +275,12 @@ class Ledger:
             del self.changes[path]
 
     def _restored(self, path: str) -> bool:
-        """Undo the changes of a file, once; return whether that changed it."""
+        """Undo the changes of a file; return whether it is another now."""
         if path.startswith("/etc/ssh/") and "gpubed" not in path:
-            # gpubed writes no other there, and what is put back may lock somebody out.
+            # gpubed writes no other file there, and to restore one may lock somebody out.
             del self.changes[path]
             return False
-        folders = [folder for folder in self._at(path).parents if folder.exists()]
+        folders = [folder for folder in Path(path).parents if folder.exists()]
         try:
             if not all(_is_roots(folder.lstat()) for folder in folders):
                 raise PermissionError(errno.EPERM, "an account that is not root can write there")
@@ -288,15 +288,15 @@ class Ledger:
         except OSError as error:
             note(f"{path} stays: {error.strerror}")
             return False
-        if not self._at(path).is_dir():
+        if not Path(path).is_dir():
             del self.changes[path]
         return changed
 
     def _is_stuck(self, path: str) -> bool:
-        return path in self.changes and not self._at(path).is_dir()
+        return path in self.changes and not Path(path).is_dir()
 
     def _restore(self, path: str) -> bool:
-        at, changed = self._at(path), False
+        at, changed = Path(path), False
         for before, after in reversed(self.changes[path]):
             now = self._now(path)
             if now == before or (now is None and after is not None):
@@ -322,14 +322,14 @@ class Ledger:
         return changed
 
     def _back_up(self, path: str) -> None:
-        """Keep what is there: an owner may have changed it while a role ran."""
-        at, aside = self._at(path), self._at(f"{_BACKUPS}{path}")
+        """Copy a file before it is replaced: its owner may have changed it while a role ran."""
+        at, aside = Path(path), Path(f"{_BACKUPS}{path}")
         if at.is_file() and not at.is_symlink() and "gpubed" not in path:
             aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.copy2(at, aside)
 
     def _now(self, path: str) -> State | None:
-        at = self._at(path)
+        at = Path(path)
         return self._state(path, at.lstat()) if os.path.lexists(at) else None
 
     def _put(self, at: Path, state: State | None) -> bool:
@@ -339,7 +339,7 @@ class Ledger:
                 at.chmod(state[1])
                 return True
             if str(at).startswith("/etc/") and not _is_roots(at.lstat()):
-                shutil.rmtree(at)  # of an account that came; what is in it was never looked at
+                shutil.rmtree(at)  # of an account that came: its content was never recorded
             elif any(at.iterdir()):
                 return False
             else:
@@ -357,7 +357,7 @@ class Ledger:
             at.symlink_to(state[4])
             os.lchown(at, *state[2:4])
         else:
-            content = (self.folder / "copies" / state[4]).read_bytes()
+            content = (FOLDER / "copies" / state[4]).read_bytes()
             if hashlib.sha256(content).hexdigest() != state[4]:
                 raise OSError(errno.EIO, "the copy of what it was is damaged")
             _write(at, content, state[1:4])
@@ -367,7 +367,7 @@ class Ledger:
         """Return the text of a file without gpubed's change; None where that is not possible."""
         texts = []
         for state in (now, after, before):
-            copy = self.folder / "copies" / (state[4] if state and state[0] == "f" else "none")
+            copy = FOLDER / "copies" / (state[4] if state and state[0] == "f" else "none")
             if not copy.exists():
                 return None
             texts.append(copy.read_bytes().splitlines(keepends=True))
@@ -376,11 +376,11 @@ class Ledger:
     # Facts
 
     def _ours(self, kind: str, now: dict[str, str]) -> dict[str, str | None]:
-        """Return what facts of a kind were, for those that still differ from it.
+        """Return the former values of those facts of a kind that still differ.
 
-        Roles' scripts name in `keep` what others use by now.
+        Scripts in `leave.d` write into `keep` what others use by now.
         """
-        keep = self.folder / "keep"
+        keep = FOLDER / "keep"
         kept = keep.read_text().splitlines() if keep.exists() else []
         names = (name for name in self.were if name.startswith(f"{kind} ") and name not in kept)
         return {
@@ -393,52 +393,53 @@ class Ledger:
         ours = [name for name, was in self._ours("unit", facts()).items() if was is None]
         if ours:
             # Timers and sockets in the same call, so that they start nothing again.
-            told("systemctl", "stop", *ours)
+            run("systemctl", "stop", *ours)
 
     def _start_units(self, restored: list[str]) -> None:
-        told("systemctl", "daemon-reload")
+        run("systemctl", "daemon-reload")
         for name, was in self._ours("unit", facts()).items():
-            if was and told("systemctl", "is-enabled", name).strip() not in ("", "masked"):
-                told("systemctl", "start", name)
+            if was and run("systemctl", "is-enabled", name).strip() not in ("", "masked"):
+                run("systemctl", "start", name)
         due = {c: None for p in restored for start, c in _READERS.items() if p.startswith(start)}
         for path in restored:
             unit = re.match(r"/etc/systemd/system/([^/]+)\.d/", path)
-            # One that does its work once may undo all of it first, as nftables flushes its rules.
-            if unit and "oneshot" not in told("systemctl", "show", "--property=Type", unit[1]):
+            # A unit of type oneshot may first undo its work: nftables flushes all rules.
+            if unit and "oneshot" not in run("systemctl", "show", "--property=Type", unit[1]):
                 due[f"systemctl try-restart {unit[1]}"] = None
         for command in due:
-            told("sh", "-c", command)
+            run("sh", "-c", command)
 
     def _unmount(self) -> None:
         for place, was in self._ours("mount", facts()).items():
             if was is None:
-                told("umount", "--lazy", "--no-canonicalize", place)
+                run("umount", "--lazy", "--no-canonicalize", place)
 
     def _packages(self) -> bool:
-        """Remove the packages that came, and have those back that went."""
+        """Remove the packages that came, and install those that went."""
         changed = self._ours("package", facts())
         came = sorted(name for name, was in changed.items() if was is None)
         removable = came
         if not _goes_with(came) <= {*came}:
             removable = [name for name in came if _goes_with([name]) <= {*came}]
         if stay := sorted({*came} - {*removable}):
-            note(f"other packages need these by now, and they stay: {', '.join(stay)}")
+            note(f"these packages stay, since others need them: {', '.join(stay)}")
         for script in Path("/var/lib/dpkg/info").glob("*.postrm") if removable else ():
             if script.stem.partition(":")[0] in removable and _HOLD_DATA.match(script.name):
                 script.unlink()
         purged = [name for name in removable if not self.were.get(f"settings {name}")]
-        may = "--allow-change-held-packages"
-        done = not removable or _apt(may, "remove", *removable)
-        done = done and (not purged or _apt(may, "purge", *purged))
-        for name, was in changed.items():
-            if was is None:
-                continue
-            options = ("--allow-downgrades", "--allow-change-held-packages")
-            if f"package {name}" not in facts() and not _apt(
-                *options, "--no-install-recommends", "install", f"{name}={was}"
-            ):
+        done = not removable or _apt("remove", *removable)
+        done = done and (not purged or _apt("purge", *purged))
+        there = facts()
+        went = {name: was for name, was in changed.items() if was}
+        for name, was in went.items():
+            if f"package {name}" not in there:
+                _apt("--allow-downgrades", "--no-install-recommends", "install", f"{name}={was}")
+        there = facts()
+        for name, was in went.items():
+            now = there.get(f"package {name}")
+            if now is None:
                 note(f"{name} {was} was removed and cannot be had again: apt-get install {name}")
-            elif facts().get(f"package {name}") != was:
+            elif now != was:
                 note(f"{name} was {was} before, and stays as it is")
         return done
 
@@ -447,7 +448,7 @@ class Ledger:
         now = facts()
         came = (name for name, was in self.were.items() if was is None and name in now)
         names = [name.partition(" ")[2] for name in came if name.startswith("package ")]
-        listed = {*told("dpkg-query", "--listfiles", *names).splitlines()} if names else set()
+        listed = {*run("dpkg-query", "--listfiles", *names).splitlines()} if names else set()
         units = {Path(p).name for p in listed if re.search(r"/(init\.d|systemd/system)/", p)}
         return {
             path
@@ -467,26 +468,26 @@ class Ledger:
         for pair, was in self._ours("member", now).items():
             user, group = pair.split()
             if f"user {user}" in now and f"group {group}" in now:
-                told("gpasswd", "--delete" if was is None else "--add", user, group)
+                run("gpasswd", "--delete" if was is None else "--add", user, group)
         numbers = [value for name, value in now.items() if name.startswith("user ")]
         for name, was in self._ours("user", now).items():
             number = now[f"user {name}"]
             if was is None and self._is_made(number, name):
                 if int(number) >= _FIRST_OF_PACKAGES and numbers.count(number) == 1:
-                    told("pkill", "--signal", "KILL", "--uid", number)
-                told("userdel", "--force", "--", name)
+                    run("pkill", "--signal", "KILL", "--uid", number)
+                run("userdel", "--force", "--", name)
         for name, was in self._ours("group", now).items():
             if was is None and self._is_made(now[f"group {name}"], name):
-                told("groupdel", "--", name)
+                run("groupdel", "--", name)
 
     def _is_made(self, number: str, name: str) -> bool:
-        """Say whether roles or packages made an account; others are of people of the owner's."""
+        """Say whether roles or packages made an account; all others are the owner's."""
         return int(number) not in _PEOPLE or name in self.accounts
 
     def _kernel(self) -> None:
         now = facts()
         if was := self._ours("host", now).get("name"):
-            told("hostname", was)
+            run("hostname", was)
         for name, value in self._ours("sysctl", now).items():
             _sysctl(name).write_text(value or "")
 
@@ -494,17 +495,17 @@ class Ledger:
         now = facts()
         for name, was in self._ours("hold", now).items():
             if was or f"package {name}" in now:
-                told("apt-mark", "hold" if was else "unhold", name)
+                run("apt-mark", "hold" if was else "unhold", name)
         for name, was in self._ours("manual", now).items():
             if f"package {name}" in now:
-                told("apt-mark", "manual" if was else "auto", name)
+                run("apt-mark", "manual" if was else "auto", name)
 
     def _save(self) -> None:
         kept = ("files", "facts", "changes", "were", "accounts", "_stamps")
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._book.with_suffix(".draft")
+        FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = _BOOK.with_suffix(".draft")
         draft.write_text(json.dumps({name: getattr(self, name) for name in kept}))
-        draft.replace(self._book)
+        draft.replace(_BOOK)
 
 
 def without(now: list[bytes], after: list[bytes], before: list[bytes]) -> bytes | None:
@@ -516,7 +517,7 @@ def without(now: list[bytes], after: list[bytes], before: list[bytes]) -> bytes 
         before: Lines that it found.
 
     Returns:
-        The text; None where lines of gpubed's are not there as it wrote them.
+        The text; None where gpubed's lines are not in it as they were written.
     """
     result = list(now)
     steps = difflib.SequenceMatcher(a=after, b=before, autojunk=False).get_opcodes()
@@ -541,16 +542,16 @@ def facts() -> dict[str, str]:
     """Return packages with their versions, holds, running units, accounts, mounts and the name."""
     found = {"host name": os.uname().nodename}
     found |= _packages()
-    found |= {f"hold {name}": "yes" for name in told("apt-mark", "showhold").split()}
-    found |= {f"manual {name}": "yes" for name in told("apt-mark", "showmanual").split()}
+    found |= {f"hold {name}": "yes" for name in run("apt-mark", "showhold").split()}
+    found |= {f"manual {name}": "yes" for name in run("apt-mark", "showmanual").split()}
     kinds = "--type=service,socket,timer,path"
     listing = ("--plain", "--no-legend", "--no-pager", kinds)
-    files = told("systemctl", "list-unit-files", *listing).splitlines()
-    # Others are started by D-Bus or by what runs, as systemd-hostnamed is.
+    files = run("systemctl", "list-unit-files", *listing).splitlines()
+    # Others, such as systemd-hostnamed, are started by D-Bus or by other units.
     startable = {
         line.split()[0] for line in files if re.search(r"\s(enabled|disabled|linked)", line)
     }
-    for line in told("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
+    for line in run("systemctl", "list-units", "--state=active,activating", *listing).splitlines():
         if (name := line.split()[0]) in startable:
             found[f"unit {name}"] = "active"
     for name, _, number, *_ in _entries("/etc/passwd"):
@@ -568,11 +569,11 @@ def facts() -> dict[str, str]:
 
 
 def _packages() -> dict[str, str]:
-    """Return packages with their versions, and those of which dpkg has settings alone."""
+    """Return packages with their versions, and removed ones whose settings are still there."""
     found = {}
     shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
-    native = ("all", told("dpkg", "--print-architecture").strip())
-    for line in told("dpkg-query", "--show", f"--showformat={shown}").splitlines():
+    native = ("all", run("dpkg", "--print-architecture").strip())
+    for line in run("dpkg-query", "--show", f"--showformat={shown}").splitlines():
         status, architecture, name, version, *_ = [*line.split(), ""]
         foreign = "" if architecture in native else f":{architecture}"
         if status == "installed":
@@ -583,7 +584,7 @@ def _packages() -> dict[str, str]:
 
 
 def _entries(file: str) -> list[list[str]]:
-    """Return the lines of a file of accounts; others, as of NIS, have no number."""
+    """Return the entries of a file of accounts; lines of NIS, without a number, are left out."""
     # By line feeds alone: a person's full name may hold any other separator.
     lines = Path(file).read_bytes().decode(errors="replace").split("\n")
     rows = [line.split(":") for line in lines]
@@ -595,7 +596,7 @@ def _entries(file: str) -> list[list[str]]:
 
 
 def _is_roots(status: os.stat_result) -> bool:
-    """Say whether root alone decides what is in a folder; elsewhere names may be links by now."""
+    """Say whether only root writes in a folder; in others, names may be links by now."""
     return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -619,8 +620,8 @@ def _write(at: Path, content: bytes, common: list[int]) -> None:
 
 def _goes_with(names: list[str]) -> set[str]:
     """Return what apt would remove with packages, themselves included."""
-    words = (*_APT, "--simulate", "--allow-change-held-packages", "remove", *names)
-    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", told(*words)))
+    words = (*_APT, "--simulate", "remove", *names)
+    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", run(*words)))
 
 
 def _apt(*words: str) -> bool:
@@ -638,7 +639,7 @@ def _apt(*words: str) -> bool:
 
 
 if __name__ == "__main__":
-    # What packages' scripts make is for others to read; the ledger's folder is root's alone.
+    # For what packages' scripts make; the ledger's folder is root's alone.
     os.umask(0o022)
     verb, words = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb not in ("open", "close", "give-back"):
@@ -646,6 +647,6 @@ if __name__ == "__main__":
     try:
         ledger = Ledger()
     except (ValueError, AttributeError) as error:
-        sys.exit(f"{FOLDER}/ledger.json is damaged ({error}): put it back from a backup, or away")
+        sys.exit(f"{_BOOK} is damaged ({error}): restore it from a backup, or move it away")
     if getattr(ledger, verb.replace("-", "_"))(*words) is False:
         sys.exit(1)

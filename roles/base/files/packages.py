@@ -1,22 +1,22 @@
-"""Installs packages, or says what that would change; nothing of an owner's changes unasked.
+"""Installs packages, or says what that would change; an owner's packages do not change unasked.
 
     packages.py look|begin|install REQUEST
 
-`look` changes nothing; `begin` first ends an installation that was interrupted.
+`look` changes nothing; `begin` first lets dpkg finish an interrupted installation.
 
-All package work of roles goes through here. apt simulates with the options of the installation.
-Refused are removals, downgrades, and changes of packages that are on hold or that are foreign:
-installed from neither the system's own archives nor a repository that gpubed added, such as a
-vendor's or a .deb file. Packages that gpubed brought, and those of `may_change`, may change.
+Roles install packages through this program only. apt simulates with the options of the
+installation. Refused are removals, downgrades, and changes of packages that are on hold or
+foreign: from neither the system's own archives nor a repository that gpubed added, such as a
+vendor's or a .deb file. Packages that gpubed installed, and those of `may_change`, may change.
 
 Standard library only. REQUEST is JSON:
     wanted: Lists of packages by role, as apt-get takes them: `name`, `name=version`, a .deb file.
     unless: Programs by role; where one is there, the role installs nothing.
     replaced: Versions by role; all packages of that version would be replaced.
     may_change: Packages that may change though they are not gpubed's.
-    own: Notes on this host of packages that gpubed brought.
-    whole_host: Whether the host was made for the cluster: then only holds are somebody's.
-    note: Where `install` notes packages that were not there before.
+    own: Files on this host that list packages which gpubed installed.
+    whole_host: Whether the host was made for the cluster: then only holds protect a package.
+    note: The file in which `install` lists packages that were not there before.
     lock_timeout: Seconds to wait for another process to leave apt.
 """
 
@@ -58,7 +58,7 @@ def unfinished() -> list[str]:
 
 
 def simulated(wanted: list[str]) -> tuple[list[str], subprocess.CompletedProcess[str]]:
-    """Return apt's options, and what apt says that it would do; holds count if they can."""
+    """Return apt's options and its simulation; holds are ignored if it fails otherwise."""
     options = OPTIONS
     said = run("apt-get", *options, "--simulate", "install", *wanted)
     if said.returncode and run("apt-mark", "showhold").stdout:
@@ -80,7 +80,7 @@ class Archives:
         of_base = {source.split()[0] for _, source, _ in _table("base-files")}
         added = "".join(path.read_text() for path in SOURCES.glob("gpubed-*"))
         self._gpubeds = {url.rstrip("/") for url in re.findall(r"\b\w+:/[^\s\]]*", added)}
-        # A company's mirror may have a name of its own; it has the system's base, though.
+        # A mirror may have an origin of its own: an archive that has base-files is the system's.
         self._systems = {
             source
             for source, release in releases
@@ -88,7 +88,7 @@ class Archives:
         }
 
     def stranger(self, package: str) -> str | None:
-        """Return where a foreign package is from; None for one that is not foreign."""
+        """Return the source of a foreign package; None if the package is not foreign."""
         table = _table(package)
         here = [source for _, source, is_here in table if is_here and "/dpkg/status" not in source]
         if any(self._is_known(source) for source in here):
@@ -105,7 +105,7 @@ class Archives:
 
 
 def _table(package: str) -> list[tuple[str, str, bool]]:
-    """Return versions of a package, each with a source and whether it is the installed one."""
+    """Return versions of a package, each with a source and whether it is installed."""
     rows, version, is_here = [], "", False
     for line in run("apt-cache", "policy", package).stdout.splitlines():
         if found := re.match(r" (\*\*\*|   ) (\S+) -?\d+$", line):
@@ -121,13 +121,13 @@ def is_older(one: str, other: str) -> bool:
 
 
 def own(notes: list[str]) -> set[str]:
-    """Return the packages that gpubed brought."""
+    """Return the packages that gpubed installed."""
     there = (Path(note) for note in notes)
     return {name for note in there if note.is_file() for name in note.read_text().split()}
 
 
 def planned(said: str) -> dict[str, tuple[str, str]]:
-    """Return what apt would change of what is installed: its version, and the next one, or none."""
+    """Return the installed packages that apt would change: version now, and then, if any."""
     changes = {}
     for name, version in re.findall(r"(?m)^(?:Remv|Purg) (\S+) \[(\S+?)\]", said):
         changes[name.split(":")[0]] = (version, "")
@@ -137,7 +137,7 @@ def planned(said: str) -> dict[str, tuple[str, str]]:
 
 
 def judged(changes: dict[str, tuple[str, str]], request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Say of each change of a package what it is, and whether it is refused."""
+    """Describe each change of a package, and say whether it is refused."""
     if not changes:
         return []
     held = set(run("apt-mark", "showhold").stdout.split())
@@ -189,7 +189,7 @@ def look(request: dict[str, Any], role: str) -> dict[str, Any]:
 
 
 def replaced(request: dict[str, Any], role: str, version: str) -> dict[str, Any]:
-    """Return what it changes that all packages of one version are replaced."""
+    """Return the changes that replacing all packages of one version would be."""
     changes = {
         name: (there, "another version")
         for name, (state, there) in installed().items()
@@ -206,20 +206,20 @@ def lists_age() -> float | None:
 
 
 def finish(request: dict[str, Any]) -> None:
-    """End an installation that was interrupted: apt does nothing before."""
+    """Let dpkg finish an interrupted installation: apt refuses to install before."""
     done = run("dpkg", *KEEP_SETTINGS, "--configure", "--pending")
-    # What gpubed brought and cannot be configured may be what is replaced now.
+    # A package of gpubed's that cannot be configured may be replaced now.
     left = set(unfinished()) - own(request.get("own", []))
     if left:
         why = " ".join(done.stderr.partition("Errors were encountered")[0].split())
         sys.exit(
-            f"packages of this host are installed by half: {', '.join(sorted(left))}. dpkg cannot"
-            f" end that: {why}. Repair them: sudo apt-get --fix-broken install"
+            f"dpkg cannot finish the installation of {', '.join(sorted(left))}: {why}. "
+            "Repair it: sudo apt-get --fix-broken install"
         )
 
 
 def install(request: dict[str, Any], role: str) -> dict[str, Any]:
-    """Install what is missing; end with an error where that is refused or fails."""
+    """Install what is missing; exit with an error if that is refused or fails."""
     asked = look(request, role)
     if refused := [change["says"] for change in asked["changes"] if change["refused"]]:
         sys.exit(f"refused: {', '.join(refused)}")
@@ -251,7 +251,7 @@ def install(request: dict[str, Any], role: str) -> dict[str, Any]:
 
 
 def main(verb: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked; return what is printed."""
+    """Carry out a verb; return what is printed."""
     if verb == "install":
         [role] = request["wanted"]
         return install(request, role)

@@ -77,8 +77,8 @@ set_source_files_properties(
     ),
     # Debug symbols double the time of a build and its size.
     ("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),
-    # The nodes know each other's host keys; any other key is an impostor's. Role ssh_mesh says how
-    # they log in to each other, whatever the account's own settings say.
+    # The nodes know each other's host keys; any other key is an impostor's. Role ssh_mesh writes
+    # the settings of these logins.
     (
         "horovod/runner/util/remote.py",
         "-o StrictHostKeyChecking=no",

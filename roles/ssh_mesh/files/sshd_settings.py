@@ -1,10 +1,10 @@
 """Changes sshd's settings without locking anybody out. Runs as root on a node.
 
-    sshd_settings.py shut-out JSON  prints which accounts cannot log in, and the line that says so
-    sshd_settings.py try JSON       puts settings into force; a timer takes them back unless kept
-    sshd_settings.py keep           the new settings proved good
+    sshd_settings.py shut-out JSON  prints which lines of the settings keep out which accounts
+    sshd_settings.py try JSON       puts settings into force, until a timer takes them back
+    sshd_settings.py keep           stops the timer: the settings stay
 
-Settings are judged as a whole: on a copy of /etc/ssh, before anything is written.
+All settings are checked together, in a copy of /etc/ssh, before anything is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 SSH = Path("/etc/ssh")
 SSHD = "/usr/sbin/sshd"
-# What was in force before settings that are not proven yet. It outlives a restart of the machine.
+# The files before settings that are not proven yet. They outlive a restart of the machine.
 BEFORE = Path("/var/lib/gpubed/sshd")
 UNDO = "gpubed-sshd-undo"
 RELOAD = ["systemctl", "try-reload-or-restart", "ssh.service"]
@@ -33,7 +33,7 @@ INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t=]+)(.+)$")
 
 @contextlib.contextmanager
 def copy_with(files: Mapping[str, str | None]) -> Iterator[Path]:
-    """A copy of /etc/ssh with other files (`{path: text}`, None for none), as its sshd_config."""
+    """Yield the sshd_config of a copy of /etc/ssh with other texts by path; None removes one."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "ssh"
         keys = shutil.ignore_patterns("ssh_host_*", "moduli")
@@ -57,9 +57,9 @@ def copy_with(files: Mapping[str, str | None]) -> Iterator[Path]:
 
 
 def effective(config: Path, account: str, address: str = "127.0.0.1") -> str:
-    """What sshd would do for an account, one setting a line; ends where it refuses the settings.
+    """Return the settings in force for an account, one a line; exit if sshd refuses them.
 
-    Whatever a Match block may ask for is told: sshd ends without an answer otherwise.
+    All that a Match block may ask for is given: without it, sshd fails.
     """
     whom = f"user={account},host={address},addr={address},laddr=127.0.0.1,lport=22,rdomain="
     command = [SSHD, "-T", "-f", str(config), "-C", whom]
@@ -71,13 +71,13 @@ def effective(config: Path, account: str, address: str = "127.0.0.1") -> str:
 
 
 def matches(pattern: str, word: str) -> bool:
-    """Whether a word is what a pattern of sshd's (`*`, `?`) means."""
+    """Say whether a pattern of sshd's (`*`, `?`) matches a word."""
     wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(wild, word) is not None
 
 
 def comes_from(pattern: str, address: str) -> bool:
-    """Whether an address is what a pattern or a network means."""
+    """Say whether a pattern or a network has an address."""
     if "/" in pattern:
         return ipaddress.ip_address(address) in ipaddress.ip_network(pattern, strict=False)
     return matches(pattern, address)
@@ -86,10 +86,10 @@ def comes_from(pattern: str, address: str) -> bool:
 def shut_out(
     config: Path, accounts: Mapping[str, Sequence[str]], addresses: Sequence[str]
 ) -> Iterator[str]:
-    """Sentences about accounts (`{name: groups}`) that sshd's lists of accounts keep out.
+    """Yield a sentence for each of sshd's lists that keeps out an account (`{name: groups}`).
 
-    Of an account that is not there yet the groups are those that it is to have. Sshd sees no names
-    of hosts, so that they are passed over.
+    An account that does not exist yet has the given groups. sshd sees addresses only, so names of
+    hosts are left out.
     """
     addresses = [one for one in addresses if re.fullmatch(r"[\d.]+|[\da-f]*:[\da-f:.]*", one)]
     for account, wanted in accounts.items():
@@ -120,7 +120,7 @@ def shut_out(
 
 
 def places(keyword: str) -> str:
-    """The lines of the settings that have a keyword, with file and number."""
+    """Return the lines of the settings that have a keyword, each with its file and number."""
     found = []
     for path in [SSH / "sshd_config", *sorted(SSH.glob("sshd_config.d/*.conf"))]:
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -143,12 +143,12 @@ def change(
 
     Args:
         files: Texts by path; None for a file that is to go.
-        needs: A word by keyword, which sshd's settings for an account must have.
-        accounts: Who must be let in: groups by name.
-        addresses: From where.
-        account: Whose settings `needs` is about.
-        seconds: For which unproven settings stay.
-        check: Change nothing.
+        needs: A word by keyword, which the settings in force for `account` must have.
+        accounts: The groups of accounts that must be let in, by name.
+        addresses: Addresses from which these must be let in.
+        account: The account of `needs`.
+        seconds: How long unproven settings stay.
+        check: Whether to change nothing.
     """
     if not check:
         undo()
@@ -159,7 +159,7 @@ def change(
         for keyword, word in (needs or {}).items():
             if not re.search(rf"(?m)^{keyword} (.* )?{re.escape(word)}( |$)", said):
                 sys.exit(
-                    f"sshd would not heed {', '.join(files)}: {keyword} lacks {word}. Write "
+                    f"sshd would ignore {', '.join(files)}: {keyword} lacks {word}. Write "
                     f"`Include {SSH}/sshd_config.d/*.conf` into {SSH}/sshd_config before any "
                     f"Match, and let no file that sorts before set {keyword}. Nothing was changed."
                 )
@@ -200,20 +200,20 @@ def say(lines: Iterable[str]) -> None:
 
 
 def stop_timer() -> None:
-    """End the timer, and what it may have begun."""
+    """Stop the timer, and the service that it may have started."""
     units = [f"{UNDO}.timer", f"{UNDO}.service"]
     subprocess.run(["systemctl", "stop", *units], capture_output=True, check=False)
 
 
 def undo() -> None:
-    """Take settings back that an interrupted run has tried and nobody has proved."""
+    """Take back settings that an interrupted run left unproven."""
     stop_timer()
     if (BEFORE / "undo").exists():
         subprocess.run(["sh", str(BEFORE / "undo")], check=True)
 
 
 def keep() -> None:
-    """Stay with the settings that were tried; they may have been taken back meanwhile."""
+    """Keep the settings that were tried, unless they have been taken back meanwhile."""
     stop_timer()
     if not BEFORE.exists():
         sys.exit("the new settings of sshd were taken back before they were proved good")
@@ -227,7 +227,7 @@ if __name__ == "__main__":
     elif sys.argv[1] == "try":
         change(**json.loads(sys.argv[2]))
     else:
-        # As it will be: what a former version of gpubed wrote goes.
+        # Without the files of a former version of gpubed, which go.
         former = SSH.glob("sshd_config.d/[0-9z][0-9z]-gpubed*.conf")
         with copy_with(dict.fromkeys(map(str, former))) as as_it_will_be:
             say(shut_out(as_it_will_be, **json.loads(sys.argv[2])))

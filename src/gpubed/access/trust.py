@@ -131,13 +131,13 @@ def steps(cluster: str, trusted: Authority) -> dict[str, list[str]]:
     name, path = f"gpubed-{cluster}", quote(str(certificate))
     return {
         "Debian, Ubuntu (curl, Python)": [
-            f"sudo cp {quote(str(path))} /usr/local/share/ca-certificates/{name}.crt",
+            f"sudo cp {path} /usr/local/share/ca-certificates/{name}.crt",
             "sudo update-ca-certificates",
             f"# forget: sudo rm /usr/local/share/ca-certificates/{name}.crt"
             " && sudo update-ca-certificates",
         ],
         "Fedora, RHEL (curl, Python)": [
-            f"sudo cp {quote(str(path))} /etc/pki/ca-trust/source/anchors/{name}.crt",
+            f"sudo cp {path} /etc/pki/ca-trust/source/anchors/{name}.crt",
             "sudo update-ca-trust",
             f"# forget: sudo rm /etc/pki/ca-trust/source/anchors/{name}.crt"
             " && sudo update-ca-trust",

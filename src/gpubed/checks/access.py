@@ -23,7 +23,7 @@ def mesh(context: Context) -> Iterator[Check]:
     names = [node.name for node in context.allocation.nodes]
 
     def unreached(node: Node, ssh: SSH) -> list[str]:
-        # Not all at the same one: sshd drops connections beyond ten that are not logged in yet.
+        # Each begins with itself: of connections without a login, sshd drops some beyond ten.
         first = names.index(node.name)
         peers = " ".join(names[first:] + names[:first])
         loop = f"for peer in {peers}; do {_SSH} $peer true </dev/null || echo $peer; done"

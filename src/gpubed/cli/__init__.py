@@ -139,7 +139,7 @@ def _replace_what_cannot_be_shown() -> None:
 
 
 def _forget_pulumi_settings() -> None:
-    """Remove the user's own settings of Pulumi: a passphrase of theirs would seal our stacks."""
+    """Remove the user's settings of Pulumi: their passphrase would encrypt gpubed's stacks."""
     for name in [name for name in os.environ if name.startswith("PULUMI_")]:
         if name != "PULUMI_HOME":  # where the plugins are
             del os.environ[name]

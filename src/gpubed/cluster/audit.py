@@ -134,7 +134,7 @@ def nodes(stack: Stack) -> set[str]:
 
 
 def looked_up(stack: Stack) -> set[str]:
-    """Return the names of networks that a plugin's testbed had before, and that stay there."""
+    """Return the names of networks of a plugin's testbed that the cluster uses and did not make."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
 

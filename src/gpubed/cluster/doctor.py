@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.util import find_spec
 
 from gpubed.cluster import exposure
@@ -62,7 +61,10 @@ def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
 
 
 def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
-    """Look what roles would change of packages on own hosts; silent ones are told of elsewhere."""
+    """Say what roles would change of packages on own hosts.
+
+    Hosts that do not answer are left out: the testbed's own findings name them.
+    """
     if plan.removes_disks or not plan.spec.configure:
         return []  # made for the cluster
     from gpubed.configuration import packages  # Ansible's library is slow to import
@@ -75,9 +77,13 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
 
     def look(session: SSH) -> list[Finding]:
         name = session.node.name
-        with suppress(Unreachable), session:
-            return packages.look(session, plan, nodes[name], replaced.get(name, ""))
-        return []
+        try:
+            with session:
+                return packages.look(session, plan, nodes[name], replaced.get(name, ""))
+        except Unreachable:
+            return []
+        except GpubedError as error:
+            return [Finding(f"packages.{name}", False, error.message, error.hint)]
 
     return [finding for findings in parallel.each(look, sessions) for finding in findings]
 

@@ -1,7 +1,7 @@
 """Runs the playbooks: inventory → configured nodes.
 
-ansible-runner starts Ansible. What happens comes from a callback plugin of ours
-(`events`), never from Ansible's output: nodes print there, too, whatever they like.
+ansible-runner starts Ansible. Events come from gpubed's own callback plugin (`events`), never
+from Ansible's output: nodes print there, too.
 
 `ansible.cfg` has Ansible use mitogen where that is installed, since on small controllers most
 of the time goes into starting modules; `GPUBED_ANSIBLE_STRATEGY=linear` goes back to Ansible's
@@ -117,8 +117,8 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
     for name in ("ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_CALLBACK_PLUGINS"):
         del runner.config.env[name]
     copying = threading.Thread(target=_copy, args=(output, log), daemon=True)
-    # In a thread of its own, since it kills Ansible alone when it is interrupted, not what
-    # Ansible started; `interruption` ends all.
+    # In a thread, which Ctrl-C does not interrupt: it would kill Ansible without its children.
+    # `interruption` ends all.
     running = threading.Thread(target=runner.run, daemon=True)
     with Follower(events, watcher.handle, Event):
         copying.start()
@@ -131,10 +131,7 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
 
 
 def _copy(output: int, log: Path) -> None:
-    """Keep what Ansible prints, of very much the beginning and the end, for people to print.
-
-    What nodes say is in it.
-    """
+    """Keep what Ansible prints without what a terminal obeys; of a long output, the two ends."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     kept, more, end = 0, 0, b""
     with open(output, "rb", buffering=0) as said, log.open("w", encoding="utf-8") as file:
@@ -216,7 +213,7 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
 def _last_words(watcher: Watcher, code: int) -> str:
     """Return what Ansible said when it ended without a failed task, as of a broken file.
 
-    What stands there once a node has answered may be that node's words.
+    Once a node has answered, the words may be that node's: then only the exit code is told.
     """
     lines: list[str] = []
     if watcher.outcome.log and not watcher.answered:

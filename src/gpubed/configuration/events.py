@@ -1,7 +1,7 @@
-"""What happens in a run of Ansible, as the callback plugin `gpubed_events` writes it down.
+"""Events of a run of Ansible, as the callback plugin `gpubed_events` writes them.
 
-A node has a part in an event by what its tasks answer: each event is of one shape, and its
-words are few and move no cursor.
+Tasks' answers come from nodes: so each event has a fixed shape, and its texts are short and
+move no cursor.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Task(_Model):
 
 
 class Result(_Model):
-    """What a task came to on a node."""
+    """The result of a task on a node."""
 
     event: Literal["ok", "skipped", "failed", "ignored", "unreachable"]
     role: _Name | None
@@ -75,7 +75,7 @@ class Outcome:
     Attributes:
         changed: Number of changed tasks by node, of those that took part.
         phases: Seconds by phase.
-        log: Ansible's output; of very much, its beginning and end.
+        log: Ansible's output; of a long one, its beginning and end.
     """
 
     changed: dict[str, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Watcher:
     def _host(self, result: Result) -> None:
         self.answered = True
         host, task = result.host, result.task
-        # A node's words: no line of theirs begins as one of gpubed's does.
+        # A node's words: marked, so that no line looks like gpubed's own.
         reason = "\n  | ".join((result.reason or "").splitlines())
         if _UNTRUSTED.search(reason):  # pip tells it in ten lines
             reason = NOT_TRUSTED

@@ -1,8 +1,8 @@
-"""What installations would change of a host's owner, told before anything changes.
+"""Tells what the roles' installations would change of an owner's packages, before they start.
 
-A role says in `meta/gpubed.yml` which packages it installs, by its own variables, and role base
-has the program that installs them. Here that program only looks. Packages that depend on what
-roles find out on the node, as of compilers, are not foretold: the role refuses those.
+A role names its packages in `meta/gpubed.yml`, by its own variables. Role base's program, which
+installs them, only looks here. Packages that depend on what a role finds on the node, such as a
+compiler's, are not foretold: the role refuses those itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal
 
@@ -21,20 +22,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.configuration import roles
 from gpubed.core import reading
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
+from gpubed.nodes import programs
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Finding
 
 _DAY = 86400  # after which roles renew package lists
-_AS_ROOT = (
-    'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
-)
 _DRIVER = "nvidia_driver"
 _TEMPLATING = threading.Lock()  # Ansible's loader of plugins is not safe for threads
-# Of a package source that a role adds first.
+# Errors about packages of a source that a role adds first.
 _TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
 
 
@@ -43,7 +43,7 @@ class _Model(BaseModel):
 
 
 class Change(_Model):
-    """A package that would change: what would become of it, and whether that is refused."""
+    """A package that would change: how, in words, and whether that is refused."""
 
     package: reading.Name
     says: reading.Line
@@ -51,7 +51,7 @@ class Change(_Model):
 
 
 class Installation(_Model):
-    """What a role's packages would change; why apt could not tell, if it could not."""
+    """What a role's packages would change; `failed` says why apt cannot tell."""
 
     role: reading.Name
     changes: tuple[Change, ...] = ()
@@ -59,7 +59,7 @@ class Installation(_Model):
 
 
 class Looked(_Model):
-    """What a host tells.
+    """A host's answer.
 
     Attributes:
         lists_age_s: None where it has no package lists.
@@ -77,8 +77,8 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
 
     Args:
         ssh: A session to the host.
-        plan: What is wanted.
-        node: What the host is, or is to be.
+        plan: The cluster's.
+        node: The node that the host is, or is to be.
         replaced: Version of the driver that would be replaced there; empty for none.
 
     Raises:
@@ -86,26 +86,28 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
     """
     active = roles.active(plan)
     asked = {
-        "wanted": {role: wanted(plan, role, node) for role in active},
+        "wanted": {role: listed(plan, role, node, "packages") for role in active},
         "unless": {role: roles.meta(role).packages_unless for role in active},
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
-        "own": [note for role in active for note in _listed(plan, role, node, "packages_notes")],
+        "own": [note for role in active for note in listed(plan, role, node, "packages_notes")],
     }
-    said = _run(ssh, "base", "packages.py", "look", json.dumps(asked))
-    return list(_findings(read(said), plan, node))
-
-
-def read(said: reading.Document) -> Looked:
-    """Read what a host tells."""
-    return said.json(Looked)
+    said = programs.run(ssh, "base/files/packages.py", "look", json.dumps(asked))
+    looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
+    return list(_findings(looked.json(Looked), plan, node))
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
-    """Return the drivers that do not serve the recipe and would be replaced: versions by node."""
-    facts = {
-        name: _run(ssh, "hardware", "gpubed-facts").json(Facts) for name, ssh in sessions.items()
-    }
+    """Return the versions of drivers that do not serve the recipe and would be replaced, by node.
+
+    Of a host that does not answer, nothing is known.
+    """
+    table = reading.file(assets() / "roles/hardware/files/nvidia-gpus.json").text()
+    facts = {}
+    for name, ssh in sessions.items():
+        with suppress(GpubedError):
+            said = programs.run(ssh, "hardware/files/gpubed-facts", "--table", table)
+            facts[name] = reading.reply(said.stdout, f"what {name} is made of").json(Facts)
     if not facts:
         return {}
     known = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
@@ -124,22 +126,11 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
     return {name: version for name, version in versions.items() if version}
 
 
-def wanted(plan: ClusterPlan, role: str, node: NodePlan) -> list[str]:
-    """Return the packages that a role installs on a node, as its own variables name them."""
-    return _listed(plan, role, node, "packages")
-
-
-def _listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
+def listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
+    """Return what a role names in its `meta/gpubed.yml` by a template, such as `packages`."""
     template = getattr(roles.meta(role), key)
     with _TEMPLATING:
         return list(_value(_variables(plan, role, node), template)) if template else []
-
-
-def _run(ssh: SSH, role: str, program: str, *words: str) -> reading.Document:
-    text = reading.file(assets() / "roles" / role / "files" / program).text()
-    quoted = " ".join(["sh -c %s sh", *("%s" for _ in words)])
-    said = ssh.run(quoted, _AS_ROOT, *words, stdin=text, timeout=180)
-    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
 
 
 def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Finding]:
@@ -150,7 +141,7 @@ def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Fin
         yield Finding(
             id_,
             False,
-            f"{name}: of packages that gpubed did not bring, {'; '.join(refused.values())}",
+            f"{name}: packages that gpubed did not install: {'; '.join(refused.values())}",
             f"if they may change, write into cluster.yml: packages: {{may_change: [{names}]}}",
         )
     said = [f"{change.says} (allowed)" for change in changes if not change.refused]
@@ -160,10 +151,9 @@ def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Fin
         if one.failed and not _TO_COME.search(one.failed)
     ]
     if looked.unfinished:
-        unfinished = ", ".join(looked.unfinished)
-        said.append(f"`up` lets dpkg finish first what it has not: {unfinished}")
+        said.append(f"`up` first lets dpkg finish {', '.join(looked.unfinished)}")
     if looked.lists_age_s is None:
-        said.append("it has no package lists, so what else would change is not known")
+        said.append("it has no package lists, so other changes are not known")
     elif looked.lists_age_s > _DAY:
         days = f"{looked.lists_age_s / _DAY:.0f} days"
         said.append(f"its package lists are {days} old; with newer ones more may change")
@@ -176,7 +166,7 @@ def _value(known: Mapping[str, Any], template: str) -> Any:
 
 
 def _variables(plan: ClusterPlan, role: str, node: NodePlan) -> dict[str, Any]:
-    """Return a role's variables on a node; expressions are not worked out yet."""
+    """Return a role's variables on a node, expressions as they are written."""
     name, _, version = node.image.partition("-")
     distribution = name.capitalize()
     facts = {

@@ -1,4 +1,4 @@
-"""Words of command lines and of OpenSSH's configuration, whatever they hold."""
+"""Texts as words of command lines and of OpenSSH's configuration."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def ssh_path(path: str | Path) -> str:
     """Return a path as a word of OpenSSH's configuration, which expands `%`.
 
     Raises:
-        UsageError: It holds a control character, or a variable: OpenSSH and Ansible expand it.
+        UsageError: It holds a control character, or a variable that OpenSSH or Ansible expands.
     """
     text = str(path)
     if not text.isprintable() or "${" in text or os.path.expandvars(text) != text:
         raise UsageError(
-            f"OpenSSH and Ansible cannot be told of {text!r}: it holds a variable such as $HOME, "
-            "or a control character",
+            f"{text!r} holds a control character, or a variable such as $HOME, which OpenSSH and "
+            "Ansible would expand",
             "rename that folder",
         )
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

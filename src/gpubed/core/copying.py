@@ -64,7 +64,7 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         return
     try:
         sftp.mkdir(str(remote))
-        sftp.chmod(str(remote), 0o755)  # whatever the umask there is
+        sftp.chmod(str(remote), 0o755)  # the umask there may be another
     except OSError:
         # It is there already, or one of the two says what is wrong.
         if not stat.S_ISDIR(sftp.stat(str(remote)).st_mode or 0):

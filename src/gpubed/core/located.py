@@ -78,10 +78,10 @@ class Located:
         return self.lines.get(location, 1)
 
     def place(self, location: Location, *, missing: bool = False) -> Location:
-        """Return the location of one of pydantic's errors, without the kinds of unions in it.
+        """Return the place of one of pydantic's locations, which name the kinds of unions, too.
 
         Args:
-            location: As pydantic has it.
+            location: Of one of pydantic's errors.
             missing: Whether its last key is one that is missing: it is kept then.
         """
         if missing:

@@ -130,8 +130,8 @@ class Project:
         What is there is kept, unless a former version wrote it.
 
         Raises:
-            UsageError: It is a former version's, and somebody changed it; or the folder has a
-                name that other programs cannot be told.
+            UsageError: A program of a former version was changed by hand, or the folder's name
+                holds what OpenSSH or Ansible would expand.
         """
         ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -68,9 +68,9 @@ class Follower:
     """Calls a function with each event of a file, from a thread of its own.
 
     Args:
-        path: The file; it is made.
+        path: The file, which is created.
         on_event: The function.
-        shape: Of an event; what has another is left out.
+        shape: Of an event; lines of another shape are skipped.
     """
 
     def __init__(self, path: Path, on_event: Callable[[Any], None], shape: Any = Event) -> None:

@@ -20,7 +20,7 @@ def suggestion(shape: Any, path: Sequence[str | int]) -> str:
 
 
 def notes(shape: Any, path: Sequence[str | int]) -> Iterator[Any]:
-    """Return what is annotated at a path: how a value is read, its bounds."""
+    """Return the annotations at a path: how a value is read, its bounds."""
     open_ = [_at(shape, path)]
     while open_:
         one = open_.pop()
@@ -51,7 +51,7 @@ def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(shape: Any, path: Sequence[str | int]) -> Any:
-    """Return what is at a path, in which pydantic names a union's tag; None if unknown."""
+    """Return the shape at a path of pydantic's, which has the tags of unions; None if unknown."""
     for part in path:
         found = list(_parts(shape))
         if len(found) > 1:

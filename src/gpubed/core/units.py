@@ -108,7 +108,7 @@ def format_bytes(size: float) -> str:
     return _multiple(size, {unit: float(_BYTES[unit]) for unit in units})
 
 
-# How the values that a parser reads are written.
+# By parser: how values that it reads are written.
 WRITERS: dict[Any, Callable[[float], str]] = {
     parse_rate: format_rate,
     parse_bytes: format_bytes,

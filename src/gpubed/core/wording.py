@@ -53,9 +53,9 @@ def pattern(regex: str, words: str) -> str:
 
 
 def errors(error: ValidationError) -> list[Any]:
-    """Return pydantic's errors, but for those that only follow from others.
+    """Return pydantic's errors without those that only follow from others.
 
-    Pydantic counts the valid items: a list with an invalid one is also too short to it.
+    Pydantic counts valid items only, so it also calls a list with an invalid one too short.
     """
     found = error.errors(include_url=False)
     return [
@@ -68,8 +68,8 @@ def errors(error: ValidationError) -> list[Any]:
 def placed(error: ValidationError, document: located.Located) -> list[tuple[located.Location, Any]]:
     """Return pydantic's errors with their places in a document.
 
-    Of a union, pydantic also tells why the value is not of the other kinds: these are left out
-    where something within the value is wrong.
+    For a union, pydantic also says why the value is not of the other kinds: this is left out
+    where an error lies within the value.
     """
     found = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
     return [
@@ -85,7 +85,7 @@ def of(details: Mapping[str, Any], shape: Any = None) -> str:
 
     Args:
         details: One of pydantic's errors.
-        shape: The model of the document: tells in which unit a bound is written.
+        shape: The model of the document, which gives the unit of bounds.
     """
     known, context = _WORDS.get(details["type"]), details.get("ctx", {})
     if known is None:

@@ -140,7 +140,7 @@ class _Translator:
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
         if "::pulumi:providers:" in metadata.urn and metadata.urn.endswith("::default"):
-            return  # it only records the stack's configuration; the embedded engine is silent, too
+            return  # it only records the stack's configuration
         key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
         since = self._since.setdefault(key, now)
         event = ResourceEvent(

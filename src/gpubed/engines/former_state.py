@@ -1,6 +1,6 @@
-"""Puts right what a state of a former version says wrongly.
+"""Corrects the state of a former version.
 
-Volumes were not marked as retained, so that what deletes them took the data along.
+Volumes were not marked as retained, so deleting them deleted their data.
 """
 
 from __future__ import annotations

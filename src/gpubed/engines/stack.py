@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 EngineName = Literal["cli", "embedded"]
 _CLI_FIX = "gpubed doctor --fix"
-# Settings with which plain `pulumi` would seal a stack with another passphrase, or write its state
-# where or how the embedded engine does not read it.
+# Variables by which plain `pulumi` would encrypt a stack with another passphrase, or write a state
+# that the embedded engine does not find or cannot read.
 UNSET = (
     "PULUMI_CONFIG_PASSPHRASE",
     "PULUMI_DIY_BACKEND_GZIP",
@@ -197,7 +197,8 @@ class Stack:
                 verb, self.paths.name, project.root, environment(self.paths), sink, **options
             )
         finally:
-            # For a preview the CLI makes a stack where there is none; an `up` may do so meanwhile.
+            # For a preview, the CLI creates a missing stack. An `up` that runs beside it keeps its
+            # own.
             if verb == "preview" and runlock.holder(self.paths.state) is None:
                 for made in self._files() - was_there:
                     made.unlink()

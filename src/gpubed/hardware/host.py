@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import reading
-from gpubed.core.paths import assets
+from gpubed.nodes import programs
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds.base import Finding
 
@@ -111,9 +111,7 @@ def look(ssh: SSH) -> GpuHost:
     Raises:
         GpubedError: It cannot be reached, or has no python3.
     """
-    program = assets() / "roles" / "hardware" / "files" / "gpubed-gpu-host"
-    command = "if sudo -n true 2> /dev/null; then sudo -n python3 -; else python3 -; fi"
-    said = ssh.run(command, stdin=reading.file(program).text())
+    said = programs.run(ssh, "hardware/files/gpubed-gpu-host")
     return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
 
 

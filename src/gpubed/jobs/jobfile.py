@@ -68,7 +68,7 @@ def _leads_out(path: PurePosixPath) -> bool:
 
 
 class Argument(_Model):
-    """An argument of a job; `keep_every` comes to the program as `--keep-every=value`, null not."""
+    """An argument of a job; the program gets `keep_every` as `--keep-every=value`, unless null."""
 
     type: Literal["int", "float", "bool", "str"] | None = Field(
         default=None, description="by default that of `default`, or `str`"

@@ -12,7 +12,7 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 
 _MAKES = "up"  # the verb that ends in an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
-# Testbeds and nodes tell them, and they stand in ssh_config and known_hosts.
+# They come from testbeds and nodes, and are written into ssh_config and known_hosts.
 _Word = Annotated[str, Field(pattern=r'^[^\s"]+$')]
 _Key = Annotated[str, Field(pattern=r"^[ -~]+$")]
 

@@ -423,9 +423,9 @@ class SSH:
 
 
 def in_sh(command: str) -> str:
-    """Return a command that any login shell hands to `sh`; new files get the usual modes.
+    """Return a command that any login shell hands to `sh`, where the umask is the usual one.
 
-    csh and fish have quoting rules of their own for line ends, `!` and backslashes.
+    csh and fish quote line ends, `!` and backslashes by other rules.
     """
     command = f"umask 022; {command}"
     if not {"\n", "!", "\\"}.isdisjoint(command):

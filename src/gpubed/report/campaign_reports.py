@@ -19,8 +19,8 @@ from gpubed.report.read import Measured
 LINK = "campaign-reports"
 """What the folder is called among the notebooks."""
 _ANSWER_S = 5.0
-# In the folder of others a link could lead anywhere. A draft that nobody finished goes. The
-# notebooks are JupyterLab's account's alone.
+# In the folder of others a link could lead anywhere. A draft that nobody finished goes. Only
+# JupyterLab's account can read the notebooks' folder.
 _BEGIN = """
 set -eu
 umask 022

@@ -48,12 +48,12 @@ from gpubed.spec.sections import (
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
-# A shell reads them.
+# Commands for a shell, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
 
 class _Variables(BaseModel):
-    """Of role base."""
+    """Variables of role base."""
 
     supported: dict[str, tuple[str, ...]] = Field(alias="__base_supported")
 
@@ -302,7 +302,7 @@ def spec_backend(spec: ClusterSpec) -> str:
 
 
 def _with_controls(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """Find what would add lines of its own to a configuration file."""
+    """Find control characters: a line end would add a line to a configuration file."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _with_controls(key, (*at, key))
@@ -330,7 +330,7 @@ def systems() -> tuple[str, ...]:
 
 
 def _unsupported(spec: ClusterSpec) -> Iterator[Problem]:
-    """Find systems that roles would refuse once nodes are there; other names tell none."""
+    """Find systems that roles would refuse; names of other forms are not judged."""
     if not (spec.configure and spec.backend.lends_nodes):
         return
     for index, group in enumerate(spec.nodes):

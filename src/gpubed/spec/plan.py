@@ -1,7 +1,7 @@
 """ClusterPlan: names, addresses, groups and links, computed from the specification.
 
-A pure function: the same specification gives the same plan on every machine where others do
-not use its subnets, and changing the count of a group changes no other node's name or address.
+A pure function: the same specification gives the same plan on every machine where its subnets
+are free, and changing the count of a group changes no other node's name or address.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Unplannable(UsageError):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the subnets that a specification leaves open depend on.
+    """What decides the subnets that a specification does not name.
 
     Attributes:
         kept: The subnets that the cluster's networks have already, by purpose.

@@ -388,7 +388,7 @@ class Services(Section):
 
 
 class Packages(Section):
-    """What the roles' installations may do to packages that gpubed did not bring."""
+    """Which packages roles may change although gpubed did not install them."""
 
     may_change: tuple[
         Annotated[
@@ -401,8 +401,8 @@ class Packages(Section):
         ...,
     ] = Field(
         default=(),
-        description="packages of a host's owner that may be removed, downgraded or replaced, by "
-        "name; any other on hold, from no archive of the system, or in the way, is refused",
+        description="packages of a host's owner that an installation may remove, downgrade or "
+        "replace; one that would change others is refused",
     )
 
 

@@ -262,7 +262,7 @@ class Backend(ABC):
         return {}
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
-        """Return what the subnets depend on that a specification leaves open; None for its name."""
+        """Return what decides subnets that a specification does not name; None: the name does."""
         return None
 
     def warnings(self, spec: ClusterSpec) -> list[str]:

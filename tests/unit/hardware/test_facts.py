@@ -31,6 +31,15 @@ def write(files):
         path.write_text(text)
 
 
+def test_nothing_needs_to_be_installed_on_the_node(tmp_path):
+    """`plan` runs it on own hosts from its standard input, where no table lies beside it."""
+    machines.build("t4", tmp_path)
+    table = machines.COLLECTOR.with_name("nvidia-gpus.json").read_text()
+    with machines.COLLECTOR.open("rb") as program:
+        found = machines.collect(tmp_path, "--table", table, program="-", stdin=program)
+    assert {gpu["chip"] for gpu in found["gpus"]} == {"TU104"}
+
+
 @pytest.mark.parametrize(("name", "count", "generation", "cc", "chip", "title", "mib"), GPUS)
 def test_gpus_are_identified(tmp_path, name, count, generation, cc, chip, title, mib):
     found = read(name, tmp_path)

@@ -1,4 +1,4 @@
-"""Keeps what a node remembers of itself in files. Standard library only, but for monitoring."""
+"""Keeps what a node remembers of itself in files. Standard library only, but for figures."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Figure(NamedTuple):
-    """A sample for the cluster's monitoring; all of one name have labels of the same names."""
+    """A sample for the cluster's monitoring; those of one name have the same labels."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ def replace(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     draft = path.with_suffix(".new")
     draft.write_text(text, encoding="utf-8")
-    draft.chmod(0o644)  # whatever the umask of who calls
+    draft.chmod(0o644)  # the caller's umask may be another
     draft.rename(path)
 
 
@@ -48,10 +48,10 @@ def keep(path: Path, spare: Path, text: str) -> None:
 
 
 def publish(path: Path, figures: Iterable[Figure]) -> None:
-    """Leave figures for the cluster's monitoring, where there is one.
+    """Write figures for the cluster's monitoring, where there is one.
 
-    One that Prometheus could not read is left out. Where none can be written, as on a full disk,
-    what is to be done beside that goes on.
+    A figure that Prometheus cannot read is left out. Where the file cannot be written, as on a full
+    disk, the caller goes on.
     """
     if not path.parent.is_dir():
         return
@@ -59,7 +59,7 @@ def publish(path: Path, figures: Iterable[Figure]) -> None:
         # Debian's package, which role monitoring brings.
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
     except ImportError as error:
-        sys.stderr.write(f"monitoring is not told: {error}\n")
+        sys.stderr.write(f"no figures for monitoring: {error}\n")
         return
     registry, known = CollectorRegistry(), dict[str, Gauge]()
     for name, value, labels in figures:
@@ -71,8 +71,8 @@ def publish(path: Path, figures: Iterable[Figure]) -> None:
                 known[name] = Gauge(name, name, [*told], registry=registry)
             (known[name].labels(**told) if told else known[name]).set(number)
         except ValueError as error:
-            sys.stderr.write(f"monitoring is not told {name}: {error}\n")
+            sys.stderr.write(f"no figure {name} for monitoring: {error}\n")
     try:
         replace(path, generate_latest(registry).decode())
     except OSError as error:
-        sys.stderr.write(f"monitoring is not told: {error}\n")
+        sys.stderr.write(f"no figures for monitoring: {error}\n")

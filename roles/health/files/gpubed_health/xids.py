@@ -69,7 +69,7 @@ CATALOG = {
     157: ("IGNORE", "resource could not be retired"),
     158: ("RESET_GPU", "fatal timeout"),
 }
-# Begins with the driver's own words: kernels also log names that users gave to their files.
+# The driver's words must come first: kernels also log names that users gave to their files.
 _SAID = r"^(?P<time>\d+(?:\.\d+)?) \S+ kernel: "
 # `PCI:0000:3b:00`, with MIG `PCI:0000:3b:00 GPU-I:01`, before Volta's drivers without `PCI:`.
 LINE = re.compile(

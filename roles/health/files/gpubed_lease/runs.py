@@ -86,7 +86,7 @@ def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
 
 
 def _below(number: int, every: Every) -> list[int]:
-    """Return what a process started, and what that started: the last of them first."""
+    """Return all descendants of a process, the lowest first."""
     started = defaultdict(list)
     for child, one in every.items():
         started[one.parent].append(child)

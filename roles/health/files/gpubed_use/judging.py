@@ -21,7 +21,7 @@ COPY = 10_000.0
 CHATTER = 50_000.0
 HOURS = 24
 SECONDS = ("cpu_s", "gpu_s", "held_s")
-# Of an account in all hours: it may call its jobs anything, and others have rows, too.
+# Of an account, in all hours; it may invent any number, so the further ones are counted together.
 _MOST_JOBS, _OTHER_JOBS = 200, "others"
 VERSION = 2
 _NONE = {"s": 0.0, "cpu_s": 0.0, "bytes": 0, "copied": 0.0}

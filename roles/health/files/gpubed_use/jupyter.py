@@ -1,8 +1,8 @@
 """What the kernels of JupyterLab do, as its own servers on this node say.
 
-A server leaves its address and token in its account's home. This file runs once more as each such
-account, reads that and asks: what an account writes or answers concerns no other one, and root
-opens nothing of it.
+A server leaves its address and token in its account's home. This program starts itself as each such
+account, to read them and ask the server: so no account affects what is known of another, and root
+opens none of its files.
 """
 
 import http.client
@@ -20,7 +20,7 @@ from typing import Any
 _FOLDER = ".local/share/jupyter/runtime"
 _TIMEOUT_S = 5
 _MOST_BYTES = 1 << 20
-# A pipe takes so much: who says more is not waited for.
+# What a pipe holds: a process that prints more does not end, and counts as silent.
 _MOST_SAID = 1 << 16
 _MOST_KERNELS, _LONGEST, _WORDS = 200, 100, 150
 _ANY = ("", "*", "::", "0.0.0.0", "localhost")  # noqa: S104  # asked there, nothing listens
@@ -28,9 +28,9 @@ Kernel = tuple[str, str, str]
 
 
 def kernels(uids: Iterable[int]) -> Iterator[tuple[str, list[Kernel] | str]]:
-    """Yield of each account with servers here: its name, and its kernels or why they are unknown.
+    """Yield the name of each account with servers here, and its kernels or why they are unknown.
 
-    Of a kernel: its id, when it last did something, and its state.
+    A kernel is its id, the time when it was last active, and its state.
     """
     asked = []
     for uid in uids:
@@ -77,7 +77,7 @@ def _answer(process: "subprocess.Popen[bytes]", until: float) -> list[Kernel] | 
 
 
 def read(code: int, said: bytes) -> list[Kernel] | str:
-    """Return the kernels of which an account told, or its words where there is nothing else."""
+    """Return the kernels that an account's process printed, or else its last line."""
     try:
         if code == 0:
             rows = json.loads(said)[:_MOST_KERNELS]
@@ -93,7 +93,7 @@ def _tell(folder: str) -> None:
     found: list[Kernel] = []
     for path in sorted(Path(folder).glob("jpserver-*.json")):
         try:
-            # It is called by the number of its server, which may have ended.
+            # Its name has the number of the server's process, which may have ended.
             if Path("/proc", path.stem[9:]).stat().st_uid != os.getuid():
                 continue
         except (OSError, ValueError):
@@ -109,7 +109,7 @@ def _tell(folder: str) -> None:
 def _kernels_of(server: dict[str, Any]) -> list[Kernel]:
     host = "127.0.0.1" if server["hostname"] in _ANY else server["hostname"]
     if server["secure"]:
-        # The address and the token are the account's own, as whoever asks with them is.
+        # Address, token and this process are the account's own.
         trust = ssl._create_unverified_context()  # noqa: S323
         link: Any = http.client.HTTPSConnection(
             host, server["port"], timeout=_TIMEOUT_S, context=trust

@@ -25,8 +25,8 @@ _FIRST_PERSON, _NOBODY = 1000, 65534
 _LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
 _CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
 _JOB = re.compile(r"[\w.+-]{1,100}")
-# An account may have any number of processes, each with millions of bytes in its environment, and
-# each started by the one before.
+# An account may have any number of processes, with environments of any size, each started by the
+# one before.
 _MOST_RANKS, _MOST_BYTES, _MOST_DEEP = 64, 1 << 20, 1000
 
 
@@ -100,7 +100,7 @@ def _stat(number: int) -> tuple[str, list[str]]:
 
 def _group(pid: int) -> str:
     """Return the control group that systemd knows a process by, in version 1 or 2."""
-    # Accounts make groups of their own, and give them any name.
+    # Accounts may give groups of their own any name.
     lines = (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     parts = [line.split(":", 2) for line in lines]
     named = [path for _, kind, path in parts if kind == "name=systemd"]
@@ -138,7 +138,7 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
     """Return which process is the first of a job, and what the job is called.
 
     A rank of a run is called as the run; whatever Slurm started, by its number. Any program may
-    have these names: what looks beside a rank is its own account's, and Slurm's is root's.
+    have these names: the one beside a rank must be of the rank's account, Slurm's must be root's.
     """
     found = {}
     ranks = Counter[int]()

@@ -1,4 +1,4 @@
-"""The subnets of a cluster on this machine: what it has, and what others use."""
+"""The subnets of a cluster on this machine, and those that others use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubed.testbeds.base import Finding
 
 
 def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-    """Return which subnets a cluster has, and which others; the latter only if it needs one.
+    """Return the subnets that a cluster has and, if it still needs one, those that others use.
 
-    Where Docker does not answer, the subnets are those that the cluster's name picks.
+    Where Docker does not answer, the name alone picks the subnets.
     """
     kept = dict[str, IPv4Network]()
     with suppress(GpubedError):
@@ -38,7 +38,7 @@ def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
 
 
 def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    """Look whether others have the cluster's addresses."""
+    """Judge whether others use the cluster's subnets."""
     _, taken = _in_use(paths.name, identities.kept(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
@@ -59,7 +59,7 @@ def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
 
 
 def _proposed(cluster: str, purpose: str, taken: Sequence[IPv4Network]) -> str:
-    """Return a free subnet in words; nothing where there is none."""
+    """Return words that name a free subnet; empty if none is free."""
     for proposed in slices(cluster, purpose):
         if not any(proposed.overlaps(net) for net in taken):
             return f" ({proposed} is free)"

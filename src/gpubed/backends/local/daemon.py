@@ -39,7 +39,7 @@ def client() -> docker.DockerClient:
 
 
 def look() -> docker.DockerClient:
-    """Return this thread's client for what is answered at once: lists and facts.
+    """Return this thread's client for lists and facts, which come at once.
 
     Raises:
         PrerequisiteMissing: The daemon cannot be reached.
@@ -106,12 +106,12 @@ def _unreachable(error: Exception) -> PrerequisiteMissing:
     text, way = str(error), os.environ.get("DOCKER_HOST")
     why, hint = " ".join(text.split()), "docker info"
     if "timed out" in text:
-        why = f"it says nothing for {_LOOK_S} s"
+        why = "no reply in time"
         hint = "docker info  # if that hangs, too: sudo systemctl restart docker"
     if way:
         return PrerequisiteMissing(
             f"the Docker daemon at DOCKER_HOST={way} does not answer: {why}",
-            "docker info  # asks the same daemon; or: unset DOCKER_HOST, for that of this machine",
+            "docker info  # asks the same daemon; for this machine's own: unset DOCKER_HOST",
         )
     if "PermissionError" in text or "Permission denied" in text:
         return PrerequisiteMissing(

@@ -46,7 +46,7 @@ class NodeDriver(Driver):
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
-        # A shell that names no bundle takes none away.
+        # Where the environment names no bundle, the node keeps the one that it has.
         changed = [key for key in changed if key != "certificates" or key in news]
         changed = [key for key in changed if not _is_same_place(olds.get(key), news.get(key))]
         if image.is_same_system(str(olds.get("image")), str(news.get("image"))):

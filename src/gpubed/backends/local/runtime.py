@@ -120,7 +120,7 @@ class Runtime(ABC):
         return self.run(container, ["sh", "-c", script, "sh", node.public_key.strip()])
 
     def trust(self, container: Container) -> None:
-        """Bring this machine's CA bundle to a node that was made without one, or with another."""
+        """Copy this machine's CA bundle to a node that does not mount it."""
         bundle = environment.ca_bundle()
         places = {mount["Destination"] for mount in container.attrs["Mounts"]}
         if bundle and places.isdisjoint({NODE_BUNDLE, str(Path(NODE_BUNDLE).parent)}):

@@ -97,7 +97,7 @@ def _gone(group: GroupNeeds, id_: str) -> Finding:
 
 
 def _flavor(connection: Connection, name: str) -> Any:
-    """Return the flavor of a name, or of an id that is a UUID: by others, the plugin knows none."""
+    """Return the flavor of a name or a UUID: the plugin knows no other ids."""
     found = connection.compute.find_flavor(name, get_extra_specs=True)
     return found if found is not None and (found.name == name or ID.fullmatch(name)) else None
 

@@ -49,7 +49,7 @@ def variables(connect: Callable[[], Connection]) -> dict[str, str]:
         connect: Returns the connection to the cluster's cloud, where there is one.
     """
     found = {}
-    with suppress(GpubedError):  # whoever connects says what is wrong
+    with suppress(GpubedError):  # `connect` is called again, and reports it
         if path := credentials.found()[0]:
             found[_VARIABLE] = str(path)
         connection = connect()

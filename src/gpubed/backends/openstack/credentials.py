@@ -1,7 +1,7 @@
-"""Credentials for a cloud: which entry of clouds.yaml counts, and what is wrong with it.
+"""Credentials for a cloud: chooses the entry of clouds.yaml, and names the file and key of errors.
 
-openstacksdk skips a file that is no YAML, and raises whatever comes of a missing or wrong value.
-So the files are looked at first: an error names the file and the key.
+openstacksdk skips a file that is not YAML, and raises any exception for a missing or wrong value.
+So the files are checked first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gpubed.core import nearest, reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
 
-# What openstacksdk raises of settings that it takes for right.
+# What openstacksdk raises for settings and answers that it does not check.
 RAISED = (
     exceptions.SDKException,
     auth_errors.ClientException,
@@ -35,7 +36,7 @@ RAISED = (
     ValueError,
 )
 FIX = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
-_CORRECT = "correct it there; docs/how-to/openstack.md shows an entry that is complete"
+_CORRECT = "correct it there; docs/how-to/openstack.md shows a complete entry"
 _PLACES = "~/.config/openstack or /etc/openstack"
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 
@@ -53,7 +54,7 @@ _PROJECT = (
 )
 _PASSWORD, _TOKEN = (*_USER, ("password",), *_PROJECT), (("token",), *_PROJECT)
 _OF_ITS_OWN = "v3applicationcredential"
-# By the way to log in: one key of each line has to be there.
+# By the way to log in: of each line, one key must be there.
 _NEEDED = {
     "password": _PASSWORD,
     "v3password": _PASSWORD,
@@ -68,11 +69,11 @@ _NEEDED = {
 
 
 class Unusable(Unreadable, PrerequisiteMissing):
-    """A file of credentials is not what openstacksdk takes."""
+    """openstacksdk cannot read a file of credentials."""
 
 
 class _Entry(BaseModel):
-    """What openstacksdk relies on in an entry, which has many other keys."""
+    """The keys of an entry whose types openstacksdk does not check; there are many others."""
 
     auth: dict[str, Any] = {}
     auth_type: str | None = None
@@ -107,14 +108,14 @@ def found() -> tuple[Path | None, Path | None]:
 
 
 def require(cloud: str | None, region: str | None) -> str | None:
-    """Return the entry of clouds.yaml that counts; None where OS_* variables do.
+    """Return the name of the entry of clouds.yaml to use; None for OS_* variables.
 
     Args:
         cloud: The entry that the specification names.
         region: The region that the specification names.
 
     Raises:
-        PrerequisiteMissing: There are no credentials, or something is wrong with them.
+        PrerequisiteMissing: There are no credentials, or a value of them is missing or wrong.
     """
     there = [path for path in found() if path]
     entries = {path: _read(path) for path in there}
@@ -127,10 +128,12 @@ def require(cloud: str | None, region: str | None) -> str | None:
     try:
         read = config.OpenStackConfig().get_one(name, region_name=region, validate=False)
         entry = read.config
-        faults = [*_unknown(profiles), *_faults({**entry, **entry["auth"]}, entry["auth"])]
+        faults = chain(_unknown(profiles), _faults({**entry, **entry["auth"]}, entry["auth"]))
+        fault = next(faults, None)
     except RAISED as error:
         raise unusable(name, error) from None
-    for key, why in faults:
+    if fault:
+        key, why = fault
         raise PrerequisiteMissing(
             f"OpenStack: {reading.short(f'{_place(name, key)} {why}', 1000)}", _fix(name)
         )
@@ -138,7 +141,7 @@ def require(cloud: str | None, region: str | None) -> str | None:
 
 
 def unusable(name: str | None, error: Exception) -> PrerequisiteMissing:
-    """Return the error of settings that openstacksdk cannot use."""
+    """Return an error for what openstacksdk raised of settings."""
     why = reading.short(str(error).strip().partition("\n")[0] or type(error).__name__)
     return PrerequisiteMissing(f"OpenStack: {_place(name)}: {why}", _fix(name))
 
@@ -159,9 +162,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         whole = reading.file(path, _CORRECT, error=Unusable).yaml(_WHOLE, merges=True)
     except Unusable as error:
-        # The parser quotes what it does not understand, and that may be a password.
+        # The parser's own words may quote a password.
         if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
-            why = "a value begins with * or !, which YAML reads otherwise: put it in quotes"
+            why = "a value begins with * or !, which YAML does not take as text: put it in quotes"
             raise Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None
         raise
     return (whole and whole.clouds) or {}
@@ -199,7 +202,7 @@ def _entry(name: str | None, entries: Mapping[Path, Mapping[str, Any]]) -> str |
 
 
 def _place(name: str | None, key: str = "") -> str:
-    """Return where a setting stands: in an entry, or in a variable."""
+    """Return where a setting is: the file and key of an entry, or a variable."""
     if name is None or name == os.environ.get("OS_CLOUD_NAME", "envvars"):
         return f"OS_{key.removeprefix('auth.').upper() or '* variables'}"
     return f"{found()[0] or found()[1]}: clouds.{name}{key and f'.{key}'}"
@@ -219,7 +222,7 @@ def _unknown(profiles: list[str | None]) -> Iterator[tuple[str, str]]:
 
 
 def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return the keys that are wrong, and how."""
+    """Return the keys that are missing or wrong, each with what it must be."""
     for key, value in auth.items():
         if not (value is None or isinstance(value, str)):
             yield f"auth.{key}", "must be a text: write it in quotes"
@@ -229,7 +232,7 @@ def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[
     elif not _URL.fullmatch(url):
         yield "auth.auth_url", "must be a URL, such as https://keystone.example.org:5000/v3"
     elif url.rstrip("/").endswith(("/v2.0", "/v2")):
-        yield "auth.auth_url", "is of Keystone's version 2, which has gone: it must end with /v3"
+        yield "auth.auth_url", "is of Keystone's former version 2: it must end with /v3"
     yield from _of_login(said, kind)
     wanted = said.get("interface")
     for one in wanted if isinstance(wanted, list) else [wanted]:
@@ -249,4 +252,4 @@ def _of_login(said: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
         if not any(said.get(key) for key in keys):
             yield f"auth.{keys[0]}", "is missing"
     if kind == _OF_ITS_OWN and (said.get("project_id") or said.get("project_name")):
-        yield "auth.project_name", "must go: an application credential is of one project"
+        yield "auth.project_name", "must be removed: an application credential has its own project"

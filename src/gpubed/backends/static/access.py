@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,7 +67,7 @@ def known_keys(
     if not found and (alias := _alias(address)):
         raise unknown(
             f"{address} is an alias in your ssh configuration, which gpubed does not read",
-            f"write what it stands for into cluster.yml: {alias}",
+            f"write its address into cluster.yml: {alias}",
         )
     if not found:
         name = known_hosts.known_as(address, port)
@@ -77,13 +78,18 @@ def known_keys(
 
 
 def _alias(address: str) -> str:
-    """Return what OpenSSH connects to for an address, as keys of cluster.yml; empty if itself."""
+    """Return what the user's ssh configuration says of an alias, as keys of cluster.yml.
+
+    Empty for an address that is no alias.
+    """
+    if not shutil.which("ssh"):
+        return ""
     done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     if said.get("hostname", address).lower() == address.lower():
         return ""
     jump = said.get("proxyjump")
-    bastion = f"; and as bastions: {jump.split(',')}" if jump else ""
+    bastion = f"; bastions: {jump}" if jump else ""
     return f"address: {said['hostname']}, port: {said['port']}, user: {said['user']}{bastion}"
 
 

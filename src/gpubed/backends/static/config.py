@@ -12,8 +12,8 @@ from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
 
-# Directories have names such as `First.Last`. Shells, sudoers, ssh_config and sshd_config read no
-# more than a name in one of these; `@` would part a user from a host in AllowUsers.
+# Directories have names such as `First.Last`. None of these characters has a meaning in shells,
+# sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
 User = Annotated[
     str,
     Field(

@@ -31,8 +31,8 @@ _PATIENCE = 30  # seconds
 # Services end one after another: MariaDB's unit may take 15 min for that, and any other 90 s, of
 # which hardly any needs a second. Slurm waits up to 40 s for its jobs.
 _LETTING_GO_S = 20 * 60.0
-# The file that sshd reads, for this account or the one that `HOME` is of. An owner may keep it
-# elsewhere: the link stays, and where only root may write, root does.
+# The file of keys that sshd reads for `user`, whose home is `HOME`; both are this account's where
+# `user` is not set. A link to it stays, and where only root may write, root does.
 _KEYS = r"""
 user=${user:-$(id -un)}
 whom="user=$user,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22,rdomain="
@@ -92,10 +92,15 @@ echo %(line)s | $as tee -a "$keys" > /dev/null
 """
 )
 # Who logs in as somebody else by now leaves no way in for the cluster behind.
-_EXPEL = r"""
-keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
+_EXPEL = (
+    r"""
+user=%(user)s HOME=$(getent passwd %(user)s | cut -d : -f 6)
+"""
+    + _KEYS
+    + r"""
 ! sudo -n test -f "$keys" || sudo -n sed -i --follow-symlinks %(pattern)s "$keys"
 """
+)
 # Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
 # The mark goes last: a host that is let go by half still says whose it was.
 _RELEASE = (
@@ -122,7 +127,7 @@ for hook in /etc/gpubed/leave.d/*; do
   sudo -n sh "$hook" %(how)s || { echo "$hook failed" >&2; exit 1; }
 done
 [ -n %(how)s ] || ! sudo -n test -e %(ledger)s || sudo -n python3 %(ledger)s give-back || {
-  echo "the host is not as it was before; the same command again goes on" >&2
+  echo "not all could be given back; the same command again goes on" >&2
   exit 1
 }
 """
@@ -270,7 +275,7 @@ def _line_of(uuid: str) -> str:
 
 
 def _lines_of(uuid: str) -> str:
-    """Return sed's words for taking away its nodes' keys, too, which role ssh_mesh wrote."""
+    """Return sed's words for taking away the keys of the cluster's nodes (role ssh_mesh), too."""
     return rf"/ gpubed\(-role\)\?:{uuid}$/d"
 
 

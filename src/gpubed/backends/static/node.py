@@ -17,8 +17,9 @@ from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.membership import MARK
 from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths, assets
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
+from gpubed.nodes import programs
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
@@ -29,8 +30,8 @@ from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silen
 from gpubed.testbeds.reach import Reach
 
 _FREE_GIB = 5
-_CLOCK_S = 60  # by which a host's clock may differ from ours: munge believes 300, TLS less or more
-# The number that the packages give the account `slurm` where the host has none.
+_CLOCK_S = 60  # by which a host's clock may differ from ours; munge allows 300
+# The number that Slurm's packages give the account `slurm`.
 _SLURM = 64030
 # What may change without another host taking the node's place; of `host`, all but who it is.
 _ACCESS = {"config", "gpus", "image", "public_key"}
@@ -220,12 +221,12 @@ class Found:
 
     Attributes:
         image: Its operating system as `cluster.yml` names it.
-        sudo_said: Why sudo refuses.
+        sudo_said: The last line of sudo's refusal.
         python: The version of `python3`; empty without.
         driver: The version of the NVIDIA driver that is loaded; empty without.
         clock_off_s: Seconds that its clock is ahead of ours.
-        number: The user's.
-        slurm_number: That of the account `slurm`; empty without.
+        number: The user's number.
+        slurm_number: The number of the account `slurm`; empty without.
         failed: Units that systemd calls failed.
         unfinished: Packages whose installation or configuration has not ended.
         addresses: All that it has.
@@ -340,8 +341,7 @@ def _admit(
             f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}",
             "; ".join(filter(None, wrong.values())),
         )
-    is_ours = spec and isinstance(spec.backend, Config)
-    if spec and is_ours and (shut := shut_out(ssh, spec, name)):
+    if spec and isinstance(spec.backend, Config) and (shut := shut_out(ssh, spec, name)):
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(shut)}")
     if is_node(found, inputs):
         id_ = id_ or found.owner["id"]
@@ -376,7 +376,7 @@ def _is_silence(error: Unreachable | UnknownHost) -> bool:
 def problems(found: Found, inputs: Properties) -> dict[str, str]:
     """Return why a host cannot be a node of the cluster, and what repairs each.
 
-    What its owner has broken counts until it is a node: then, `up` may be what repairs it.
+    Failed units and unfinished packages of a host that is a node are left to `up`.
     """
     host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = host.experiment_address and str(host.experiment_address)
@@ -390,7 +390,8 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
     wrong = [
         (
             not found.sudo,
-            f"does not let {found.user} use sudo as programs do: {found.sudo_said}",
+            f"does not let {found.user} use sudo without a password and a terminal: "
+            f"{found.sudo_said}",
             f"on it, in `sudo visudo -f /etc/sudoers.d/gpubed`, write: {allowing}",
         ),
         (not found.systemd, "does not run systemd", ""),
@@ -424,7 +425,7 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
         (
             bool(failed and not found.owner),
             f"has units of its owner that have failed: {failed}",
-            f"on it: systemctl status {failed}; if they may stay so: "
+            f"on it: systemctl status {failed}; if they may stay failed: "
             f"sudo systemctl reset-failed {failed}",
         ),
         (
@@ -437,28 +438,28 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
 
 
 def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
-    """Compare hosts with each other: numbers of accounts must be equal, other things are told."""
+    """Compare hosts: an account must have one number on all; other differences are only told."""
     shared = spec.storage.shared.provider
     numbers = {
         f"the account {', '.join(sorted({found.user for found in hosts.values()}))}": (
             {name: found.number for name, found in hosts.items()} if shared == "nfs" else {},
-            "shared storage knows accounts by their numbers",
+            "shared storage identifies accounts by their numbers",
         ),
         "the account slurm": (
             {name: found.slurm_number or str(_SLURM) for name, found in hosts.items()}
             if spec.services.slurm
             else {},
-            f"Slurm's services know each other by it; its packages make it with {_SLURM}",
+            f"Slurm's services identify each other by it; its packages give it {_SLURM}",
         ),
     }
     unlike = [
         Finding(
             "static.accounts",
             False,
-            f"{account} has the number {_each(of_hosts)}, and must have one on all: {why}",
-            "stop what runs as it, then on each host with another number: sudo usermod --uid "
-            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; where "
-            "nobody needs it: sudo deluser ACCOUNT",
+            f"{account} has the number {_each(of_hosts)}, and must have the same on all: {why}",
+            "end its processes, then on each host with another number: sudo usermod --uid "
+            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; if it is "
+            "not needed there: sudo deluser ACCOUNT",
         )
         for account, (of_hosts, why) in numbers.items()
         if len({*of_hosts.values()}) > 1
@@ -493,10 +494,9 @@ def shut_out(ssh: SSH, spec: ClusterSpec, name: str) -> list[str]:
         accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
     hosts = [host.address for host, _ in named.each(named.options(spec))]
     asked = {"accounts": accounts, "addresses": hosts}
-    program = reading.file(assets() / "roles/ssh_mesh/files/sshd_settings.py").text()
-    command = "sudo -n python3 - shut-out %s"
-    said = ssh.run(command, json.dumps(asked), stdin=program, check=False)
-    return said.stdout.splitlines() or said.stderr.splitlines()[-1:]
+    program = "ssh_mesh/files/sshd_settings.py"
+    said = programs.run(ssh, program, "shut-out", json.dumps(asked), check=False)
+    return said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
 
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:

@@ -188,7 +188,7 @@ class StaticTestbed(Testbed):
         return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Judge the hosts that answer; of those that are to have GPUs, the recipe's code, too."""
+        """Judge the hosts that answer, and whether GPUs there run the recipe's code."""
         from gpubed.backends.static.node import is_node, lacking
 
         # `doctor` and `up` say which are away.
@@ -231,10 +231,12 @@ class StaticTestbed(Testbed):
         seen: Iterable[_Seen],
         passes: Callable[[Found, Properties], bool] = lambda *_: False,
     ) -> Iterator[Finding]:
-        """Judge each host, and all of them beside each other.
+        """Judge each host, and the differences between them.
 
         Args:
-            passes: Whether a host with sudo is well whatever else it says.
+            plan: The cluster's.
+            seen: The hosts.
+            passes: Whether a host with sudo is not judged further.
         """
         from gpubed.backends.static.node import differences, problems
         from gpubed.testbeds import identities
@@ -254,12 +256,14 @@ class StaticTestbed(Testbed):
                 why = {} if well else problems(found, inputs)
                 wrong = {f"{name} ({host.address}) {what}": fix for what, fix in why.items()}
                 wrong |= dict.fromkeys(f"{name} ({host.address}): {s}" for s in found.shut_out)
+                if not wrong:
+                    yield Finding(
+                        f"static.{name}", True, f"{name} ({host.address}): {found.system}"
+                    )
             spare = node.on_failure is not None
             for what, fix in wrong.items():
                 message = f"{what}; the cluster goes on without it" if spare else what
                 yield Finding(f"static.{name}", spare, message, fix)
-            if not wrong and not isinstance(found, GpubedError):
-                yield Finding(f"static.{name}", True, f"{name} ({host.address}): {found.system}")
         yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:

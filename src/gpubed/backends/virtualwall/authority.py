@@ -19,8 +19,8 @@ from gpubed.backends.virtualwall.urn import Urn
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
 OF_OTHERS = (
-    "if another login of yours made it, set backend.login in cluster.yml to that; else somebody "
-    "has taken the name since: gpubed down CLUSTER, then up, makes a slice of another name"
+    "if another login of yours made it, set backend.login in cluster.yml to that; else another "
+    "user has the name now: gpubed down CLUSTER, then gpubed up CLUSTER, takes another name"
 )
 _NEVER = datetime.max.replace(tzinfo=UTC)
 

@@ -84,7 +84,7 @@ class Answered(Refused):
         message: What was asked and what the testbed said.
         hint: What to do.
         code: The AM's code; None for an XML-RPC fault.
-        said: All that the testbed said, where the message has a part of it.
+        said: All that the testbed said; the message may have only a part of it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def is_about_remains(said: str) -> bool:
 def clean(text: Any) -> str:
     """Return a testbed's words fit for a terminal, on few lines and of a bearable length."""
     lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
-    if sum(map(len, lines)) > _LONGEST:  # Emulab's mapper warns of much before its reasons
+    if sum(map(len, lines)) > _LONGEST:  # Emulab's mapper prints many warnings before its reasons
         reasons = [line for line in lines if not _WARNING.match(line)]
         lines = [line for line in reasons if line.startswith("***")] or reasons or lines
     printable = "\n".join("".join(c for c in line if c.isprintable()) for line in lines)

@@ -32,7 +32,7 @@ def known_urn(there: Connection, journal: Journal | None, wanted: SliceInputs) -
 
 
 def is_taken(there: Connection, found: Slice, journal: Journal | None) -> bool:
-    """Say whether somebody else has a slice's name since ours ended, as far as we had seen."""
+    """Say whether another user has a slice's name, our slice having ended."""
     ended = journal and journal.granted_until
     return found.is_closed and bool(ended and ended <= there.authority.now)
 

@@ -193,7 +193,7 @@ class Reservation:
         if found.expires < self._until - _NEARLY:
             found = self._lengthened(found, patience)
         # Slivers cannot outlive their slice: asking for more is refused, not cut. A slice that was
-        # there may have been renewed: nodes that replace others are had as long as those.
+        # there may have been renewed: nodes that are added last as long as the others.
         self._until = min(self._until, found.expires) if is_new else found.expires
 
     def _find(self) -> Slice | None:

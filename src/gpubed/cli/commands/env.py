@@ -23,7 +23,7 @@ def command(name: ClusterName, as_json: Json = False) -> int:
         **dict.fromkeys(stack.UNSET, ""),
     }
     variables.pop("ANSIBLE_NOCOLOR")
-    if _speaks_utf8():  # the user's own language is good enough
+    if _speaks_utf8():  # Ansible takes the user's locale
         variables.pop("LC_ALL")
     ui.document("env", {"variables": variables})
     if not as_json:

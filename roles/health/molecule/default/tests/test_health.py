@@ -117,7 +117,7 @@ done
 """
 
 
-def test_an_account_that_is_out_to_hide_others_is_named(host):
+def test_an_account_that_tries_to_hide_others_is_named(host):
     host.check_output("useradd --create-home --uid 4321 mallory")
     metrics, made = "/var/lib/gpubed/metrics", host.file("/var/lib/gpubed/metrics").exists
     host.check_output(f"mkdir -p {metrics}")

@@ -88,7 +88,7 @@ def test_every_alert_fires_on_a_fault_and_none_on_a_healthy_cluster(host):
 
 
 def test_prometheus_reads_all_figures(host):
-    """Without help texts they are read, too: that is 3."""
+    """promtool's exit code 3 only complains about help texts."""
     assert host.run(f"cat {METRICS}/*.prom | promtool check metrics").rc in (0, 3)
 
 
