@@ -69,6 +69,7 @@ RULES = {
     "test_roles_own_what_they_make.py": "greeting",
     "test_host_is_let_go.py": "units",
     "test_init.py": "paper",
+    "test_jobs.py": "wordcount or whole_job",
     "test_simulated.py": "plain or nothing_to_do",
 }
 
