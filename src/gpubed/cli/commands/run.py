@@ -34,7 +34,11 @@ EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
 def command(
     name: ClusterName,
     job: Annotated[
-        str | None, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)
+        str | None,
+        typer.Argument(
+            help="A folder of jobs/; its README.md says more. All are listed if it is left out.",
+            autocompletion=completion.jobs,
+        ),
     ] = None,
     words: Annotated[
         list[str] | None,
