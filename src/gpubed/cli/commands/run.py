@@ -29,6 +29,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
+PLACE = ("Work", 10)
 
 
 def command(
@@ -121,7 +122,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a job over the nodes that are well and bring its results back."""
+    """Run a job on the nodes that are well; bring its results back."""
     ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)

@@ -14,6 +14,7 @@ from gpubed.cluster.events import event_file
 from gpubed.engines import stack
 
 EXAMPLE = "gpubed up lab"
+PLACE = ("Cluster", 50)
 
 
 def command(
@@ -31,7 +32,7 @@ def command(
     ] = None,
     engine: EngineOption = None,
 ) -> int:
-    """Allocate, configure and verify a cluster; repeat it at any time."""
+    """Allocate, configure and verify a cluster. Repeat it at any time."""
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     display = Display(ui)
