@@ -18,7 +18,6 @@ FLOORS = (
     "spec",
     "nodes",
     "testbeds",
-    "resources",
     "hardware",
     "engines",
     "backends",
@@ -29,6 +28,7 @@ FLOORS = (
     "campaigns",
     "report",
     "cluster",
+    "resources",
     "chaos",
     "cli",
 )
@@ -45,7 +45,6 @@ LOOKS_UP = {
     "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
     "hardware/models.py": {"run_path(str(folder / 'machine.py'))"},
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
-    "resources.py": {"import_module('gpubed.cluster.drivers')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
     "testbeds/kinds.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }

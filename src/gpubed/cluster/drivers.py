@@ -16,10 +16,10 @@ import pulumi
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
-from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities
 from gpubed.testbeds.driver import Change, Driver, Properties
+from gpubed.testbeds.resources import Configuration, Identity, Key
 
 
 def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
