@@ -109,6 +109,16 @@ def test_a_testbed(copy):
     assert {found.name for found in folder.iterdir()} == {"mine.node-0", "mine.node-1"}
     allocation = json.loads((copy.project / ".gpubed" / "mine" / "allocation.json").read_text())
     assert [node["name"] for node in allocation["nodes"]] == ["node-0", "node-1"]
+    code = """
+from gpubed.core.paths import Project
+from gpubed.engines.stack import Stack
+print(*Stack(Project.find().cluster("mine"), "embedded").outputs().items(), sep="\\n")
+"""
+    told = copy.python(code)
+    assert "('state', 'allocated')\n" in told
+    assert "('head', 'node-0')\n" in told
+    assert f"('ssh_command', 'ssh -F {copy.project}/.gpubed/mine/ssh_config node-0')\n" in told
+    assert json.loads(copy.gpubed("plan", "mine", "--json"))["changes"] == []
     _edited_specification_loses_no_node(copy, path, folder)
     copy.gpubed("down", "mine", "-y")
     assert list(folder.iterdir()) == []
