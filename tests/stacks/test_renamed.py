@@ -22,7 +22,7 @@ NODE = "version: 1\nbackend: {type: local}\nnodes: [{name: node, count: 1}]\n"
 PROGRAM = """
 import json
 import os
-from gpubed.resources import Network
+from gpubed.testbeds.resources import Network
 for name, given in json.loads(os.environ["GPUBED_WANTED"]).items():
     Network(name, "local", given)
 """

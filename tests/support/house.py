@@ -18,7 +18,6 @@ FLOORS = (
     "spec",
     "nodes",
     "testbeds",
-    "resources",
     "hardware",
     "engines",
     "backends",
@@ -29,6 +28,7 @@ FLOORS = (
     "campaigns",
     "report",
     "cluster",
+    "resources",
     "chaos",
     "cli",
 )
@@ -44,7 +44,6 @@ LOOKS_UP = {
     "engines/embedded/program.py": {"run_path(entry)"},  # a user's own
     "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
-    "resources.py": {"import_module('gpubed.cluster.drivers')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
     "testbeds/kinds.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }

@@ -69,6 +69,7 @@ RULES = {
     "test_roles_own_what_they_make.py": "greeting",
     "test_host_is_let_go.py": "units",
     "test_init.py": "paper",
+    "test_jobs.py": "wordcount or whole_job",
     "test_simulated.py": "plain or nothing_to_do",
 }
 
@@ -108,6 +109,16 @@ def test_a_testbed(copy):
     assert {found.name for found in folder.iterdir()} == {"mine.node-0", "mine.node-1"}
     allocation = json.loads((copy.project / ".gpubed" / "mine" / "allocation.json").read_text())
     assert [node["name"] for node in allocation["nodes"]] == ["node-0", "node-1"]
+    code = """
+from gpubed.core.paths import Project
+from gpubed.engines.stack import Stack
+print(*Stack(Project.find().cluster("mine"), "embedded").outputs().items(), sep="\\n")
+"""
+    told = copy.python(code)
+    assert "('state', 'allocated')\n" in told
+    assert "('head', 'node-0')\n" in told
+    assert f"('ssh_command', 'ssh -F {copy.project}/.gpubed/mine/ssh_config node-0')\n" in told
+    assert json.loads(copy.gpubed("plan", "mine", "--json"))["changes"] == []
     _edited_specification_loses_no_node(copy, path, folder)
     copy.gpubed("down", "mine", "-y")
     assert list(folder.iterdir()) == []
@@ -231,7 +242,8 @@ print(*launchers.names(), type(launchers.named("quiet")).__name__)
 
 
 def test_a_verb(copy):
-    assert "count" in copy.gpubed("--help")
+    _, _, cluster = copy.gpubed("--help").partition("\nCluster:")
+    assert "  count  " in cluster.partition("\n\n")[0]
     assert json.loads(copy.gpubed("count", "lab", "--json"))["nodes"] == 3
 
 

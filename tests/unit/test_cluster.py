@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubed.cluster import drivers
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import NotUp
 from gpubed.testbeds.specification import load_cluster
@@ -43,3 +44,17 @@ def test_without_nodes_there_is_none_whatever_is_planned(tmp_path):
 
 def test_nothing_takes_the_three_apart():
     assert [found for path in sorted(SOURCE.rglob("*.py")) for found in apart(path)] == []
+
+
+def test_outputs_of_a_stack_lead_to_the_cluster_and_have_no_token(tmp_path, monkeypatch):
+    paths = granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    granted = load_cluster(paths)
+    told = drivers.outputs(granted.plan, granted.allocation.model_dump(mode="json"))
+    at = granted.allocation.head.control_address
+    assert told == {
+        "state": "ready",
+        "head": "node-0",
+        "ssh_command": f"ssh -F {paths.ssh_config} node-0",
+        "jupyterlab_url": f"https://{at}:8888/lab",
+    }

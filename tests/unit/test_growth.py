@@ -8,7 +8,6 @@ import pytest
 import yaml
 from pulumi.dynamic import ResourceProvider
 
-from gpubed import resources
 from gpubed.backends.local.component import gpu_ids
 from gpubed.configuration import applied, due, roles
 from gpubed.core import located
@@ -17,6 +16,7 @@ from gpubed.engines.embedded import cipher, registration
 from gpubed.engines.embedded.provider import Provider
 from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
+from gpubed.testbeds import resources
 from support import growth
 from support.growth import Cost
 from support.samples import sample_allocation, sample_plan

@@ -288,7 +288,7 @@ class TestState:
 
 IMPORTED_SIDE_BY_SIDE = """
 import sys, threading, time
-from gpubed import resources
+from gpubed.testbeds import resources
 
 class Slow:
     def find_spec(self, name, *_):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpubed import resources
 from gpubed.backends.granted import allocation
 from gpubed.core.errors import Refused
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec import backend_config
+from gpubed.testbeds import resources
 from gpubed.testbeds.driver import Driver, NodeFailed
 from support.samples import sample_plan
 

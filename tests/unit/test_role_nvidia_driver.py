@@ -17,7 +17,9 @@ def busy(folder, answer, *before):
     program.write_text(f"#!/bin/sh\n# STAND-IN: no GPU is here.\ncat <<'END'\n{answer}\nEND\n")
     program.chmod(0o755)
     return subprocess.run(
-        [*before, "/bin/sh", FILES / "gpubed-busy"],
+        [*before, "/bin/sh"],
+        input=(FILES / "gpubed-busy").read_text(),  # another user may not read the checkout
+        cwd="/",
         env={"PATH": f"{folder}{os.pathsep}/usr/sbin:/usr/bin:/sbin:/bin"},
         capture_output=True,
         text=True,

@@ -64,6 +64,21 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     assert not cluster.runs.exists()
 
 
+def test_without_a_job_each_is_listed_with_what_it_does(call, cluster):
+    """Those of the project, too, also one that cannot be used."""
+    samples.job_with_checkpoints(cluster.project.jobs / "mine")
+    (cluster.project.jobs / "torn").mkdir()
+    (cluster.project.jobs / "torn/job.yml").write_text("schema: gpubed/job/1\n")
+    with pytest.raises(UsageError, match="which job") as refused:
+        call("run", "lab")
+    lines = [line.split(maxsplit=1) for line in refused.value.message.splitlines()[1:]]
+    listed = dict(lines)
+    assert list(listed) == list(jobfile.names())
+    assert listed["digits"] == jobfile.load("digits").description
+    assert listed["mine"] == "x"
+    assert "torn/job.yml" in listed["torn"]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -1,5 +1,6 @@
 """`gpubed --help` and the tab key are quick: they import no verb, and nothing heavy."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.cli import outline
 
 HEAVY = "ansible_runner docker grpc lxml paramiko pulumi pydantic rich yaml"
 ASK = f"""
@@ -45,6 +47,25 @@ def test_the_list_of_verbs_is_the_same_as_that_of_the_verbs_themselves():
     whole = CliRunner().invoke(cli.build(), ["--help"], prog_name="gpubed")
     light = CliRunner().invoke(cli.listing(), ["--help"], prog_name="gpubed")
     assert sorted(light.output.splitlines()) == sorted(whole.output.splitlines())
+
+
+def test_each_verb_is_listed_in_a_panel_by_a_line_that_is_whole():
+    said, _ = start("--help", COLUMNS="80")
+    listed, panel = {}, ""
+    for line in said.split("--help", 1)[1].splitlines()[1:]:
+        assert len(line) <= 80
+        if line.endswith(":"):
+            panel = line[:-1]
+        elif panel and line:
+            verb, *words = line.split()
+            assert words, verb
+            assert not line.endswith("..."), line
+            listed.setdefault(panel, []).append(verb)
+        if panel == "Care" and not line:
+            break
+    assert list(listed) == ["Cluster", "Work", "Experiments", "Care"]
+    assert sorted(itertools.chain(*listed.values())) == list(outline.verbs())
+    assert listed["Cluster"].index("init") < listed["Cluster"].index("up")
 
 
 def complete(line):

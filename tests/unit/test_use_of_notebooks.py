@@ -71,8 +71,9 @@ def look(use, monkeypatch, port):
         return SimpleNamespace(pw_name=name, pw_dir=str(root / name), pw_uid=uid, pw_gid=uid)
 
     monkeypatch.setattr(pwd, "getpwuid", account)
-    # Nodes have it; a virtual environment may lie where only root may go.
+    # As on nodes; a virtual environment and a checkout may lie where only root may go.
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setattr(use.jupyter, "__file__", shutil.copy(use.jupyter.__file__, root))
 
     def told(**changes):
         known = {"hostname": "*", "port": port, "secure": False, "base_url": "/x/", "token": "t"}

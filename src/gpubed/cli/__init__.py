@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer._completion_shared import _completion_scripts
+from typer.core import TyperGroup
 
 import gpubed
 from gpubed.cli import outline
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
 # What they started elsewhere, or broke there, is ended first, however long that takes.
 _PATIENT = {"run", "bench", "chaos"}
 COMPLETE = "_GPUBED_COMPLETE"  # the shell sets it when somebody presses the tab key
+
+
+class _Panels(TyperGroup):
+    """Lists the verbs by their panels."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        widest = max(map(len, self.commands))
+        room = formatter.width - widest - 6  # as click leaves it
+        for panel, verbs in outline.panels().items():
+            shown = [(verb, self.commands[verb]) for verb in verbs if verb in self.commands]
+            rows = [(f"{verb:{widest}}", it.get_short_help_str(room)) for verb, it in shown]
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -83,6 +98,7 @@ def _bare() -> typer.Typer:
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",
         epilog="Start with: gpubed up lab",
+        cls=_Panels,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

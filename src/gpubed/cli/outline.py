@@ -7,16 +7,28 @@ the tab key.
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from gpubed.core import entries
 
 _FOLDER = Path(__file__).parent / "commands"
+_PLACE = re.compile(r"^PLACE = (.+)$", re.MULTILINE)
+PANELS = ("Cluster", "Work", "Experiments", "Care")
 
 
 def verbs() -> tuple[str, ...]:
     """Return the names of all verbs: of the modules with a `command`, or an `app`."""
     return entries.names(_FOLDER, "command", "app")
+
+
+def panels() -> dict[str, list[str]]:
+    """Return the verbs of each panel of the help, in the order that their `PLACE`s say."""
+    found = []
+    for verb in verbs():
+        [place] = _PLACE.findall((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))
+        found.append((*ast.literal_eval(place), verb))
+    return {name: [verb for panel, _, verb in sorted(found) if panel == name] for name in PANELS}
 
 
 def summary(verb: str) -> str:

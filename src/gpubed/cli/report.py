@@ -96,6 +96,7 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     begun = document["state"] in (unfinished.CONFIGURING, unfinished.INTERRUPTED)
     if document["state"] != unfinished.CONFIGURING:  # what is not there yet is on its way
         _wrong(ui, name, document, begun=begun)
+        _booting(ui, name, document)
     columns = ("name", "state", "role", "control_address", "experiment_address")
     rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
@@ -169,11 +170,23 @@ def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
         ui.mark("fail", reason)
 
 
+def _booting(ui: UI, name: str, document: dict[str, Any]) -> None:
+    why = f"nobody waits for the boot of nodes without configuration; if it lasts: gpubed up {name}"
+    for said in (f"{r['name']} is {r['state']}" for r in document["nodes"] if boots(document, r)):
+        ui.mark("skip", f"{said}: {why}")
+
+
+def boots(document: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Say whether a bare node may boot still: it does not answer, and nobody waits for it."""
+    silent = row["state"] in (condition.UNREACHABLE, condition.HIDDEN)
+    return silent and not document["configured"]
+
+
 def lacks(document: dict[str, Any]) -> list[str]:
     """Return what `up` has to put right; that jobs leave a node out is no such thing."""
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
     return [
-        *(f"{row['name']} is {row['state']}" for row in others),
+        *(f"{row['name']} is {row['state']}" for row in others if not boots(document, row)),
         *(service["reason"] for service in document["services"] if service["reason"]),
         *("{unit} on {node} is {state}".format(**one) for one in document["stopped"]),
         *([condition.RESHAPED] if document["reshaped"] else []),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpubed.core import command_words
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_files, jobfile
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
@@ -195,8 +196,17 @@ def wanted(
             had = had.model_copy(update={"choice": Choice()})
         return had.model_copy(update={"settings": {**had.settings, **given}})
     if job is None:
-        raise UsageError("which job?", f"gpubed run {paths.name} digits")
+        names = jobfile.names()
+        listed = [f"  {name:{max(map(len, names))}}  {_summary(name)}" for name in names]
+        raise UsageError("\n".join(["which job?", *listed]), f"gpubed run {paths.name} digits")
     return Request(job=job, settings=given)
+
+
+def _summary(job: str) -> str:
+    try:
+        return jobfile.load(job).description
+    except Unreadable as error:
+        return error.headline
 
 
 def placed(

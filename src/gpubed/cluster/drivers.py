@@ -7,6 +7,7 @@ verifies the result, so that `pulumi up` ends in a ready cluster.
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from contextlib import suppress
 from typing import Any
@@ -16,10 +17,10 @@ import pulumi
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
-from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities
 from gpubed.testbeds.driver import Change, Driver, Properties
+from gpubed.testbeds.resources import Configuration, Identity, Key
 
 
 def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
@@ -38,7 +39,7 @@ def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
 
 
 def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
-    """Declare the configuration of an allocation."""
+    """Declare the configuration of an allocation, and export what leads to the result."""
     folder = Project.find().cluster(cluster.cluster).inventory
 
     # A testbed that runs jobs lends nothing to configure.
@@ -58,7 +59,30 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
         "allocation": allocation,
         "fingerprints": allocation.apply(wanted) if configured else {},
     }
-    return Configuration("configuration", "gpubed", inputs)
+    made = Configuration("configuration", "gpubed", inputs)
+    # What is said of it waits for its end.
+    known = pulumi.Output.all(allocation, made.result).apply(lambda both: outputs(cluster, both[0]))
+    lent = ["head", "ssh_command"] if cluster.spec.backend.lends_nodes else []
+    lab = ["jupyterlab_url"] if configured and cluster.spec.services.jupyterlab else []
+    for name in ["state", *lent, *lab]:
+        pulumi.export(name, known[name])
+    return made
+
+
+def outputs(cluster: ClusterPlan, granted: dict[str, Any]) -> dict[str, str]:
+    """Return what a stack says of its cluster beside the allocation, without any token."""
+    from gpubed.access import services
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.cluster import Cluster
+
+    paths, allocation = _paths({"cluster": cluster.cluster}), Allocation.model_validate(granted)
+    known = {"state": "ready" if cluster.spec.configure else "allocated"}
+    if not allocation.nodes:
+        return known
+    head = allocation.head.name
+    known |= {"head": head, "ssh_command": f"ssh -F {shlex.quote(str(paths.ssh_config))} {head}"}
+    found = services.urls(Cluster(paths, cluster, allocation))
+    return known | {f"{service['name']}_url": service["url"] for service in found}
 
 
 def driver(kind: str) -> Driver:

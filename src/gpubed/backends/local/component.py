@@ -14,8 +14,8 @@ from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.core import reading
-from gpubed.resources import Image, Network, Node, Volume
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.testbeds.resources import Image, Network, Node, Volume
 
 _BACKEND = "local"
 

@@ -16,9 +16,9 @@ from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
 from gpubed.core import reading
 from gpubed.core.paths import Project
-from gpubed.resources import Capacity, HostKey, Image, Network
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.testbeds import left_out
+from gpubed.testbeds.resources import Capacity, HostKey, Image, Network
 
 _BACKEND = "openstack"
 # Nodes start at the tenth address; the cloud's own DHCP servers take some of these.

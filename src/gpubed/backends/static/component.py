@@ -6,8 +6,8 @@ import pulumi
 
 from gpubed.backends.component import Component
 from gpubed.backends.static.config import Config
-from gpubed.resources import Node
 from gpubed.spec.plan import ClusterPlan, NodePlan
+from gpubed.testbeds.resources import Node
 
 _BACKEND = "static"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from gpubed.backends.virtualwall import bastion, journal, ownership
 from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.aggregate import Description
@@ -130,6 +132,7 @@ def _is_called(slice_urn: str, cluster: str) -> bool:
     return name == urns.slice_name(cluster, name[-8:])
 
 
+@cache  # a verb looks several times
 def _pass_over(slice_urn: str, why: str) -> None:
     name = urns.parse(slice_urn, "slice").name
     progress.emit("note", message=f"slice {name} is somebody else's and is passed over: {why}")

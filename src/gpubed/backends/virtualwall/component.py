@@ -9,8 +9,8 @@ import pulumi
 from gpubed.backends.component import Component
 from gpubed.backends.virtualwall import rspec, shared
 from gpubed.backends.virtualwall.config import Config
-from gpubed.resources import Node, Slice
 from gpubed.spec.plan import ClusterPlan, NodePlan
+from gpubed.testbeds.resources import Node, Slice
 
 _BACKEND = "virtualwall"
 

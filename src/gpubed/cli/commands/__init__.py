@@ -1,1 +1,1 @@
-"""One file per verb: `command`, its help in the docstring, and an `EXAMPLE`."""
+"""One file per verb: `command`, its help in the docstring, an `EXAMPLE` and its `PLACE`."""

@@ -21,6 +21,7 @@ from gpubed.testbeds import identities, registry
 from gpubed.testbeds.base import Backend, Existing
 
 EXAMPLE = "gpubed audit lab --remove"
+PLACE = ("Care", 50)
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="Take into the state what the specification wants.")
 ]
@@ -47,7 +48,7 @@ def command(
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
-    """Compare the state with what exists on the testbed; adopt or remove what differs."""
+    """Compare state and testbed; adopt or remove what differs."""
     if data and not (remove and uuid):
         raise UsageError(
             "--data is for what --remove --uuid finds; a cluster's own data goes with `down`",

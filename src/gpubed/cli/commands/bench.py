@@ -35,6 +35,7 @@ from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
+PLACE = ("Experiments", 10)
 
 
 def command(
@@ -67,7 +68,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run a matrix of experiments; repeat it to go on after an interruption."""
+    """Run a matrix of experiments. Repeat it to go on after an interruption."""
     ui, paths = UI(as_json), find(name)
     if (campaign is None) == (repeats is None):
         raise UsageError(

@@ -13,6 +13,7 @@ from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed cancel lab 20261123-170512345"
+PLACE = ("Work", 40)
 
 
 def command(
@@ -27,7 +28,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """End a run on all nodes, as Ctrl-C does where it was started; what it wrote so far stays."""
+    """End a run on all nodes; what it wrote so far stays. Ctrl-C does so where it was started."""
     ui, paths = UI(as_json), find(name, from_state=True)
     meant, training = _meant(paths, run)
     if meant is None and not training:

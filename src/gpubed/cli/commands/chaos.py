@@ -24,6 +24,7 @@ from gpubed.engines.stack import EngineName
 from gpubed.testbeds.breaker import Harm
 
 EXAMPLE = "gpubed chaos lab freeze-node --for 30s"
+PLACE = ("Care", 60)
 _LASTS = "10 s"
 _SEEDS = 10_000
 
@@ -63,7 +64,7 @@ def command(
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
-    """Break a node on purpose, and check that all is well again; on this machine only."""
+    """Break a node on purpose, and check that all is well again. On this machine only."""
     ui = UI(as_json)
     if (scenario is not None) + everything + listing != 1:
         raise UsageError("a scenario, --all or --list: one of them", f"gpubed chaos {name} --list")

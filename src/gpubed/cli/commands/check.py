@@ -10,10 +10,11 @@ from gpubed.engines import stack
 from gpubed.testbeds import registry, specification
 
 EXAMPLE = "gpubed check lab"
+PLACE = ("Cluster", 30)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Find every error of a specification: file, line, what is wrong, what is allowed."""
+    """Find every error of a specification, and say what is allowed."""
     ui = UI(as_json)
     paths = named(name)
     UI.cluster = paths.name

@@ -28,6 +28,7 @@ from gpubed.testbeds import begun
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
+PLACE = ("Cluster", 80)
 _SLURM = "slurm"
 
 

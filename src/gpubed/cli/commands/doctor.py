@@ -11,6 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import doctor
 
 EXAMPLE = "gpubed doctor lab"
+PLACE = ("Care", 10)
 
 
 def command(
@@ -22,7 +23,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Look at everything that must be in place, and say how to repair what is not."""
+    """Find what is not in place here, and say how to repair it."""
     ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
         doctor.repair(paths, ui.note)

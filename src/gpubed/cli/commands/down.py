@@ -16,6 +16,7 @@ from gpubed.engines import stack
 from gpubed.jobs.runs import record
 
 EXAMPLE = "gpubed down lab -y"
+PLACE = ("Cluster", 90)
 
 
 KeepData = Annotated[
@@ -45,7 +46,7 @@ def command(
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
-    """Remove the cluster and everything that carries its id; results of jobs stay."""
+    """Remove the cluster and all that carries its id; results stay."""
     ui, paths = UI(as_json), find(name, from_state=True)
     chosen = stack.choose(engine)
     if keep_data and not down.data_of(paths, chosen):

@@ -10,10 +10,11 @@ from gpubed.configuration import configure
 from gpubed.engines import stack
 
 EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
+PLACE = ("Cluster", 100)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Print `export` and `unset` lines with which plain `pulumi` and `ansible-playbook` work."""
+    """Print settings with which plain Pulumi and Ansible work. Evaluate its lines in a shell."""
     ui, paths = UI(as_json), find(name)
     paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()

@@ -13,6 +13,7 @@ from gpubed.core import files
 from gpubed.core.errors import UsageError
 
 EXAMPLE = "gpubed export vw espec --out bundle"
+PLACE = ("Cluster", 110)
 
 
 def command(
@@ -30,7 +31,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Write a cluster as a jFed experiment, GENI request, OpenSSH configuration or inventory."""
+    """Write a cluster for other tools: jFed, GENI, OpenSSH, Ansible."""
     ui = UI(as_json)
     if kind not in export.KINDS:
         raise UsageError(f"there is no export {kind!r}", ", ".join(export.KINDS))

@@ -13,6 +13,7 @@ from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import load
 
 EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
+PLACE = ("Care", 30)
 Quarantine = Annotated[
     str | None,
     typer.Option(

@@ -11,6 +11,7 @@ from gpubed.jobs import images
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed image lab my/horovod:1 --archive image.tar"
+PLACE = ("Work", 70)
 
 
 def command(
@@ -22,7 +23,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Give a container image to all nodes; it crosses the uplink once."""
+    """Give a container image to all nodes. It crosses the uplink once."""
     ui, cluster = UI(as_json), load_cluster(find(name))
     cluster.allocation.require_nodes()
     images.require_docker(cluster.plan)

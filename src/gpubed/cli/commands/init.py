@@ -18,6 +18,7 @@ from gpubed.jobs import jobfile
 from gpubed.spec import backend_config, clusterspec, schema
 
 EXAMPLE = "gpubed init mycluster --backend local"
+PLACE = ("Cluster", 10)
 _SCHEMA = "cluster.schema.json"
 _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
 

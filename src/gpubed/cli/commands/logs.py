@@ -13,6 +13,7 @@ from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed logs lab last --follow"
+PLACE = ("Work", 30)
 
 
 def command(

@@ -21,6 +21,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed open lab --print"
+PLACE = ("Work", 50)
 
 
 def command(
@@ -40,7 +41,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
+    """Open JupyterLab or the status page in the browser. Through a tunnel where one is needed."""
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation

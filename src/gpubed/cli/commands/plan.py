@@ -16,12 +16,13 @@ from gpubed.engines.embedded import ResourceEvent
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
+PLACE = ("Cluster", 40)
 _STACK = "pulumi:pulumi:Stack"  # Pulumi's own record of the rest, no resource of a cluster
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
 def command(name: ClusterName, as_json: Json = False, engine: EngineOption = None) -> int:
-    """Show what `up` would create, update, replace and delete; nothing is changed.
+    """Show what `up` would create, update, replace and delete. Nothing is changed.
 
     Ends with 4 where the testbed could not make it now, with 5 beside a run that changes it.
     """

@@ -12,6 +12,7 @@ from gpubed.recipes import recipe
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed recipe check cuda13"
+PLACE = ("Experiments", 30)
 app = typer.Typer(help="Show, check and measure the pinned software stacks.", no_args_is_help=True)
 
 

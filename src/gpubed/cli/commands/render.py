@@ -8,10 +8,11 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/site.yml"
+PLACE = ("Cluster", 120)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Write inventory, variables, ssh_config and known_hosts; nothing else."""
+    """Write inventory, variables, ssh_config and known_hosts alone."""
     ui, paths = UI(as_json), find(name)
     cluster = Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation))
     changed = handover.render(cluster)

@@ -17,6 +17,7 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import current
 
 EXAMPLE = "gpubed renew vw --for 12h"
+PLACE = ("Care", 20)
 _LOOK_EVERY_S = 60.0
 _ENOUGH_S = 60.0
 _POLICY = "lease.duration in cluster.yml is what each renewal asks for"
@@ -40,7 +41,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Ask the testbed for more time, say what it granted, and let nodes know that mind the end."""
+    """Ask the testbed for more time, and say what it granted. Nodes that mind the end are told."""
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
     if auto and (for_ or until):

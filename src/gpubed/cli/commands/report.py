@@ -20,6 +20,7 @@ from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed report lab smoke --open"
+PLACE = ("Experiments", 20)
 
 
 def command(
@@ -52,7 +53,7 @@ def command(
     show: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Write what a campaign found, or several: a page with figures and tables, CSV, JSON, SVG.
+    """Write what campaigns found: page, figures, CSV, JSON, SVG.
 
     Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
     """

@@ -8,10 +8,11 @@ from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed resources vw"
+PLACE = ("Cluster", 20)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Show what machines the cluster's testbed has, and how many of them are free now."""
+    """Show what machines the testbed has, and how many are free now."""
     ui = UI(as_json)
     paths = find(name)
     plan = load_plan(paths.spec)

@@ -29,12 +29,17 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
+PLACE = ("Work", 10)
 
 
 def command(
     name: ClusterName,
     job: Annotated[
-        str | None, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)
+        str | None,
+        typer.Argument(
+            help="A folder of jobs/; its README.md says more. All are listed if it is left out.",
+            autocompletion=completion.jobs,
+        ),
     ] = None,
     words: Annotated[
         list[str] | None,
@@ -117,7 +122,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a job over the nodes that are well and bring its results back."""
+    """Run a job on the nodes that are well; bring its results back."""
     ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)

@@ -20,6 +20,7 @@ from gpubed.jobs.runs import checkpoints, compare, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed runs lab compare 20261123-1 last"
+PLACE = ("Work", 20)
 _ACTIONS = ("list", "show", "compare", "prune")
 _STATES = ("ok", "failed", "interrupted", "running")
 _SHOWN = 20
@@ -54,7 +55,7 @@ def command(
     as_json: Json = False,
     yes: Yes = False,
 ) -> int:
-    """List the runs of a cluster, show one, compare several, or remove old ones."""
+    """List runs, show one, compare several, or remove old ones."""
     ui, paths = UI(as_json), find(name)
     if status not in (None, *_STATES):
         raise UsageError(f"no run is ever {status!r}", f"one of: {', '.join(_STATES)}")

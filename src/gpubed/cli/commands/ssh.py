@@ -16,6 +16,7 @@ from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
 
 EXAMPLE = "gpubed ssh lab head -- nproc"
+PLACE = ("Work", 60)
 _REFUSED = 255  # ssh's own exit code; a command's may be the same
 _ANSWERS_S = 5.0
 
@@ -39,7 +40,7 @@ def command(
     ] = "head",
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
-    """Open a shell on a node, or run a command there; on the head if none is named."""
+    """Open a shell on a node, or run a command there. It is the head if none is named."""
     paths = find(name, from_state=True)
     named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)

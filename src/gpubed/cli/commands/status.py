@@ -13,6 +13,7 @@ from gpubed.engines import stack
 from gpubed.nodes.allocation import BeingMade, NotUp
 
 EXAMPLE = "gpubed status lab --json"
+PLACE = ("Cluster", 60)
 Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="List every check, also what passed or was skipped."),
@@ -20,7 +21,7 @@ Verbose = Annotated[
 
 
 def command(name: ClusterName, as_json: Json = False, verbose: Verbose = False) -> int:
-    """Show what is wrong, nodes, their use, lease, services and the last verification."""
+    """Show what is wrong, nodes, use, lease, services, verification."""
     ui, paths, engine = UI(as_json), find(name, from_state=True), stack.choose(None)
     try:
         document = status.status(paths, engine, use=True)

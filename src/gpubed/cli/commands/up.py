@@ -9,11 +9,12 @@ from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import condition, status, up
+from gpubed.cluster import status, up
 from gpubed.cluster.events import event_file
 from gpubed.engines import stack
 
 EXAMPLE = "gpubed up lab"
+PLACE = ("Cluster", 50)
 
 
 def command(
@@ -31,7 +32,7 @@ def command(
     ] = None,
     engine: EngineOption = None,
 ) -> int:
-    """Allocate, configure and verify a cluster; repeat it at any time."""
+    """Allocate, configure and verify a cluster. Repeat it at any time."""
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     display = Display(ui)
@@ -54,6 +55,6 @@ def _is_whole(document: dict[str, Any]) -> bool:
     Services have answered a moment ago, and one that is slow now is no failure of the run; for
     the boot of bare nodes nobody waits.
     """
-    states = {row["state"] for row in document["nodes"] if not row["reason"]}
-    booting = set() if document["configured"] else {condition.UNREACHABLE, condition.HIDDEN}
-    return states <= {"ready", *booting} and not document["stopped"]
+    rows = [row for row in document["nodes"] if not row["reason"]]
+    well = all(row["state"] == "ready" or report.boots(document, row) for row in rows)
+    return well and not document["stopped"]

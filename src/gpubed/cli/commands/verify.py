@@ -18,6 +18,7 @@ from gpubed.hardware import report as gpu_report
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed verify lab"
+PLACE = ("Cluster", 70)
 GpuReport = Annotated[
     Path | None,
     typer.Option(

@@ -19,6 +19,7 @@ from gpubed.core.units import parse_seconds
 from gpubed.engines import stack
 
 EXAMPLE = "gpubed watch lab"
+PLACE = ("Care", 40)
 _EVERY = "gpubed watch CLUSTER --every 60s"
 _LEAST_S = 5.0
 Every = Annotated[str, typer.Option("--every", metavar="TIME", help="From look to look.")]
@@ -40,7 +41,7 @@ def command(
     as_json: Lines = False,
     engine: EngineOption = None,
 ) -> int:
-    """Repair what breaks, renew the lease, and log why; never at the cost of data."""
+    """Repair what breaks, renew the lease, and log why. No repair costs data."""
     if once + install + remove > 1:
         raise UsageError("--once, --install and --remove exclude each other")
     ui, seconds = UI(as_json), _seconds(every)
