@@ -110,7 +110,7 @@ ROWS = (
         f"{_DEFAULT} MiB, which is Horovod's own; where N t rate / (8 e) is more, that, up to "
         f"{_LARGEST} MiB",
         "declared rate and latency of the network, RDMA",
-        "what starts a message is a small share of its time; see below",
+        "the start of a message is a small share of its time",
         "horovod#2468; Shi et al., MG-WFBP, arXiv:1811.11141",
     ),
     Row(

@@ -33,7 +33,8 @@ useradd --create-home --password '*' admin
 echo 'admin ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/admin
 install -d -o admin -m 700 ~admin/.ssh
 install -o admin -m 600 ~gpubed/.ssh/authorized_keys ~admin/.ssh/authorized_keys
-printf 'Port 22\\nPort 2222\\nAllowUsers admin gpubed jupyter\\n' > /etc/ssh/sshd_config.d/owner.conf
+allowed="AllowUsers admin gpubed jupyter"
+printf "Port 22\\nPort 2222\\n$allowed\\n" > /etc/ssh/sshd_config.d/owner.conf
 systemctl restart ssh
 echo 42 > /root/results
 """

@@ -1,7 +1,7 @@
 """The user data of a server: its host key, and the user that gpubed logs in as.
 
 The host key is made on the controller, so that it is known before the server first
-boots, on every cloud. It makes the text a secret, see docs/adr/0013. Whoever runs
+boots, on every cloud. It makes the text a secret, see docs/adr/0011. Whoever runs
 something on a node could ask the metadata service for it: once cloud-init is done,
 that service is out of reach.
 """
