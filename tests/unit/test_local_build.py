@@ -11,6 +11,8 @@ from gpubed.backends.local import build, daemon
 from gpubed.backends.local.image import Recipe
 from gpubed.core import paths, progress
 
+pytestmark = pytest.mark.process
+
 COMPILER = paths.assets() / "templates/simulation/compiler/build"
 
 

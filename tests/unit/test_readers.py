@@ -1,6 +1,6 @@
 """Whatever is read, wherever it comes from: data, or one error that a user can act on.
 
-A short run of what `make fuzz` does for minutes, and what earlier runs have found.
+A short run of what `tests.fuzz` does for minutes, and what earlier runs have found.
 """
 
 import time
@@ -29,6 +29,7 @@ def test_what_is_right_is_read(reader, tmp_path):
     assert reader.name == "engine-lock" or check(reader, reader.sample, tmp_path) is None
 
 
+@pytest.mark.process
 @each
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe\x00", b"[" * 100_000], ids=["empty", "bytes", "deep"]
@@ -37,6 +38,7 @@ def test_what_is_nothing_is_refused_or_ignored(reader, data, tmp_path):
     check(reader, data, tmp_path)
 
 
+@pytest.mark.process
 @each
 @settings(
     max_examples=60,

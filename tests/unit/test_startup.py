@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 
+pytestmark = pytest.mark.process
+
 HEAVY = "ansible_runner docker grpc lxml paramiko pulumi pydantic rich yaml"
 ASK = f"""
 import sys
