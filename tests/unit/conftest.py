@@ -19,6 +19,11 @@ def note(event, given):
 sys.addaudithook(note)
 
 
+def pytest_runtest_logstart():
+    """Forget what began before: when tests were collected, or by tests of another folder."""
+    started.clear()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     """Fail the test in whose setup, call or teardown a process was started, unless it is marked."""

@@ -247,7 +247,6 @@ def test_who_parses_by_himself_is_found(text):
     assert list(parses_by_itself(ast.parse(text)))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_only_the_user_interface_imports_rich(path):
     if path.parent != SOURCE / "cli":

@@ -17,7 +17,10 @@ CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 FOUND = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 SECONDS = 5
 by_name = {reader.name: reader for reader in READERS}
-each = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+STARTS = {"environment": [pytest.mark.process]}
+each = pytest.mark.parametrize(
+    "reader", [pytest.param(one, id=one.name, marks=STARTS.get(one.name, ())) for one in READERS]
+)
 
 
 def test_no_two_readers_have_a_name():
@@ -29,7 +32,6 @@ def test_what_is_right_is_read(reader, tmp_path):
     assert reader.name == "engine-lock" or check(reader, reader.sample, tmp_path) is None
 
 
-@pytest.mark.process
 @each
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe\x00", b"[" * 100_000], ids=["empty", "bytes", "deep"]
@@ -38,7 +40,6 @@ def test_what_is_nothing_is_refused_or_ignored(reader, data, tmp_path):
     check(reader, data, tmp_path)
 
 
-@pytest.mark.process
 @each
 @settings(
     max_examples=60,
