@@ -4,20 +4,36 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
-# What failed beside other tests is tried once more: it counts as failed where it fails alone too.
-AGAIN  := === what failed beside others, once more and alone
-FAILED := --last-failed --last-failed-no-failures none
-# Many tests wait for what they have started.
-SIDE   := --numprocesses $(shell echo $$(($$(nproc) * 3 / 2)))
+# $(1) are tests, $(2) is how they run beside each other. What failed so is tried once more: it
+# counts as failed where it fails alone too.
+AGAIN = === what failed beside others, once more and alone
+FAILED = --last-failed --last-failed-no-failures none
+twice = $(PYTEST) $(1) $(2) || { echo "$(AGAIN)"; $(PYTEST) $(1) $(FAILED); } || code=1
+
+CORES := $(shell nproc)
 # In the order of the tests, where what takes longest comes first: the whole cluster.
-BESIDE  = --numprocesses $(LANES) --dist loadgroup --no-loadscope-reorder
-WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not experiment and not endurance and not walk and not long"
+LANED := --dist loadgroup --no-loadscope-reorder --numprocesses
+# The marks of the parts below, and of what has a target of its own: not for `test` or `test-all`.
+NIGHTLY := services testbeds vms simulated faults sizes walk long
+LATER := $(NIGHTLY:%=and not %) and not experiment and not endurance
+
+PARTS ?= $(NIGHTLY) roles fuzz
+part.services = $(PYTEST) tests/e2e -m services
+part.testbeds = $(PYTEST) $(or $(TESTS),tests) -m testbeds
+part.vms = GPUBED_VM=1 $(PYTEST) tests -m vms
+part.simulated = GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests/e2e/test_gpu_static.py tests/e2e/test_gpu_vms.py
+part.faults = $(BIN)/python -m tests.faults $(FAULTS) $(if $(FAULTS),,&& $(PYTEST) tests/e2e -m faults)
+part.sizes = $(PYTEST) tests/e2e -m sizes && $(BIN)/python docs/generate.py
+part.walk = WAYS="$(WAYS)" $(PYTEST) tests/e2e -m walk
+part.long = $(PYTEST) tests -m long
+part.roles = $(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
+part.fuzz = $(BIN)/python -m tests.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-long test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-experiment test-endurance test-live screenshots fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-all test-nightly test-gpu test-live test-experiment test-endurance exposure screenshots bench audit lint lint-python lint-ansible format docs lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 17
 
 setup: ## virtual environment, system packages and a Docker daemon
 	@./setup.sh run
@@ -28,57 +44,31 @@ up: setup ## bring CLUSTER up (lab): allocate, configure, verify
 down: setup ## remove CLUSTER and everything that carries its id
 	@$(BIN)/gpubed down $(CLUSTER) -y
 
-test: ## lint, unit, contract, stacks, one whole cluster: all that can run here; LANES=2 with clusters side by side
+test: ## lint, unit tests that start no process, what is marked quick (one whole cluster): 15 minutes
 	@./setup.sh test
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory lint-python
 	@code=0; \
-	  $(PYTEST) tests/unit tests/stacks -q $(SIDE) --dist worksteal --durations=15 || \
-	    { echo "$(AGAIN)"; $(PYTEST) tests/unit tests/stacks $(FAILED); } || code=1; \
-	  $(PYTEST) tests $(WHOLE) $(if $(LANES),$(BESIDE)) --durations=25 $(if $(LANES),|| \
-	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
+	  $(call twice,tests/unit -m "not process",-q --durations=15 --dist worksteal --numprocesses $(CORES)); \
+	  $(call twice,tests --ignore tests/unit -m "quick $(LATER)",--durations=15 $(LANED) 2); \
 	  exit $$code
 
-test-long: ## what takes minutes for one promise: Ansible without a strategy of ours, any number of ranks
+test-all: ## the rest that can run here; LANES=2 with clusters side by side
 	@./setup.sh test
-	@$(PYTEST) tests -m long
+	@$(MAKE) --no-print-directory lint-ansible
+	@code=0; \
+	  $(call twice,tests/unit -m process,-q --durations=15 --dist worksteal --numprocesses $$(($(CORES) * 3 / 2))); \
+	  $(call twice,tests --ignore tests/unit -m "not quick $(LATER)",--durations=25 $(if $(LANES),$(LANED) $(LANES))); \
+	  exit $$code
 
-test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
+test-nightly: ## virtual machines, testbeds, faults, walks and more, for hours; PARTS="vms faults" for a part
 	@./setup.sh test
-	@$(PYTEST) tests/e2e -m services
-
-test-testbeds: ## nodes of servers and hosts that stand for each testbed, up to a finished job; TESTS=tests/contract for a part
-	@./setup.sh test
-	@$(PYTEST) $(or $(TESTS),tests) -m testbeds
-
-test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between two of them
-	@./setup.sh test
-	@GPUBED_VM=1 $(PYTEST) tests -m vms
+	@code=0; \
+	  $(foreach part,$(PARTS),echo "=== $(part)"; { $(or $(part.$(part)),$(error there is no part '$(part)')); } || code=1;) \
+	  exit $$code
 
 test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
 	@./setup.sh test
-	@GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests/e2e/test_gpu_static.py tests/e2e/test_gpu_vms.py
-
-test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
-	@./setup.sh test
-	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
-
-test-faults: ## break small clusters, follow each hint to its end; writes docs/reference/faults.md; FAULTS="killed key" for a part
-	@./setup.sh test
-	@$(BIN)/python -m tests.faults $(FAULTS)
-	@$(if $(FAULTS),true,$(PYTEST) tests/e2e -m faults)
-
-test-exposure: ## what the running CLUSTER shows to its networks; writes docs/reference/security.md
-	@./setup.sh test
-	@$(BIN)/python -m tests.exposure $(CLUSTER)
-
-test-docs: ## README, tutorial and how-to pages as written, in terminals and without; WAYS="root-80 user-none" for a part
-	@./setup.sh test
-	@WAYS="$(WAYS)" $(PYTEST) tests/e2e -m walk
-
-test-sizes: ## 1, 2, 3 and 10 nodes from up to down, with times; writes docs/reference/performance.md
-	@./setup.sh test
-	@$(PYTEST) tests/e2e -m sizes
-	@$(BIN)/python docs/generate.py
+	@$(part.simulated)
 
 test-experiment: ## a matrix of trainings on three nodes, killed twice, reported, repeated; writes docs/reference/experiment.md
 	@./setup.sh test
@@ -94,9 +84,9 @@ test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test
 	@$(PYTEST) tests -m live
 
-fuzz: ## what nobody should write, to every reader; FUZZ_SECONDS=60 each, FUZZ="state manifest" for a part
+exposure: ## what the running CLUSTER shows to its networks; writes docs/reference/security.md
 	@./setup.sh test
-	@$(BIN)/python -m tests.fuzz
+	@$(BIN)/python -m tests.exposure $(CLUSTER)
 
 bench: ## speed, as ratios in one run
 	@./setup.sh test
@@ -106,9 +96,13 @@ audit: ## secrets in what is committed, known holes in what is installed; BASELI
 	@./setup.sh test
 	@$(BIN)/python -m tests.audit
 
-lint: ## ruff, mypy, ansible-lint
+lint: lint-python lint-ansible ## ruff, mypy, ansible-lint
+
+lint-python:
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+lint-ansible:
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint -q --offline
 
 format: ## rewrite the sources in the project's style

@@ -13,6 +13,8 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, HostKeyMismatch
 from gpubed.spec import plan
 
+pytestmark = pytest.mark.quick
+
 
 def test_nodes_are_ready_and_let_us_in(cluster: Any) -> None:
     names = [node.name for node in cluster.plan.nodes]

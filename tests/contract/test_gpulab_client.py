@@ -13,6 +13,8 @@ from gpubed.spec import clusterspec
 from support.gpulab.server import Stumble
 from support.gpulab.site import IMAGE, Site
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

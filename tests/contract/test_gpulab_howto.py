@@ -9,6 +9,8 @@ import yaml
 from support import terminal
 from support.gpulab.site import Site
 
+pytestmark = pytest.mark.quick
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gpulab.md").read_text()
 BLOCK = re.compile(r"```(yaml|console)\n(.*?)```", re.DOTALL)
 

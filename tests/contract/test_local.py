@@ -24,6 +24,7 @@ from gpubed.nodes.ssh import SSH
 from support.escapes import ESCAPES, Escape
 
 pytestmark = [
+    pytest.mark.quick,
     pytest.mark.docker,
     pytest.mark.parametrize("cluster", ["container"], indirect=True, scope="module"),
 ]

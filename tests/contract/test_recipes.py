@@ -8,6 +8,8 @@ from gpubed.cluster import recipe_check
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(params=recipe.names())
 def recipe(request):

@@ -15,6 +15,8 @@ from gpubed.testbeds.specification import load
 from support.am import faults
 from support.wall_site import server, wall
 
+pytestmark = pytest.mark.quick
+
 __all__ = ["server", "wall"]
 
 

@@ -13,6 +13,8 @@ from gpubed.core.errors import Refused
 from support.am import faults
 from support.wall_site import driver, server, up, wall
 
+pytestmark = pytest.mark.quick
+
 __all__ = ["driver", "server", "wall"]
 
 

@@ -1,4 +1,4 @@
-"""README, tutorial and how-to pages, typed as they are written: `make test-docs`.
+"""README, tutorial and how-to pages, typed as they are written: `make test-nightly PARTS=walk`.
 
 Once per way: as root and as an ordinary user, in terminals of 80 and of 200 columns and
 without one; and as root below a folder of an odd name, in the locale C. Each way begins with

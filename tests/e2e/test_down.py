@@ -4,7 +4,7 @@ import pytest
 
 from support.cluster import labelled
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.quick, pytest.mark.e2e, pytest.mark.docker]
 
 
 def test_down_removes_all_and_lists_it(cluster):

@@ -1,4 +1,4 @@
-"""Some of the faults of `make test-faults`: each hint, followed, leads to a whole cluster."""
+"""Some of the faults of `tests.faults`: each hint, followed, leads to a whole cluster."""
 
 import pytest
 

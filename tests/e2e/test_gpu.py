@@ -32,7 +32,7 @@ def way(id_, recipe, *groups, runtime="container", marks=(pytest.mark.simulated,
     return pytest.param((recipe, groups, runtime), id=id_, marks=marks)
 
 
-# The first one is part of `make test`.
+# The first one is part of `make test-all`.
 WAYS = [
     way("cuda13", "cuda13", group("A100-SXM4-80GB", 2, count=2), marks=()),
     way("cuda12", "cuda12", group("V100-SXM2-16GB", 1, count=2)),
@@ -212,7 +212,7 @@ def states(cluster, *words, rc=0):
     return {n["name"]: n for n in cluster.json("health", *words, rc=rc)["nodes"]}
 
 
-# A fault of the hardware and one of the software for `make test`, and on every way.
+# A fault of the hardware and one of the software for `make test-all`, and on every way.
 SHORT = {"fallen-off-bus", "library-mismatch"}
 LONG = [pytest.param(name, marks=pytest.mark.simulated) for name in FAULTS if name not in SHORT]
 # The others where GPUs and drivers differ most: data centre GPUs with NVLink, and an NVSwitch.

@@ -66,7 +66,7 @@ def test_no_job_starts_from_a_head_that_is_not_well(cluster):
     states(cluster, "--requalify", "node-0")
 
 
-@pytest.mark.services  # grows and shrinks the cluster: too long for `make test`
+@pytest.mark.services  # grows and shrinks the cluster: too long for `make test-all`
 def test_a_job_does_not_notice_what_happens_to_other_nodes(cluster):
     cluster.node("head", f"{HOSTS}; rm -f /shared/stop; cat > /tmp/job.py", text=JOB)
     cluster.node("node-1", "cat > /tmp/job.py", text=JOB)

@@ -14,7 +14,7 @@ from support.crash import Crashes
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
 
-# One of them in each run of all tests; the others are for `make test-faults`.
+# One of them in each run of all tests; the others are for `make test-nightly PARTS=faults`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (1, 2, 3, 4))]
 
 

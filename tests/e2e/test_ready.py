@@ -22,6 +22,7 @@ def container_ids(cluster):
     return {node["name"]: node["id"] for node in cluster.json("status")["nodes"]}
 
 
+@pytest.mark.quick
 def test_three_nodes_are_ready_and_verified(cluster):
     status = cluster.json("status")
     assert [node["state"] for node in status["nodes"]] == ["ready"] * 3
@@ -95,6 +96,7 @@ def test_an_unchanged_up_logs_in_once_at_each_node(cluster):
     assert int(cluster.node("node-1", counted)) - before == 1 + 1  # ours, to count
 
 
+@pytest.mark.quick
 def test_digits_learns_on_all_nodes(cluster):
     result = cluster.json("run", "digits")
     assert result["status"] == "ok"

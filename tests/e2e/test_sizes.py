@@ -1,6 +1,6 @@
 """Clusters of 1, 2, 3 and 10 nodes, from `up` to `down`, with the time of each step.
 
-`make test-sizes`. The figures are printed, kept, and become a section of
+`make test-nightly PARTS=sizes`. The figures are printed, kept, and become a section of
 docs/reference/performance.md. Nodes are small enough that ten of them fit on a laptop.
 """
 

@@ -1,4 +1,4 @@
-"""A whole cluster on a GENI site whose slivers are real nodes: `make test-testbeds`.
+"""A whole cluster on a GENI site whose slivers are real nodes: `make test-nightly PARTS=testbeds`.
 
 The site verifies certificates and credentials; nodes are reached by real SSH as the
 testbed's user, prove their host keys, and are prepared, configured and verified.

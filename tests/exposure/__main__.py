@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/reference/security.md"
 ALL_PORTS = range(1, 65536)
 HEAD = """# Security: what a cluster shows
 
-`make test-exposure CLUSTER=lab` measured this on a cluster of local nodes with JupyterLab.
+`make exposure CLUSTER=lab` measured this on a cluster of local nodes with JupyterLab.
 What is promised, and the tests behind it: [the threat model](../concepts/security.md).
 """
 # Of OpenSSL's names; the older two are built into it for those who ask.

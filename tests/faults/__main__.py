@@ -24,7 +24,7 @@ BARE = {
 }
 HEAD = """# Faults: what is said, and what repairs it
 
-`make test-faults` breaks a cluster of two bare nodes on this machine in each of these ways.
+`make test-nightly PARTS=faults` breaks a cluster of two bare nodes in each of these ways.
 It asks `gpubed status`, then does what a user does: `gpubed up`, and after that only what was
 printed as the way out. A result that was written to the shared storage before must be there
 after. On nodes with roles, what a fault may have harmed is applied and verified again, which takes

@@ -1,4 +1,4 @@
-"""Gives every reader documents that nobody should write, for minutes: `make fuzz`.
+"""Gives every reader documents that nobody should write: `make test-nightly PARTS=fuzz`.
 
 Each runs in a process of its own, with limits on memory and on the processor time of
 one document. What breaks a reader is kept in `corpus/<reader>/`, from where the unit

@@ -1,8 +1,8 @@
 """Runs molecule for roles on each distribution and keeps what came of it.
 
-`make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part;
-`make test-roles CHANGED=1` only what has changed since it passed; `MINUTES=10` only what
-ends in that time by what it took before, and names the rest; `GPUBED_VM=1` also what runs
+`make test-nightly PARTS=roles` runs all; with `ROLES="nfs docker" IMAGES=debian-12` a part;
+with `CHANGED=1` only what has changed since it passed; with `MINUTES=10` only what ends in
+that time by what it took before, and names the rest; with `GPUBED_VM=1` also what runs
 virtual machines. Every result is kept at once in results.json, from which
 `make docs` writes docs/reference/role-tests.md.
 What is interrupted has no result.
@@ -33,7 +33,8 @@ IMAGES = ("debian-12", "debian-13")
 _GUESS_S = 300
 HEAD = """# Tests of the roles
 
-From what `make test-roles` kept (molecule on containers; nfs and rdma on virtual machines):
+From what `make test-nightly PARTS=roles` kept (molecule on containers; nfs and rdma on virtual
+machines):
 syntax, check mode, converge, idempotence and testinfra in scenario `default`;
 the others prove that broken nodes fail loudly. "Changed since" means that the role, or
 what all scenarios share, is not what was tested.

@@ -19,6 +19,8 @@ from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.state import decode
 from support import listening
 
+pytestmark = pytest.mark.quick
+
 A = {"name": "a", "props": {"size": 1}}
 B = {"name": "b", "props": {"size": 2, "peer": "@a.ip", "pw": "!hush"}}
 

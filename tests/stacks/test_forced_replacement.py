@@ -6,6 +6,8 @@ import pytest
 
 from gpubed.core.errors import UsageError
 
+pytestmark = pytest.mark.quick
+
 A = {"name": "a", "props": {"size": 1}}
 B = {"name": "b", "props": {"size": "@a.ip"}}
 FIRST = {"opts": {"delete_before_replace": True}}

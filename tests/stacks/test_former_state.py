@@ -6,6 +6,8 @@ import pytest
 
 from gpubed.engines import former_state
 
+pytestmark = pytest.mark.quick
+
 VOLUME = {"name": "data", "props": {"size": 1}}
 
 

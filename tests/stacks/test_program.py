@@ -7,6 +7,8 @@ from gpubed.core.paths import Project
 from gpubed.engines.embedded import Engine
 from gpubed.engines.stack import passphrase_file
 
+pytestmark = pytest.mark.quick
+
 
 def test_a_stack_without_a_specification_ends_in_a_sentence(tmp_path, monkeypatch):
     """As after `pulumi stack rename`: plain `pulumi up` ended in a traceback."""

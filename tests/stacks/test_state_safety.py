@@ -9,6 +9,8 @@ import pytest
 
 from gpubed.core.errors import GpubedError
 
+pytestmark = pytest.mark.quick
+
 A, B = {"name": "a", "props": {}}, {"name": "b", "props": {"size": 1}}
 
 

@@ -1,6 +1,6 @@
 """Every reader of files and replies: what it reads, and documents that are right.
 
-The unit tests and `make fuzz` give each of them what `mutations` makes of its samples.
+The unit tests and `tests.fuzz` give each of them what `mutations` makes of its samples.
 What stands for a node or a service only hands the bytes over.
 """
 

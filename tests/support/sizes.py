@@ -13,8 +13,8 @@ KEPT = Path(__file__).parents[1] / "e2e" / "sizes.json"
 HEAD = """## Clusters of 1 to 10 nodes
 
 Containers of this project's local backend, brought up, verified, used for both example jobs and
-removed, one cluster after the other, caches warm: `make test-sizes`. In brackets: how many times
-what {base} nodes took in the same run.
+removed, one cluster after the other, caches warm: `make test-nightly PARTS=sizes`. In brackets:
+how many times what {base} nodes took in the same run.
 
 """
 

@@ -12,6 +12,8 @@ import yaml
 
 from support.cluster import BIN, ROOT, Cluster
 
+pytestmark = pytest.mark.process
+
 PAGES = ROOT / "docs" / "contributing"
 BROUGHT = (
     *("src", "roles", "playbooks", "jobs", "templates", "stacks", "campaigns", "inventories"),

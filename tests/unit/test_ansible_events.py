@@ -12,6 +12,8 @@ from gpubed.core import progress
 from gpubed.core.paths import Project
 from support.hostile import FLOOD, FORGERY, sitecustomize
 
+pytestmark = pytest.mark.process
+
 PLAY = """\
 - name: Base
   hosts: all

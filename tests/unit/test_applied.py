@@ -17,6 +17,8 @@ from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 NODES = ["node-0", "node-1", "node-2"]
 ROOT = Path(__file__).parents[2]
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = Path(__file__).parents[2] / "roles/base/files/apt-fetch"
 RIGHT, FILE = b"the package", "tool_1_amd64.deb"
 # Names the package, or downloads it where the archive lacks it, and says so.

@@ -21,6 +21,8 @@ from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record, Request
 from support.samples import granted_cluster, sample_origin
 
+pytestmark = pytest.mark.process
+
 # A process that is at a run: prints what it is told to, and goes on until it is interrupted.
 AT_IT = """
 import sys, pathlib

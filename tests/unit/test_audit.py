@@ -6,6 +6,8 @@ import pytest
 
 from audit import __main__ as audit
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("detect_secrets", reason="make setup installs what looks for secrets")
 
 # In two parts, so that this file has none.

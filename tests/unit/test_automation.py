@@ -77,6 +77,7 @@ def cli(tmp_path, monkeypatch):
     return install
 
 
+@pytest.mark.process
 def test_another_passphrase_leads_to_the_file_that_has_it(cli):
     """As after `pulumi stack change-secrets-provider passphrase`."""
     root = cli("echo 'error: getting secrets manager: incorrect passphrase'; exit 255")
@@ -87,6 +88,7 @@ def test_another_passphrase_leads_to_the_file_that_has_it(cli):
     assert "change-secrets-provider" in caught.value.hint
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("version", ["v1.0.0", "", "v99.0.0"])
 def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
     """Too old, built by hand without a version, of another age."""
@@ -97,6 +99,7 @@ def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
     assert "gpubed doctor" in caught.value.hint
 
 
+@pytest.mark.process
 def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
     """As where a cloud takes the plugin's connection, and never answers."""
     monkeypatch.setattr(automation, "Silence", functools.partial(Silence, limit=1.0, every=0.3))
@@ -218,6 +221,7 @@ def own_settings(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.process
 def test_the_cli_does_not_see_the_users_own_settings(own_settings, tmp_path):
     """A new stack was sealed with the user's passphrase, and nothing else opened it."""
     done, seen = own_settings("plan", "lab", "--engine", "cli")
@@ -237,6 +241,7 @@ def test_the_cli_does_not_see_the_users_own_settings(own_settings, tmp_path):
     assert "pulumi stack change-secrets-provider passphrase -s lab" in done.stderr
 
 
+@pytest.mark.process
 def test_plain_pulumi_gets_gpubeds_passphrase_and_state_alone(own_settings):
     done, _ = own_settings("env", "lab")
     assert done.returncode == 0, done.stderr

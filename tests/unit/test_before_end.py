@@ -53,6 +53,7 @@ def forge(folder, like, **changes):
     (folder / "origin" / "cluster.yml").write_text("forged")
 
 
+@pytest.mark.process
 def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
     mine = known(cluster, "20261127-000000000-digits")
     before = {path.name: path.read_text() for path in mine.iterdir()}
@@ -65,6 +66,7 @@ def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
     assert record.read(mine).state == "failed"
 
 
+@pytest.mark.process
 def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     """Results of another controller, or of one whose state was lost, are not to be lost."""
     mine = known(cluster, "20261127-000000000-digits", set="campaign.point", repetition=0)
@@ -79,6 +81,7 @@ def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     assert adoption.ended_well(cluster, "campaign", {}) == {}
 
 
+@pytest.mark.process
 def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     for name in (os.fsdecode(b"caf\xe9"), "two\nlines", "good"):
         (shared.runs / name).mkdir()
@@ -98,6 +101,7 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     assert "good: 'round' is left out: it is a link that leads nowhere" in came.told
 
 
+@pytest.mark.process
 def test_where_there_are_no_runs_none_come(cluster, shared, sftp):
     shared.runs.rmdir()
     assert before_end.collect(Disk(sftp), granted(cluster, shared.plan)) == before_end.Collected(

@@ -12,6 +12,8 @@ from gpubed.jobs.runs import record
 from support.disk_head import Disk, cluster, granted, known, sftp, shared
 from support.samples import sample_plan
 
+pytestmark = pytest.mark.process
+
 __all__ = ["cluster", "sftp", "shared"]
 
 MINUTE = timedelta(minutes=1)

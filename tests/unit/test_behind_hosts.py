@@ -40,6 +40,7 @@ def test_a_head_that_is_reached_directly_needs_no_tunnel(tmp_path: Path) -> None
         assert place == (granted.head.control_address, 8888)
 
 
+@pytest.mark.process
 def test_a_tunnel_that_does_not_open_says_why(tmp_path: Path) -> None:
     refused = pytest.raises(GpubedError, match=r"does not open: (?s:.)*ssh_config")
     with refused, tunnel.to_head(reached(tmp_path, behind(GATE)), 8888):
@@ -58,6 +59,7 @@ sys.exit(255)
 """
 
 
+@pytest.mark.process
 def test_a_tunnel_that_ends_later_says_why_and_what_opens_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import pytest
 from gpubed.core.errors import UsageError
 from support.bench_verb import PLAIN, bench
 
+pytestmark = pytest.mark.process
+
 __all__ = ["bench"]
 
 

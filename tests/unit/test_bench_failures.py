@@ -13,6 +13,8 @@ from gpubed.jobs.runs import record as runs
 from support.bench_verb import PLAIN, bench
 from support.samples import sample_origin
 
+pytestmark = pytest.mark.process
+
 __all__ = ["bench"]
 
 

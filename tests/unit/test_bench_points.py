@@ -17,6 +17,8 @@ from gpubed.spec import backend_config
 from gpubed.spec.plan import ClusterPlan
 from support.bench_verb import PLAIN, ROOT, bench
 
+pytestmark = pytest.mark.process
+
 __all__ = ["bench"]
 
 

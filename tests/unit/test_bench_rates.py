@@ -9,6 +9,8 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import rates
 from support.bench_verb import PLAIN, bench
 
+pytestmark = pytest.mark.process
+
 __all__ = ["bench"]
 
 

@@ -15,6 +15,7 @@ from support.specs import BACKENDS
 __all__ = ["bench"]
 
 
+@pytest.mark.process
 def test_a_campaign_waits_for_no_run_that_is_at_work(bench):
     with runlock.measuring(bench.paths.state, "run", shared=True):
         with pytest.raises(Locked, match="`gpubed run`"):
@@ -25,6 +26,7 @@ def test_a_campaign_waits_for_no_run_that_is_at_work(bench):
     assert bench().return_value == 0
 
 
+@pytest.mark.process
 def test_a_campaign_is_alone_while_it_measures(bench, monkeypatch):
     refused = []
     real = stand_in_job.run
@@ -101,6 +103,7 @@ def test_an_image_that_nodes_lack_is_said_before_anything_starts(bench, monkeypa
     assert bench.calls == []
 
 
+@pytest.mark.process
 def test_a_testbed_that_runs_jobs_has_no_nodes_to_choose_from(bench):
     spec = {"version": 1, "backend": BACKENDS["gpulab"], "recipe": "cuda12"}
     job = {"count": 1, "gpus": 1, "machine": {"cpus": 4, "memory": "16 GB"}}

@@ -16,6 +16,8 @@ from gpubed.core.intervals import Sample
 from support import stand_in_job
 from support.samples import granted_cluster
 
+pytestmark = pytest.mark.process
+
 PLAIN = """schema: gpubed/campaign-file/1
 job: digits
 factors: {nodes: [1, 2], batch: [16, 32]}

@@ -94,6 +94,7 @@ def test_several_that_are_as_near_count_alike():
     assert estimate.seconds({"nodes": 4.0}, known) == 15
 
 
+@pytest.mark.process
 def test_what_is_a_guess_is_said_to_be_one(bench):
     bench.file.write_text(PLAIN.replace("16, 32", "16").replace("repeat: 2", "repeat: 1"))
     said = " ".join(bench().stderr.split())

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.process
+
 ROLES = Path(__file__).parents[2] / "roles"
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 WHEEL = "horovod-1-abc/horovod.whl"

@@ -22,6 +22,8 @@ from support import measurements, role_variables
 from support.samples import granted_cluster
 from support.sessions import Session
 
+pytestmark = pytest.mark.process
+
 NAME = "20261123-100000-smoke"
 
 

@@ -13,6 +13,8 @@ from gpubed.report.read import Campaign
 from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 FACTS = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8, "memory_kib": 16 << 20}
 PLAIN = "schema: gpubed/campaign-file/1\njob: digits\nfactors: {nodes: [1]}\n"
 

@@ -20,6 +20,8 @@ from gpubed.nodes.cluster import Cluster
 from support import stand_in_head
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 PLAIN = """schema: gpubed/campaign-file/1
 job: mine

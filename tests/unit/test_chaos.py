@@ -363,6 +363,7 @@ def killed(checkpoints, cluster, monkeypatch):
     return SimpleNamespace(cluster=cluster, granted=granted, checkpoints=checkpoints)
 
 
+@pytest.mark.process
 def test_what_a_killed_chaos_did_is_undone_by_who_comes_next(killed):
     assert broken.left(killed.cluster).scenario == "corrupt-checkpoint"
     assert broken.undo(killed.cluster, killed.granted).node == "node-0"
@@ -370,12 +371,14 @@ def test_what_a_killed_chaos_did_is_undone_by_who_comes_next(killed):
     assert broken.undo(killed.cluster, killed.granted) is None
 
 
+@pytest.mark.process
 def test_but_not_while_it_is_at_work(killed):
     with runlock.locked(killed.cluster.watching, "chaos"):
         assert broken.undo(killed.cluster, killed.granted) is None
     assert broken.left(killed.cluster)
 
 
+@pytest.mark.process
 def test_another_cluster_by_that_name_has_nothing_of_it(killed):
     other = killed.granted.model_copy(update={"uuid": "other"})
     broken.undo(killed.cluster, other)
@@ -383,6 +386,7 @@ def test_another_cluster_by_that_name_has_nothing_of_it(killed):
     assert broken.left(killed.cluster) is None
 
 
+@pytest.mark.process
 def test_what_cannot_be_undone_now_is_named_with_its_command(killed, monkeypatch):
     def no_node(*_, **__):
         raise GpubedError("cannot change node-0")
@@ -394,6 +398,7 @@ def test_what_cannot_be_undone_now_is_named_with_its_command(killed, monkeypatch
     assert broken.left(killed.cluster)
 
 
+@pytest.mark.process
 def test_up_undoes_it_and_status_names_that(killed, monkeypatch):
     said = []
     monkeypatch.setattr("gpubed.core.progress.emit", lambda _, message: said.append(message))
@@ -406,6 +411,7 @@ def test_up_undoes_it_and_status_names_that(killed, monkeypatch):
     ]
 
 
+@pytest.mark.process
 def test_a_note_that_cannot_be_read_is_named_by_up(killed):
     killed.cluster.broken.unlink()
     killed.cluster.broken.mkdir()
@@ -415,6 +421,7 @@ def test_a_note_that_cannot_be_read_is_named_by_up(killed):
     assert no.value.hint.startswith("rm -r ")
 
 
+@pytest.mark.process
 def test_nothing_else_is_broken_before_that(killed, world, chaos):
     done = chaos("kill-node")
     assert "was killed, or left what it broke" in refusal(done, GpubedError)

@@ -3,7 +3,11 @@
 import hashlib
 import subprocess
 
+import pytest
+
 from support.damaged import checkpoints
+
+pytestmark = pytest.mark.process
 
 __all__ = ["checkpoints"]
 

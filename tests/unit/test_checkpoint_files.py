@@ -55,6 +55,7 @@ def names(files):
     return sorted(name for name, _ in files)
 
 
+@pytest.mark.process
 def test_what_a_run_could_go_on_from_is_told_from_what_is_beside_it(cluster, folder):
     finished = ["step 1\n.pt", "sub/shard-0", "\N{SNOWMAN}"]
     beside = ["draft", ".hidden", "a.part", "b.tmp", "step 1\n.pt.sha256", "c.pt.damaged1"]
@@ -65,6 +66,7 @@ def test_what_a_run_could_go_on_from_is_told_from_what_is_beside_it(cluster, fol
     assert (names(found.finished), names(found.beside)) == (sorted(finished), sorted(beside))
 
 
+@pytest.mark.process
 def test_a_file_that_was_written_again_is_another(cluster, folder):
     (folder / "last.pt").write_text("1")
     os.utime(folder / "last.pt", (0, 100))
@@ -74,6 +76,7 @@ def test_a_file_that_was_written_again_is_another(cluster, folder):
     assert names(checkpoint_files.look(cluster, "mine").new(before)) == ["last.pt"]
 
 
+@pytest.mark.process
 def test_no_folder_has_no_files_and_where_nobody_can_look_nobody_can_tell(
     cluster, folder, monkeypatch
 ):
@@ -114,6 +117,7 @@ def test_more_is_there_once_it_is_whole(start, before, now, more):
     assert now.have_more(start, before) is more
 
 
+@pytest.mark.process
 def test_going_on_from_nothing_is_refused(cluster, folder):
     def require(*names):
         checkpoint_files.require_some(cluster, names, "begin anew")
@@ -134,6 +138,7 @@ def test_where_nobody_can_tell_nothing_is_refused(cluster, monkeypatch):
     checkpoint_files.require_some(cluster, ["mine"], "begin anew")
 
 
+@pytest.mark.process
 def test_a_folder_that_is_a_link_is_looked_into(cluster, folder):
     (folder / "step-1.pt").write_text("weights")
     (folder.parent / "current").symlink_to("mine")

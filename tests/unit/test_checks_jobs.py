@@ -114,6 +114,7 @@ case $2 in *:ro) ;; *) ln -s libGLX_nvidia.so.0 "${2%%:*}/lib/gpubed-link-of-a-t
 MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0 or MAY_MOUNT.returncode, reason="it mounts")
 @pytest.mark.parametrize("layered", [True, False])
 def test_what_the_toolkit_writes_beside_libraries_is_the_containers_alone(tmp_path, layered):

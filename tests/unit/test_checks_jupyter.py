@@ -7,6 +7,8 @@ import pytest
 
 from gpubed.checks import jupyter
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("states", "asked"),

@@ -15,6 +15,8 @@ from gpubed.nodes.ssh import CommandFailed, CommandResult
 from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 
 class Here:
     def __init__(self, node):

@@ -388,6 +388,7 @@ def network(tmp_path):
     return look
 
 
+@pytest.mark.process
 def test_a_node_that_is_to_shape_its_link_does(network):
     """Also where the file that tells it how is gone: it was believed to have no rate then."""
     assert network("1") == ""
@@ -395,6 +396,7 @@ def test_a_node_that_is_to_shape_its_link_does(network):
     assert network("", tc="qdisc noqueue") == "", "others hold it to its rate"
 
 
+@pytest.mark.process
 def test_a_network_that_is_not_there_is_cut(network):
     assert network("1", ip="") == "cut"
     assert network("1", ping=1) == "cut"

@@ -43,6 +43,7 @@ def call(*words):
     return CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -84,11 +85,13 @@ def test_what_it_did_can_be_read(asked):
     assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
 
 
+@pytest.mark.process
 def test_nodes_that_were_left_out_are_not_told_of(asked):
     asked["events"] = [{"event": "stats", "changed": {"node-1": 2}}]
     assert call("--limit", "node-1", "--check").stdout == "node-1: 2 task(s) changed\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])
 def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, words):
     def cut(*_, **__):
@@ -99,6 +102,7 @@ def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, w
     assert asked["cluster"].unfinished.exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [["node-9"], ["~("], ["node-9", "--check"]])
 def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, words):
     """What is marked cannot be used until the next `up`, and nothing would have been done."""
@@ -109,6 +113,7 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
     assert "words" not in asked
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["C", "POSIX", "xx_YY.UTF-8", "C.UTF-8"])
 def test_ansible_runs_in_any_locale(asked, monkeypatch, name):
     """It refuses what is not UTF-8, and a locale that this machine does not have."""
@@ -129,6 +134,7 @@ def with_slurm(cluster):
     cluster.spec.write_text(cluster.spec.read_text() + "services: {slurm: {}}\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [[], ["--tags", "base,slurm"]])
 def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked, words):
     """The role would refuse it in the end, after all roles before it."""
@@ -139,6 +145,7 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
     assert "words" not in asked
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [["node-1", "--check"], ["node-1", "--tags", "base"], ["node-*"]])
 def test_what_leaves_slurm_whole_is_done(asked, words):
     with_slurm(asked["cluster"])

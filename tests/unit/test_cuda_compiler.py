@@ -10,6 +10,8 @@ from gpubed.recipes import recipe
 from support.role_tasks import play
 from support.specs import sample
 
+pytestmark = pytest.mark.process
+
 CUDA12 = recipe.load("cuda12")
 MAJOR, MINOR = CUDA12.cuda.split(".")
 NVCC = f"cuda-nvcc-{MAJOR}-{MINOR}"

@@ -6,6 +6,8 @@ from gpubed.configuration import roles
 from support.role_tasks import play
 from support.specs import sample
 
+pytestmark = pytest.mark.process
+
 A100, V100 = "NVIDIA A100-SXM4-80GB, 8.0", "Tesla V100-SXM2-16GB, 7.0"
 
 

@@ -12,6 +12,8 @@ from support.bench_verb import PLAIN, bench
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
+pytestmark = pytest.mark.process
+
 __all__ = ["bench", "call", "cluster"]
 
 ONE_POINT = PLAIN.replace("[16, 32]", "[16]").replace("[1, 2]", "[1]")

@@ -47,6 +47,7 @@ def test_a_frame_is_drawn_while_somebody_is_telling():
     assert drawn.is_set()
 
 
+@pytest.mark.process
 def test_a_terminal_full_of_lines_comes_to_its_end():
     said = terminal.run(
         [sys.executable, "-c", CROWDED], columns=80, cwd="/", env={**os.environ}, limit=60
@@ -76,6 +77,7 @@ def test_what_a_verification_looks_at_is_named_while_it_looks():
     assert [text for text, _ in display._running.values()] == [shown]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_stuck_below_the_terminal_is_ended_all_the_same(number):
     """The words go past what draws: a thread that is stuck may hold its lock for ever."""

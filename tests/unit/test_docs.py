@@ -28,7 +28,7 @@ def test_links_lead_somewhere(path):
 
 def test_readme_names_only_make_targets_that_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    for path in DOCUMENTS:
+    for path in set(DOCUMENTS) - {ROOT / "CHANGELOG.md"}:  # which tells of former ones, too
         named = set(re.findall(r"`make ([a-z-]+)", path.read_text()))
         assert named <= targets, path
 

@@ -1,7 +1,7 @@
 """What README, tutorial and how-to pages tell to type is there: verbs, options, files, targets.
 
-That it also does what they say is for `make test-docs`; here it is only counted that each
-block is walked there, by another test, or has a reason why nobody does.
+That it also does what they say is for `make test-nightly PARTS=walk`; here it is only counted
+that each block is walked there, by another test, or has a reason why nobody does.
 """
 
 import re
@@ -78,6 +78,7 @@ def test_an_entry_says_how_or_why_not(page, words, how):
     assert set(how.get("ends", ())) <= {command.words for command in block.commands}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", blocks.PAGES)
 def test_the_shell_understands_each_line(page):
     script = "\n".join(c.text for block in blocks.blocks(page) for c in block.commands)

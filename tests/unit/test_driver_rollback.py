@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpubed.core.paths import assets
+
+pytestmark = pytest.mark.process
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 TASKS = assets() / "roles/nvidia_driver/tasks/rollback.yml"

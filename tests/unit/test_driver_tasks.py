@@ -16,6 +16,8 @@ from gpubed.core.paths import assets
 from support import machines, role_variables
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 VERSION = "580.65.06"
 KERNELS = """printf '%s\n' 'linux-image-amd64 installed' 'linux-image-6.1.0-50-amd64 installed' \\
   'linux-image-cloud-amd64 config-files'"""

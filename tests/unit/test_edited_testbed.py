@@ -458,6 +458,7 @@ def test_one_that_cannot_be_asked_is_not_left(lab):
         made_on.require_same(registry.bound("virtualwall", lab.paths), recorded=False)
 
 
+@pytest.mark.process
 def test_what_is_still_there_is_removed_by_what_is_printed(lab):
     first = there_is(lab, JOB, JOB_THERE)
     made(lab, TWO)
@@ -559,6 +560,7 @@ def test_a_testbed_that_has_left_nothing_in_the_state_is_asked_by_down_and_left(
     assert identities.kept(lab.paths) is None
 
 
+@pytest.mark.process
 def test_no_job_starts_where_no_note_leads(lab, monkeypatch):
     made(lab, JOB)
     plan = load_plan(lab.paths.spec)

@@ -21,6 +21,8 @@ from gpubed.nodes.allocation import NotUp
 from gpubed.testbeds import copies
 from support.trainings import call, files, lookouts, say, scene
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "lookouts", "scene"]
 
 

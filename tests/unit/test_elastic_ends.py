@@ -14,6 +14,8 @@ from gpubed.nodes.ssh import Unreachable
 from support.stand_in_head import Head
 from support.trainings import call, files, lookouts, say, scene
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "lookouts", "scene"]
 
 

@@ -38,6 +38,7 @@ def copy(tmp_path):
     return python
 
 
+@pytest.mark.process
 def test_a_helper_beside_verbs_leaves_all_of_them_as_they_are(copy):
     code = "import sys; from gpubed.cli import main; sys.exit(main())"
     said = copy(code, "--help")
@@ -47,6 +48,7 @@ def test_a_helper_beside_verbs_leaves_all_of_them_as_they_are(copy):
     assert "No such command" in copy(code, "sharing").stderr
 
 
+@pytest.mark.process
 def test_a_helper_beside_launchers_is_none(copy):
     said = copy("from gpubed.jobs import launchers; launchers.named('words')").stderr
     assert "UsageError: there is no launcher 'words'" in said

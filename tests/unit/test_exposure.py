@@ -1,4 +1,4 @@
-"""What `make test-exposure` makes of what ssh-audit says; there is no server here."""
+"""What `make exposure` makes of what ssh-audit says; there is no server here."""
 
 import pytest
 

@@ -115,6 +115,7 @@ def test_two_who_add_the_same_wheel_at_once_both_succeed(program, tmp_path):
     assert list(kept.parent.iterdir()) == [kept]
 
 
+@pytest.mark.process
 def test_what_other_streams_brought_is_kept_where_one_fails(program, monkeypatch, tmp_path):
     registry, store, out = tmp_path / "registry", tmp_path / "store", tmp_path / "out"
     registry.mkdir()

@@ -88,12 +88,14 @@ def said(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.process
 def test_single_figures_come_line_by_line(said):
     text = said("digits", {"test_accuracy": 0.9805555, "images_per_s": 3552.4}).stdout
     assert "  test_accuracy = 0.9806\n" in text
     assert "  images_per_s = 3,552 images/s\n" in text
 
 
+@pytest.mark.process
 def test_several_come_as_a_table(said):
     text = said("allreduce", {"links": [LINK], "limited_by": "link"}).stdout
     assert "  limited_by = link\n" in text
@@ -104,6 +106,7 @@ def test_several_come_as_a_table(said):
     assert "200 Mbit/s" in row
 
 
+@pytest.mark.process
 def test_below_a_table_stands_what_is_to_be_known_of_it(said):
     """64 KiB at almost twice a link's rate is no fault of the shaper: they fit its burst."""
     row = {"bytes": 65536, "seconds": 0.004, "busbw_bps": 177e6, "ratio": 1.887}
@@ -113,12 +116,14 @@ def test_below_a_table_stands_what_is_to_be_known_of_it(said):
     assert "judged" not in said("allreduce", {"links": [LINK]}).stdout
 
 
+@pytest.mark.process
 def test_where_nothing_replaces_itself_a_run_says_that_it_starts(said):
     """Else there is no word before the first step, which may take minutes."""
     told = said("digits", {}).stderr
     assert "digits starts: 3 rank(s) on node-0, node-1, node-2" in told
 
 
+@pytest.mark.process
 def test_progress_is_told_while_the_job_runs(said):
     lines = ["[0]<stdout>:progress: 3/20 epochs, 3552 images/s", "[1]<stdout>:hello"]
     told = said("digits", {}, lines).stderr

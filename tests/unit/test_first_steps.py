@@ -93,6 +93,7 @@ def test_a_check_names_its_cluster_where_the_engine_is_missing(project, monkeypa
     assert "gpubed doctor mine --fix" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
     local = kind("local")
     lack = Finding("x", False, "no worker has 4 GPUs", "gpubed resources CLUSTER")

@@ -10,6 +10,8 @@ import pytest
 
 from gpubed.core.paths import assets
 
+pytestmark = pytest.mark.process
+
 PROGRAM = assets() / "roles/slurm/files/gpubed-jupyter"
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"

@@ -232,6 +232,7 @@ def test_a_wrong_option_is_named(check, backend, path):
     assert [error for error in check({}, **backend) if error.startswith(path)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("environment", "device"),
     [

@@ -149,6 +149,7 @@ def test_what_was_measured_is_kept_and_shown(tmp_path, monkeypatch):
     assert "2026-01-02" in growth.section()
 
 
+@pytest.mark.process
 def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.delattr(Provider, "_launch")
@@ -168,6 +169,7 @@ def test_what_a_preview_does_not_ask_a_provider_is_what_it_would_not_refuse():
     assert f"pulumi-python:{resources.Node._resource_type_name}".startswith(registration._UNCHECKED)
 
 
+@pytest.mark.process
 def test_the_verbs_are_measured_for_real(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "SIZES", (2,))
     measured = growth.measure(tmp_path)

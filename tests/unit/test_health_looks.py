@@ -365,6 +365,7 @@ def test_a_look_that_breaks_is_a_problem_and_ends_nothing(health, monkeypatch):
     assert "the look at journal failed" in health.read_state()["quarantine"]["reason"]
 
 
+@pytest.mark.process
 def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):
     monkeypatch.syspath_prepend(str(FILES))
     from gpubed_health import command
@@ -374,6 +375,7 @@ def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):
     assert command.run("no-such-program") == (127, "no-such-program is not installed")
 
 
+@pytest.mark.process
 def test_the_program_says_how_it_is_used(tmp_path):
     (tmp_path / "expected.json").write_text(json.dumps({**EXPECTED, "gpus": 0}))
     text = (FILES / "gpubed-health").read_text().replace("/usr/local/lib/gpubed", str(FILES))

@@ -17,6 +17,8 @@ from ansible.template import Templar, trust_as_template
 
 from support import machines
 
+pytestmark = pytest.mark.process
+
 TEMPLATE = machines.ROOT / "roles/horovod/templates/gpubed-horovodrun.j2"
 # Those of Horovod 0.28.1 (runner/launch.py); the first take a value.
 VALUED = """

@@ -15,6 +15,8 @@ from gpubed.nodes.ssh import CommandFailed
 from gpubed.testbeds.driver import NodeFailed
 from support.shell_host import ShellHost
 
+pytestmark = pytest.mark.process
+
 KEY = "ssh-ed25519 BBBB"
 OWNERS = "ssh-ed25519 AAAA owner"
 

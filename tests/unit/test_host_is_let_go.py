@@ -18,6 +18,8 @@ from gpubed.nodes.ssh import CommandFailed, CommandResult, CommandTimedOut
 from support import machines
 from support.shell_host import ShellHost
 
+pytestmark = pytest.mark.process
+
 ROLES = machines.ROOT / "roles"
 UUID = "0f0e"
 OURS = f"ssh-ed25519 BBBB gpubed:{UUID}\n"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 # Waits, as a pool of sessions that do not answer does, and has a child that does not listen.
 STUCK = """
 import subprocess, sys, time

@@ -64,6 +64,7 @@ def test_every_node_is_in_its_groups(rendered):
     assert list(groups["group_node"]["hosts"]) == ["node-0", "node-1", "node-2"]
 
 
+@pytest.mark.process
 def test_openssh_reads_the_configuration_and_checks_host_keys(rendered):
     cluster, _, granted, _ = rendered
     shown = subprocess.run(
@@ -101,6 +102,7 @@ def test_variables_are_plain_data_for_ansible(rendered):
     }
 
 
+@pytest.mark.process
 def test_what_a_node_says_is_never_worked_out(cluster):
     """Host keys that it shows, among others: Ansible trusts what is in an inventory."""
     wanted, word = sample_plan(), "{{lookup('pipe','id')}}"
@@ -125,6 +127,7 @@ def test_what_a_node_says_is_never_worked_out(cluster):
     assert "{{" not in found[3]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", ["all/driver.yml", "all/00.yml", "all/zz.yml", "all.yml", "workers.yml"]
 )
@@ -173,6 +176,7 @@ def test_what_was_applied_is_known_per_node_and_forgotten_with_it(rendered):
     assert not (cluster.applied / "gone.json").exists()
 
 
+@pytest.mark.process
 def test_a_chain_of_hops_is_jumped_through_with_its_own_keys(rendered):
     """OpenSSH itself says how it would go, and knows every host on the way."""
     cluster, wanted, granted, _ = rendered

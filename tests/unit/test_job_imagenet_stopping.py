@@ -123,6 +123,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("how", "code"), [("goes on", 7), ("stuck", 128 + signal.SIGTERM), ("validates", 7)]
 )

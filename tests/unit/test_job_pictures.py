@@ -17,6 +17,8 @@ from PIL import Image
 
 from support import by_path
 
+pytestmark = pytest.mark.process
+
 JOBS = Path(__file__).parents[2] / "jobs"
 HOROVOD = """
 def init(): pass

@@ -132,6 +132,7 @@ def test_a_run_that_was_stopped_leaves_nothing_in_place_and_the_next_goes_on(
     assert is_whole(dataset, target)
 
 
+@pytest.mark.process
 def test_one_that_is_killed_while_it_updates_leaves_nothing_in_place(
     stage, dataset, target, staging
 ):
@@ -246,6 +247,7 @@ def test_two_at_once_on_a_node_wait_for_each_other(stage, dataset, target):
     assert is_whole(dataset, target)
 
 
+@pytest.mark.process
 def test_the_manifest_is_that_of_sha256sum(staging, dataset):
     for listed in ("find . -type f -printf '%P\\n'", "find . -type f"):
         text = subprocess.run(

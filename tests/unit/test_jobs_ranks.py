@@ -12,6 +12,8 @@ from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.stand_in_head import Head
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):

@@ -74,6 +74,7 @@ def test_env_gives_the_variables(document, monkeypatch):
     assert found["variables"]["PULUMI_BACKEND_URL"].startswith("file://")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -128,6 +129,7 @@ def test_what_export_is_to_write_to_stays_what_it_is(document, tmp_path):
         os.close(reader)
 
 
+@pytest.mark.process
 def test_a_closed_stdout_is_no_fault(tmp_path):
     granted_cluster(tmp_path)
     program = Path(sys.executable).with_name("gpubed")
@@ -142,6 +144,7 @@ def test_a_closed_stdout_is_no_fault(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, stderr):
     granted_cluster(tmp_path)
@@ -156,6 +159,7 @@ def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, st
     assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", ["check lab", "check lab --json", "export lab ssh-config"])
 def test_a_full_stdout_is_named(tmp_path, words):
     granted_cluster(tmp_path)

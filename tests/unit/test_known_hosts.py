@@ -12,6 +12,8 @@ from gpubed.backends.static.config import Config, Host
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.nodes import known_hosts
 
+pytestmark = pytest.mark.process
+
 
 def key(number):
     blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes([number]) * 32

@@ -14,6 +14,8 @@ from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
 from support.disk_head import Disk, cluster, granted, known, sftp, shared
 
+pytestmark = pytest.mark.process
+
 __all__ = ["cluster", "sftp", "shared"]
 
 

@@ -16,6 +16,8 @@ from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def asked(monkeypatch):

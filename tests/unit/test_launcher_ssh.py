@@ -13,6 +13,8 @@ from gpubed.jobs import launcher
 from gpubed.jobs.launchers import ssh
 from support import local_launch
 
+pytestmark = pytest.mark.process
+
 WAIT_S = 15
 
 

@@ -302,6 +302,7 @@ def ended(one):
     return one.poll()
 
 
+@pytest.mark.process
 def test_a_rank_is_asked_once_and_ends_with_its_checkpoint(node, start):
     rank = start(LISTENS)
     tell(node)
@@ -311,6 +312,7 @@ def test_a_rank_is_asked_once_and_ends_with_its_checkpoint(node, start):
     assert ended(rank) == 7
 
 
+@pytest.mark.process
 def test_a_rank_that_does_not_listen_has_until_the_end(node, start):
     rank = start(DEAF)
     tell(node)
@@ -320,6 +322,7 @@ def test_a_rank_that_does_not_listen_has_until_the_end(node, start):
     assert ended(rank) == -signal.SIGKILL
 
 
+@pytest.mark.process
 def test_one_that_starts_after_the_end_is_asked_first(node, start):
     tell(node)
     pass_time(node, 62 * 60)
@@ -331,6 +334,7 @@ def test_one_that_starts_after_the_end_is_asked_first(node, start):
     assert ended(rank) == -signal.SIGKILL
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("everyone", [True, False])
 def test_what_holds_a_gpu_goes_at_the_end_and_not_that_of_others(
     node, start, monkeypatch, everyone
@@ -346,6 +350,7 @@ def test_what_holds_a_gpu_goes_at_the_end_and_not_that_of_others(
     assert ended(other) == (7 if everyone else None)
 
 
+@pytest.mark.process
 def test_what_holds_no_gpu_and_is_no_job_stays(node, start):
     other = start(LISTENS, is_rank=False)
     tell(node)
@@ -363,6 +368,7 @@ def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
     assert node.ran[1:] == [("scancel", "12")]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_batch", [True, False])
 def test_what_works_within_a_batch_script_is_asked_too(
     node, start, monkeypatch, tmp_path, is_batch
@@ -384,6 +390,7 @@ def test_what_works_within_a_batch_script_is_asked_too(
     assert (told.read_text() if told.exists() else "") == ("7\n" if is_batch else "")
 
 
+@pytest.mark.process
 def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
     rank = start(LISTENS)
     every = node.processes.every()
@@ -411,6 +418,7 @@ def test_processes_that_were_started_by_each_other_endlessly_end_like_others(nod
     assert len(list(node.processes.line(5999, every))) == 1000
 
 
+@pytest.mark.process
 def test_a_number_that_is_another_process_by_now_is_spared(node, start):
     rank = start(LISTENS)
     one = node.processes.every()[rank.pid]

@@ -15,6 +15,8 @@ from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 
+pytestmark = pytest.mark.process
+
 # Nobody else's: ranks of clusters on this machine are among its processes, and would be ended.
 MARK = f"{leftovers.HEARTBEAT}_{os.getpid()}"
 

@@ -12,6 +12,8 @@ from gpubed.backends.local import build, daemon
 from gpubed.backends.local.image import Recipe
 from gpubed.core import progress
 
+pytestmark = pytest.mark.process
+
 COMPILER = simulated_gpus.IMAGE / "compiler/build"
 
 

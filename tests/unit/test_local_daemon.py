@@ -101,6 +101,7 @@ class Hung(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("verb", "tells_version"), [("status", False), ("audit", True)], ids=["silent", "lists hang"]
 )

@@ -47,6 +47,7 @@ def test_the_machine_is_told_which_is_which():
     assert set(told["foreign"]) <= set(told["shares"])
 
 
+@pytest.mark.process
 def test_mount_knows_the_option():
     """As of util-linux 2.38, which the machines' Debian has."""
     said = subprocess.run(["mount", "--version"], capture_output=True, text=True, check=True)

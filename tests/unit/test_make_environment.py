@@ -11,6 +11,8 @@ import pytest
 from gpubed.backends.local import image, python_image
 from gpubed.core.paths import assets
 
+pytestmark = pytest.mark.process
+
 ROLE = assets() / "roles/python_env"
 PROGRAM = ROLE / "files/make_environment.py"
 FILES = {

@@ -68,6 +68,7 @@ def test_an_alert_is_tested_on_a_fault_and_on_a_healthy_cluster(rule):
     assert any(not case["exp_alerts"] for case in cases)
 
 
+@pytest.mark.process
 def test_promtool_agrees_with_the_cases(tmp_path):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on this machine; molecule runs it on a node")
@@ -247,6 +248,7 @@ def test_runs_of_jobs_and_of_notebooks_are_in_one_order(page, tmp_path):
     assert [row["job"] for row in page[2].runs(folders, time.time())] == ["c", "b", "a"]
 
 
+@pytest.mark.process
 def test_a_run_of_the_notebook_is_on_the_page_while_it_runs(page, tmp_path, monkeypatch):
     """The notebook's own cell, with a STAND-IN for what starts the ranks."""
     cells = json.loads((assets() / "jobs/digits/digits.ipynb").read_text())["cells"]
@@ -295,6 +297,7 @@ def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
     assert states(page, tmp_path) == ["ended without a result", "done"]
 
 
+@pytest.mark.process
 def test_a_run_is_running_while_its_launcher_says_so(page, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -311,6 +314,7 @@ def test_a_run_is_running_while_its_launcher_says_so(page, tmp_path, monkeypatch
     assert states(page, runs) == ["ended without a result"]
 
 
+@pytest.mark.process
 def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
     monkeypatch.setattr(ssh, "_BEAT_S", 0.05)
     runs = tmp_path / "runs"
@@ -450,6 +454,7 @@ def squeue(tmp_path, monkeypatch):
     return put
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["digits", "a|b", "|" * 9, "a\x0bb", "ü"])
 def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
     squeue(name.encode())
@@ -465,6 +470,7 @@ def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
     assert name in rendered(page, queue=[job])
 
 
+@pytest.mark.process
 def test_a_name_that_is_no_text_or_many_lines_costs_the_queue_nothing(page, squeue):
     squeue(b"caf\xe9", b"a\nb", lines=b"slurm_load_jobs error\n\n")
     assert [job["name"] for job in page[2].queue()] == ["caf\ufffd", "a"]

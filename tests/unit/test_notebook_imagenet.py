@@ -19,6 +19,8 @@ from gpubed.jobs import jobfile
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
 
+pytestmark = pytest.mark.process
+
 JOB = assets() / "jobs/imagenet"
 CELLS = {
     cell["id"]: "".join(cell["source"])

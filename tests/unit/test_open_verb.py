@@ -29,6 +29,8 @@ from gpubed.nodes import allocation
 from support import certificates
 from support.samples import granted_cluster
 
+pytestmark = pytest.mark.process
+
 
 class Lab(http.server.BaseHTTPRequestHandler):
     """A STAND-IN for JupyterLab: tells what it was asked for, and by which name."""

@@ -315,6 +315,7 @@ sys.exit(repr(wrong) if wrong else 0)
 """
 
 
+@pytest.mark.process
 def test_drivers_that_begin_side_by_side_import_the_sdk_once() -> None:
     """Its modules import each other: Python saw a deadlock, and gave half of them."""
     done = subprocess.run(

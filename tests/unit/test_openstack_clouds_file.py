@@ -57,11 +57,13 @@ def run(cluster, folder, *words, **more):
     ).stdout
 
 
+@pytest.mark.process
 def test_the_plugin_is_told_which_file_is_read(cluster, folder):
     said = run(cluster, folder, str(BIN / "gpubed"), "env", "lab")
     assert f"export OS_CLIENT_CONFIG_FILE={folder / 'clouds.yaml'}" in said
 
 
+@pytest.mark.process
 def test_the_plugin_gets_no_variables_of_another_project(cluster, folder):
     """openstacksdk leaves them alone beside an entry of clouds.yaml; the plugin does not."""
     said = run(cluster, folder, str(BIN / "gpubed"), "env", "lab", **OTHERS)
@@ -76,6 +78,7 @@ def test_the_plugin_gets_no_variables_of_another_project(cluster, folder):
         assert f"'{name}': ''" in said
 
 
+@pytest.mark.process
 def test_variables_that_nothing_else_names_are_handed_on(tmp_path, folder):
     cluster = Cluster(tmp_path / "bare", "lab", backend=BACKENDS["openstack"], nodes=[{"count": 1}])
     (folder / "clouds.yaml").unlink()
@@ -84,6 +87,7 @@ def test_variables_that_nothing_else_names_are_handed_on(tmp_path, folder):
     assert "OS_" not in said
 
 
+@pytest.mark.process
 def test_the_only_entry_is_named_to_the_plugin(tmp_path, folder):
     """It is the cloud for openstacksdk, and none for the plugin."""
     cluster = Cluster(tmp_path / "bare", "lab", backend=BACKENDS["openstack"], nodes=[{"count": 1}])
@@ -137,6 +141,7 @@ def test_a_profile_that_only_openstacksdk_knows(entry, folder):
     clouds_file.require_login(connection, None)
 
 
+@pytest.mark.process
 def test_secrets_that_the_plugin_would_not_find_are_named(cluster, folder, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(cluster.root))
     secrets = folder / "secure.yaml"
@@ -258,6 +263,7 @@ def test_what_is_wrong_is_one_sentence_with_file_and_key(alone, name):
     assert error.value.hint
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["credential", "clouds is a list"])
 @pytest.mark.parametrize("verb", ["doctor lab", "resources lab", "audit lab", "up lab -y"])
 def test_every_verb_says_so(cluster, folder, name, verb):

@@ -73,6 +73,7 @@ def test_who_follows_it_misses_nothing_where_a_part_is_left_out_meanwhile(
     assert [*at_work.output(cluster, "1-digits", follow=True)] == LINES
 
 
+@pytest.mark.process
 def test_a_run_keeps_its_output_so(call, cluster, monkeypatch):
     monkeypatch.setattr(output, "FIRST", 10)
     monkeypatch.setattr(output, "PIECE", 1)
@@ -81,6 +82,7 @@ def test_a_run_keeps_its_output_so(call, cluster, monkeypatch):
     assert "bytes are left out here" in log.read_text()
 
 
+@pytest.mark.process
 def test_in_the_background_what_a_job_prints_is_in_its_runs_output_alone(
     call, cluster, monkeypatch
 ):
@@ -88,6 +90,7 @@ def test_in_the_background_what_a_job_prints_is_in_its_runs_output_alone(
     assert "epochs" not in call("run", "lab", "digits").stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("said_into", [True, False])
 def test_a_process_knows_where_its_words_go(tmp_path, said_into):
     log, other = tmp_path / "run.log", tmp_path / "other"

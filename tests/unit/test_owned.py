@@ -13,6 +13,8 @@ import yaml
 from gpubed.core.paths import assets
 from support import role_tasks
 
+pytestmark = pytest.mark.process
+
 BASE = assets() / "roles/base"
 CLUSTER = "0b7e2b52-8a2c-4a51-9a4c-3a4c2d4d9f10"
 ANOTHER = "11111111-8a2c-4a51-9a4c-3a4c2d4d9f10"

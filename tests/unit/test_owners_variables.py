@@ -109,6 +109,7 @@ def test_verbs_refuse_it_before_they_begin(cluster, verb):
     assert not (cluster.state / "lock").exists()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not shutil.which("ansible-playbook", path=str(Path(sys.executable).parent)),
     reason="Ansible is not here",

@@ -12,6 +12,8 @@ import pytest
 from support import role_variables
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 DRIVER = role_variables.value("nvidia_driver", "__nvidia_driver_url", "debian-12")
 TOOLKIT = role_variables.variables("nvidia_container_toolkit", "debian-12")[
     "nvidia_container_toolkit_repository"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = Path(__file__).parents[2] / "roles/base/files/packages.py"
 # As the packages that they are called after: see `apt-cache show` of Debian's and docker.com's.
 DEBIAN = {

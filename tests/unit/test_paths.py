@@ -107,6 +107,7 @@ pulumi.export("allocation", allocation)
 '''
 
 
+@pytest.mark.process
 def test_every_program_that_was_ever_committed_is_known(tmp_path: Path) -> None:
     """Else who began with it is told to have changed it."""
 

@@ -69,6 +69,7 @@ def test_where_the_system_does_not_tell_nobody_is_refused(door, monkeypatch, tmp
     assert met(door, socket.create_connection(door.getsockname())) == ""
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.getuid() != 0, reason="it becomes another user")
 def test_another_user_is_one(door):
     words = ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{door.getsockname()[1]}; read -u 3"]

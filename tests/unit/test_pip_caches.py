@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.process
+
 ROLES = Path(__file__).parents[2] / "roles"
 NAME = "victim-1.0-py3-none-any.whl"
 PARTS = {

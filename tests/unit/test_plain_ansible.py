@@ -15,6 +15,8 @@ from gpubed.core.paths import assets
 from gpubed.nodes.cluster import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 BIN = Path(sys.executable).parent
 SITE = assets() / "playbooks/site.yml"
 RAN = re.compile(r"^TASK \[(.+?)\] \*+$", re.MULTILINE)

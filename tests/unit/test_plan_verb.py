@@ -15,6 +15,8 @@ from gpubed.engines import stack as stacks
 from gpubed.engines.embedded import ResourceEvent, Result
 from support.cluster import Cluster
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def cluster(tmp_path):

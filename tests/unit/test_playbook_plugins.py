@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 PLUGINS = sorted([*PLAYBOOKS.glob("filter_plugins/*.py"), *PLAYBOOKS.glob("action_plugins/*.py")])
 # Both take longer to import than most tasks take.

@@ -11,6 +11,8 @@ import pytest
 from gpubed.configuration import configure
 from gpubed.core.paths import assets
 
+pytestmark = pytest.mark.process
+
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 PHASES = {"base": ["one", "two", "three"], "services": ["four"]}
 NODES = ["node-0", "node-1", "node-2"]

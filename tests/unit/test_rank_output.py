@@ -175,6 +175,7 @@ def run(tmp_path, monkeypatch, lines):
     )
 
 
+@pytest.mark.process
 def test_a_terminal_ends_with_the_ranks_own_words(run):
     done, log = run()
     assert done.return_value == 1
@@ -185,11 +186,13 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
     assert log.read_text().splitlines() == [*RANKS, *LAUNCHER], "there, all stays as it was said"
 
 
+@pytest.mark.process
 def test_programs_read_which_rank_it_was(run):
     [failure] = json.loads(run("--json")[0].stdout)["failures"]
     assert failure.startswith("rank 2 on node-2 ended with exit code 2; see ")
 
 
+@pytest.mark.process
 def test_last_words_that_are_still_there_to_read_are_not_said_again(run, lines):
     why = "there is no dataset tiny"
     lines[:] = [f"[{rank}]<stderr>:{why}" for rank in (2, 0)] + OF_PROCESSES + LAUNCHER
@@ -197,6 +200,7 @@ def test_last_words_that_are_still_there_to_read_are_not_said_again(run, lines):
     assert shown == [f"rank 2: {why}", f"rank 0: {why}"]
 
 
+@pytest.mark.process
 def test_a_node_that_went_is_said_with_what_brings_it_back(run, lines):
     lines[:] = [
         "[2]<stderr>:Connection to node-2 closed by remote host.",

@@ -57,6 +57,7 @@ def test_a_rate_is_read_and_written_for_a_name(text, bps, written):
     assert rates.compact(bps) == written
 
 
+@pytest.mark.process
 def test_the_nodes_script_changes_the_rate_alone_and_shapes_anew(tmp_path):
     link, done = tmp_path / "link", tmp_path / "done"
     link.write_text(LINK)

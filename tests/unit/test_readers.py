@@ -1,6 +1,6 @@
 """Whatever is read, wherever it comes from: data, or one error that a user can act on.
 
-A short run of what `make fuzz` does for minutes, and what earlier runs have found.
+A short run of what `tests.fuzz` does for minutes, and what earlier runs have found.
 """
 
 import time
@@ -17,7 +17,10 @@ CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 FOUND = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 SECONDS = 5
 by_name = {reader.name: reader for reader in READERS}
-each = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+STARTS = {"environment": [pytest.mark.process]}
+each = pytest.mark.parametrize(
+    "reader", [pytest.param(one, id=one.name, marks=STARTS.get(one.name, ())) for one in READERS]
+)
 
 
 def test_no_two_readers_have_a_name():

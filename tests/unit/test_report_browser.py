@@ -7,7 +7,7 @@ from gpubed import cli
 from support import browser, measurements
 from support.samples import granted_cluster
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.process, pytest.mark.browser]
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}
 COLOUR = "e => getComputedStyle(e).getPropertyValue('{}')"
 

@@ -178,6 +178,7 @@ def test_a_broken_point_is_named_with_its_cluster(project):
     assert f"{FAST}: {path.name} is left out" in " ".join(said.split())
 
 
+@pytest.mark.process
 def test_campaigns_as_bench_writes_them_come_together(tmp_path, monkeypatch):
     """The job is a STAND-IN; all that is kept of it is not."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))

@@ -11,6 +11,8 @@ from ansible.template import Templar, trust_as_template
 
 from gpubed.core.paths import assets
 
+pytestmark = pytest.mark.process
+
 ROLES = assets() / "roles"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE"
 

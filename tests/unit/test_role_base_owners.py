@@ -4,6 +4,8 @@ import pytest
 
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("kept", "runs", "chrony"),

@@ -9,6 +9,8 @@ from jinja2 import Environment, StrictUndefined
 from support import machines, role_variables
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("told", "ours", "kept"),

@@ -137,6 +137,7 @@ def choice(filters, plan, release, path):
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("release", sorted(role_variables.RELEASES))
 @pytest.mark.parametrize("name", recipe.with_gpus())
 @pytest.mark.parametrize("machine", machines.NAMES)
@@ -163,12 +164,14 @@ def served(path, known):
     return set(role_variables.RELEASES)
 
 
+@pytest.mark.process
 def test_the_recipe_for_cuda_13_gets_the_newest_branch_and_not_the_oldest(filters, kept):
     plan = sample("static", "cuda13", "all", 2)
     assert choice(filters, plan, "debian-12", kept["a100-dgx", False])["branch"] == 580
     assert choice(filters, plan, "debian-13", kept["a100-dgx", False])["branch"] == 590
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("machine", machines.NAMES)
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_ranks_are_bound_on_each_machine(filters, kept, machine, ranks):

@@ -11,6 +11,8 @@ from gpubed.configuration import roles
 from support import machines
 from support.samples import sample_plan
 
+pytestmark = pytest.mark.process
+
 TEMPLATE = machines.ROOT / "roles/docker/templates/gpubed-container.j2"
 FOLDERS = ["shared", "datasets", "scratch"]
 

@@ -16,7 +16,10 @@ from support.role_tasks import play
 from support.shell_host import ShellHost
 
 ROLE = machines.ROOT / "roles/docker"
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root"),
+]
 RESTARTED = ["systemctl try-restart docker.service"]
 A_CLUSTER, ANOTHER = "0f0e", "a1b2"
 OWNERS = '{"owner": 1}'

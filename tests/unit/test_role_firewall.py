@@ -5,6 +5,8 @@ import pytest
 from support import machines
 from support.shell_host import ShellHost
 
+pytestmark = pytest.mark.process
+
 PROGRAM = (machines.ROOT / "roles/firewall/files/gpubed-firewall").read_text()
 
 

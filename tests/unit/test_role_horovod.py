@@ -151,12 +151,14 @@ def told(tmp_path):
     return read
 
 
+@pytest.mark.process
 def test_settings_of_a_node_are_for_those_who_ask_for_no_others(told):
     """`--fusion-threshold-mb` of the launcher comes first, and ranks read the file after it."""
     assert told() == (str(382 * 2**20), "2.5")
     assert told(HOROVOD_FUSION_THRESHOLD="1048576") == ("1048576", "2.5")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("variable", ["HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GPUBED_SLOTS"])
 def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, variable):
     """Ranks with thresholds of 0 and 128 MiB ended with a segmentation fault."""
@@ -164,6 +166,7 @@ def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, varia
     assert told(**{variable: "1"}, HOROVOD_FUSION_THRESHOLD="64") == ("64", None)
 
 
+@pytest.mark.process
 def test_what_is_to_be_tuned_is_not_set(told):
     """Horovod leaves alone what its environment has (parameter_manager.cc, `fixed`)."""
     assert told(HOROVOD_AUTOTUNE="1") == (None, None)
@@ -251,6 +254,7 @@ int main() {
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not shutil.which("g++"), reason="the patched function is compiled")
 def test_a_rank_that_waits_sleeps_only_where_it_is_told_to(tmp_path, monkeypatch):
     """Compiled and run: after each of 200 looks it gives the processor away by itself, or never

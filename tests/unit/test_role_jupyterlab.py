@@ -17,6 +17,8 @@ from gpubed.core.paths import assets
 from support import certificates, role_variables
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 ROLE = assets() / "roles/jupyterlab"
 OWN = "/etc/gpubed/jupyterlab"
 PAGE = (ROLE / "files/page_config.json").read_text()

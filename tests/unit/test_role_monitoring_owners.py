@@ -12,6 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from support import machines, role_variables
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 ROLE = machines.ROOT / "roles/monitoring"
 
 

@@ -12,6 +12,8 @@ import yaml
 from support import machines
 from support.role_tasks import play
 
+pytestmark = pytest.mark.process
+
 ROLE = machines.ROOT / "roles/nfs"
 OWNERS = "UUID=1 / ext4 defaults 0 1\n", "10.9.9.9:/home /home nfs4 defaults 0 0\n"
 MOUNTS = (

@@ -8,6 +8,8 @@ import pytest
 
 from gpubed.core.paths import assets
 
+pytestmark = pytest.mark.process
+
 FILES = assets() / "roles/nvidia_driver/files"
 
 

@@ -16,7 +16,10 @@ import pytest
 from support import machines
 from support.role_tasks import play
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it gives folders to accounts")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0, reason="it gives folders to accounts"),
+]
 # blkid tells a disk's TYPE and LABEL from files; findmnt what is mounted, from a file.
 PROGRAMS = """
 blkid: for last; do :; done; cat "$WORLD/blkid/$(basename "$last").$5" 2>/dev/null || exit 2

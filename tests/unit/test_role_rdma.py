@@ -37,6 +37,7 @@ def test_no_experiment_network_is_no_rdma():
     assert roles.variables(sample_plan(networks={}))["rdma_enabled"] is False
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("type_", "address", "refused"),
     [
@@ -107,6 +108,7 @@ def program(tmp_path):
     return run
 
 
+@pytest.mark.process
 def test_every_adapter_of_jobs_is_set_up(program, tmp_path):
     assert program("device") == ["mlx5_1"]
     assert program("ports") == ["mlx5_0:1 rail0", "mlx5_1:1 rail1", "mlx5_3:1 rail3"]

@@ -141,6 +141,7 @@ def outside_sockets(root, *near):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("near", "says"),
     [
@@ -220,11 +221,13 @@ def prolog(tmp_path):
     return run
 
 
+@pytest.mark.process
 def test_a_node_that_is_drained_before_a_job_is_in_quarantine(prolog):
     """Slurm drains whose prolog fails, for good: --requalify is the one way back."""
     assert prolog((ROLE / "files/prolog-health").read_text()) == (1, ["admit"])
 
 
+@pytest.mark.process
 def test_a_node_without_researchers_homes_is_in_quarantine(prolog, tmp_path):
     text = "\n".join(render("prolog-storage.j2", [NONE]))
     assert prolog(text.replace("/shared/home", str(tmp_path))) == (0, [])
@@ -321,6 +324,7 @@ def test_ranks_that_may_have_another_horovod_have_none(started):
     assert started("gpubed-container", "image", "true")[2] is None
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):

@@ -6,6 +6,8 @@ from support import role_variables
 from support.role_tasks import play
 from support.slurm_owners import AS_ROOT, PEOPLE, getent
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("noted", "made"),

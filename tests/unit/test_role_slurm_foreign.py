@@ -9,6 +9,8 @@ from support import role_variables
 from support.role_tasks import play
 from support.slurm_owners import GROUP, PEOPLE, ROLE, UUID, getent, put
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def foreign(tmp_path):

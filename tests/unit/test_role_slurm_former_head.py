@@ -6,6 +6,8 @@ import yaml
 from support.role_tasks import play
 from support.slurm_owners import ROLE, UUID, files, put
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def former(tmp_path):

@@ -11,6 +11,8 @@ from support import role_variables
 from support.shell_host import ShellHost
 from support.slurm_owners import ROLE, UUID, files, getent, put
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def left(tmp_path):

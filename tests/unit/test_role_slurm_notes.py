@@ -9,6 +9,8 @@ from support import role_variables
 from support.role_tasks import play
 from support.slurm_owners import AS_ROOT, ROLE, UUID, getent, put
 
+pytestmark = pytest.mark.process
+
 
 @AS_ROOT
 @pytest.mark.parametrize("ours", [True, False])

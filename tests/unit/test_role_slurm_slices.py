@@ -5,7 +5,7 @@ import pytest
 from support.role_tasks import play
 from support.slurm_owners import AS_ROOT, files
 
-pytestmark = AS_ROOT
+pytestmark = [pytest.mark.process, AS_ROOT]
 # As Debian has it.
 CRON = "@include common-auth\n@include common-session-noninteractive\n"
 

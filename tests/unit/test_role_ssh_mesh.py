@@ -13,6 +13,8 @@ from support import machines, role_variables
 from support.shell_host import ShellHost
 from support.specs import BACKENDS, sample
 
+pytestmark = pytest.mark.process
+
 ROLE = machines.ROOT / "roles/ssh_mesh"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 TAG = "gpubed-role:a1"

@@ -16,6 +16,8 @@ import pytest
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 
+pytestmark = pytest.mark.process
+
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -18,6 +18,8 @@ from support import samples
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "cluster"]
 
 

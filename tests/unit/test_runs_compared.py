@@ -13,6 +13,8 @@ from gpubed.jobs.runs.record import Choice, Record, Request
 from support.run_verb import call, cluster, document
 from support.stand_in_head import Head
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "cluster"]
 
 

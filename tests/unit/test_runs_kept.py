@@ -20,6 +20,8 @@ from gpubed.nodes.verification import Check, Verification
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "cluster"]
 
 

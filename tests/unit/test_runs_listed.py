@@ -11,6 +11,8 @@ from gpubed.core.errors import UsageError
 from gpubed.testbeds.specification import load_cluster
 from support.run_verb import call, cluster, document
 
+pytestmark = pytest.mark.process
+
 __all__ = ["call", "cluster"]
 
 

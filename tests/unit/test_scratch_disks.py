@@ -51,6 +51,7 @@ def test_each_disk_that_was_named_and_is_not_free_has_its_reason(script):
     assert refused == {"/dev/nvme0n1": "it has /dev/nvme0n1p1", "/dev/sdx": "not there"}
 
 
+@pytest.mark.process
 def test_an_empty_file_is_seen_as_empty_and_a_file_system_as_one(tmp_path):
     real = by_path.load(SCRIPT, "choose_disks_real")
     blank = tmp_path / "blank"

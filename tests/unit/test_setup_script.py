@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parents[2] / "setup.sh"
 DENIED = (
     "permission denied while trying to connect to the Docker daemon socket at"

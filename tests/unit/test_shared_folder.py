@@ -32,6 +32,7 @@ def folders(tmp_path):
     return make
 
 
+@pytest.mark.process
 def test_only_the_clusters_user_writes_in_the_shared_folder(folders):
     """His group may be that of all who are in a project; earlier versions let it write."""
     shared, played = folders()
@@ -40,6 +41,7 @@ def test_only_the_clusters_user_writes_in_the_shared_folder(folders):
     assert (shared / "runs").is_dir()
 
 
+@pytest.mark.process
 def test_no_other_account_sees_runs_and_reports(folders):
     """Nor those of a former version, whose folders everybody could list."""
     shared = folders()[0]
@@ -51,6 +53,7 @@ def test_no_other_account_sees_runs_and_reports(folders):
         assert (shared / name).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.process
 def test_a_link_that_was_put_there_is_refused(folders, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)

@@ -221,6 +221,7 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     assert result.document()["simulated"] is True
 
 
+@pytest.mark.process
 def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monkeypatch, capsys):
     plan = sample_plan()
     cluster = Cluster(Project(tmp_path).cluster("lab"), plan, sample_allocation(plan))

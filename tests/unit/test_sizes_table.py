@@ -1,4 +1,4 @@
-"""The table of `make test-sizes`."""
+"""The table of `make test-nightly PARTS=sizes`."""
 
 import json
 

@@ -22,6 +22,8 @@ from gpubed.nodes import ssh
 from gpubed.nodes.allocation import Allocation, Hop, Network, Node
 from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut, LoginRefused, Unreachable
 
+pytestmark = pytest.mark.process
+
 NODE = Node(
     name="node-0",
     id="1",

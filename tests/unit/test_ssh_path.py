@@ -15,6 +15,8 @@ from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 FOLDERS = ["my project 100% ü", 'a "quoted" one', "it's $1, %h and \\", "-F", "#1"]
 
 

@@ -16,6 +16,8 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def called(tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli import outline
 
+pytestmark = pytest.mark.process
+
 HEAVY = "ansible_runner docker grpc lxml paramiko pulumi pydantic rich yaml"
 ASK = f"""
 import sys

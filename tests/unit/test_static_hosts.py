@@ -219,6 +219,7 @@ def test_a_host_that_nobody_can_log_in_to_goes_with_its_name(lab, monkeypatch, t
         lab.driver.read("node-0-1", lab.inputs)
 
 
+@pytest.mark.process
 def test_and_one_that_is_in_no_list_of_known_hosts(lab, told):
     lab.names(ELSEWHERE)
     lab.known.write_text("")
@@ -228,6 +229,7 @@ def test_and_one_that_is_in_no_list_of_known_hosts(lab, told):
         lab.driver.read("node-0-1", lab.inputs)
 
 
+@pytest.mark.process
 def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
     lab.known.write_text("")
     for ask in (lab.driver.delete, lab.driver.read):
@@ -240,6 +242,7 @@ def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
             ask("node-0-1", lab.inputs)
 
 
+@pytest.mark.process
 def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
     lab.names(ELSEWHERE)
     lab.inputs["config"] |= {"bastions": [{"address": "192.0.2.200"}]}
@@ -276,6 +279,7 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
     assert '"id": "node-0-1"' in admitted
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("key", "replaces"), [("own", []), ("others", ["host"]), (None, [])], ids=str
 )
@@ -431,6 +435,7 @@ def test_and_not_as_a_shell_or_sshd_reads_more_than_a_name(lab, user):
     assert refused(lab, "user")
 
 
+@pytest.mark.process
 def test_an_alias_is_named_with_what_it_stands_for(lab, monkeypatch, tmp_path):
     """OpenSSH follows it, so that logging in by hand once would change nothing."""
     config = tmp_path / "config"

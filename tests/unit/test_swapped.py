@@ -25,6 +25,8 @@ from gpubed.testbeds.specification import load_plan
 from support.answering import Host
 from support.samples import granted_cluster
 
+pytestmark = pytest.mark.process
+
 
 def text(key):
     return f"{key.get_name()} {key.get_base64()}"

@@ -7,6 +7,8 @@ import pytest
 
 from support import terminal
 
+pytestmark = pytest.mark.process
+
 BAR = "working\r\x1b[2Kdone\r\nframe one\r\nframe two\r\n\x1b[2A\x1b[2Kend\r\n"
 
 

@@ -9,6 +9,8 @@ from gpubed.core.errors import GpubedError
 from support import certificates
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 HEAD = sample_allocation(sample_plan()).head
 HOSTS = [HEAD.control_address, HEAD.experiment_address, HEAD.name, "localhost", "127.0.0.1"]
 LIMITS = "nameConstraints = critical, $4"

@@ -109,6 +109,7 @@ def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
     assert told == {"schema": "gpubed/run/1", "loss": None, "rows": [{"s": None}]}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("columns", ["0", "1"])
 def test_a_terminal_without_a_width_is_written_to(tmp_path, columns):
     """As `COLUMNS=0` says, and some terminals that are none."""
@@ -119,6 +120,7 @@ def test_a_terminal_without_a_width_is_written_to(tmp_path, columns):
         assert said in " ".join(done.text.split()) or columns == "1"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
 def test_what_a_terminal_cannot_show_is_replaced(encoding):
     program = (

@@ -115,6 +115,7 @@ def test_without_a_login_that_network_is_no_copy(look):
     assert look(network=60 * 200_000)["idle_s"] == 60
 
 
+@pytest.mark.process
 def test_the_kernels_own_count_is_read(use, tmp_path):
     """A process of this machine, by the server's name, with a command."""
     server = tmp_path / "sshd"

@@ -156,6 +156,7 @@ def rank(folder, environment):
             os.killpg(started.pid, 9)
 
 
+@pytest.mark.process
 def test_ranks_of_a_run_are_found_and_called_as_the_run(use, tmp_path):
     beat = {"GPUBED_HEARTBEAT": "/shared/runs/20300101-000000000-digits/.heartbeat"}
     with rank(tmp_path, beat) as pid:
@@ -166,6 +167,7 @@ def test_ranks_of_a_run_are_found_and_called_as_the_run(use, tmp_path):
         assert use.processes.job_of(os.getpid(), every, {}) == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/a b/.heartbeat", "/" + "a" * 200 + "/b"])
 def test_a_run_cannot_be_called_anything(use, tmp_path, name):
     with rank(tmp_path, {"GPUBED_HEARTBEAT": name}) as pid:
@@ -282,6 +284,7 @@ def test_the_program_tells_and_leaves_figures_for_monitoring(use, monkeypatch, c
     assert use.program.main("dance") == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
 )

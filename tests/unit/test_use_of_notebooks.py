@@ -24,7 +24,10 @@ from support.node_use import use
 
 __all__ = ["use"]
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
 ALICE, BOB = 61001, 61002
 KERNEL = {"id": "k", "last_activity": "2030-01-01T00:00:00Z", "execution_state": "busy"}
 

@@ -11,6 +11,8 @@ import pytest
 from gpubed.backends.virtualwall import prepare
 from gpubed.core import progress
 
+pytestmark = pytest.mark.process
+
 GIB = 2**21  # sectors
 
 

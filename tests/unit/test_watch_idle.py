@@ -19,6 +19,8 @@ from gpubed.jobs.runs import checkpoints
 from gpubed.testbeds import copies
 from support.watched import HOUR, MINUTE, SPEC, world
 
+pytestmark = pytest.mark.process
+
 __all__ = ["world"]
 
 IDLE = SPEC.replace(

@@ -19,6 +19,8 @@ from gpubed.nodes.allocation import Hop
 from gpubed.nodes.ssh import LoginRefused, Unreachable
 from support.watched import world
 
+pytestmark = pytest.mark.process
+
 __all__ = ["world"]
 
 

@@ -11,6 +11,7 @@ from support.am.request import tag
 from support.am.witness import RSPEC_VERSION, rspec, until
 
 
+@pytest.mark.process
 def test_a_slice_goes_all_the_way_and_leaves_nothing(server, alice, gate):
     made, credential = alice.slice()
     allocated = alice.am.Allocate(made, credential, rspec("w1", "w2"), {})

@@ -18,6 +18,8 @@ from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load
 from support import wall
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "concepts" / "geni-test-site.md"
 

@@ -54,6 +54,7 @@ def test_it_is_there_for_its_run_alone(place):
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.process
 def test_what_a_killed_run_left_is_removed_by_the_next(place):
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True) as run:
         left = place / run.stdout.readline().strip()

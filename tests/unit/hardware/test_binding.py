@@ -6,6 +6,8 @@ from gpubed.hardware.binding import bind, share
 from gpubed.hardware.facts import Facts
 from support import machines
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bindings(tmp_path):

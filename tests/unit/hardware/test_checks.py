@@ -21,6 +21,8 @@ from gpubed.nodes.ssh import CommandResult
 from support import machines
 from support.samples import sample_allocation, sample_plan
 
+pytestmark = pytest.mark.process
+
 
 def figure(value=None, error=""):
     return {"value": value, "error": error}

@@ -12,6 +12,8 @@ from jinja2 import Environment, StrictUndefined
 
 from support import machines
 
+pytestmark = pytest.mark.process
+
 HOROVOD = machines.ROOT / "roles/horovod"
 DEVICE = HOROVOD / "files/gpubed-device"
 # Tells what the environment says: how many GPUs there are, and which call fails with which code.

@@ -6,6 +6,8 @@ from gpubed.hardware.drivers import NoDriver, Offer, Wanted, choose, newest_cuda
 from gpubed.hardware.facts import Driver, Facts
 from support import machines
 
+pytestmark = pytest.mark.process
+
 DEBIAN_12 = {
     "distribution": [Offer(470), Offer(535)],
     "nvidia": [Offer(570, True, True), Offer(580, True, True)],

@@ -11,6 +11,8 @@ from gpubed.hardware import facts
 from gpubed.hardware.facts import Facts
 from support import by_path, machines
 
+pytestmark = pytest.mark.process
+
 GPUS = [
     ("k80", 4, "Kepler", "3.7", "GK210", "Tesla K80", 11441),
     ("p100", 2, "Pascal", "6.0", "GP100", "Tesla P100-PCIE-16GB", 16384),

@@ -21,6 +21,8 @@ from gpubed.hardware import host
 from gpubed.hardware.host import GpuHost
 from gpubed.testbeds.base import Finding
 
+pytestmark = pytest.mark.process
+
 COLLECTOR = Path(__file__).parents[3] / "roles/hardware/files/gpubed-gpu-host"
 KERNEL = "6.1.0-40-amd64"
 BRIDGE, CARD = "0000:00:01.0", "0000:01:00.0"

@@ -13,6 +13,8 @@ from gpubed.checks import cuda
 from gpubed.hardware.binding import Binding
 from support import machines
 
+pytestmark = pytest.mark.process
+
 TEMPLATES = machines.ROOT / "roles/horovod/templates"
 FILES = machines.ROOT / "roles/horovod/files"
 SAY = ["sh", "-c", 'echo "$(taskset -cp $$ | sed "s/.*: //") gpu=$GPUBED_GPU hca=$GPUBED_HCA"']

@@ -7,6 +7,8 @@ import pytest
 
 from support import machines
 
+pytestmark = pytest.mark.process
+
 HOROVOD = machines.ROOT / "roles/horovod"
 PROGRAM = HOROVOD / "files/gpubed-environment"
 FIRST = {"HOROVOD_RANK": "0"}

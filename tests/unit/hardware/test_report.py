@@ -204,6 +204,7 @@ def test_another_file_is_refused_in_a_line(tmp_path, content):
         report.read(path)
 
 
+@pytest.mark.process
 def test_a_model_is_recorded_that_a_node_can_pretend_to_be(made, tmp_path):
     """Against the shipped model, made from documents: all that a node tells is the same."""
     report.write(tmp_path / "report.json", made)
@@ -245,6 +246,7 @@ def test_a_node_whose_driver_is_silent_gives_no_model():
         recording.model(report.make({"node-0": silent}), "A100-SXM4-80GB")
 
 
+@pytest.mark.process
 def test_the_program_reads_a_tree(tmp_path):
     """SYNTHETIC tree; there is no driver, so commands answer nothing."""
     card = tmp_path / "sys/devices/pci0000:00/0000:00:03.1" / PCI

@@ -12,6 +12,8 @@ import pytest
 
 from support import simulated
 
+pytestmark = pytest.mark.process
+
 RELEASES = {"bookworm": "535", "trixie": "550"}  # release, driver branch of its nvidia-smi
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 FAULTS = simulated.machine.FAULTS

@@ -12,6 +12,8 @@ import pytest
 
 from support import simulated
 
+pytestmark = pytest.mark.process
+
 RESET = "GPU requires restart"  # the package words NVML's "GPU requires reset" so
 
 
