@@ -20,7 +20,7 @@ GIVEN = {"backend": "local", "cluster": "lab", "result": None}
 def cluster(tmp_path, monkeypatch):
     """A cluster of three nodes that is up, as the provider finds it."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.setattr(resources, "_made_on", lambda _: None)
+    monkeypatch.setattr("gpubed.testbeds.resources._made_on", lambda _: None)
     return granted_cluster(tmp_path)
 
 
@@ -43,7 +43,7 @@ def provider(cluster, monkeypatch):
 
     def call(method, kind, name, *, failing=False):
         found[:], fails[:] = [], [True] if failing else []
-        monkeypatch.setattr(resources, "_driver", lambda _: Driver())
+        monkeypatch.setattr("gpubed.testbeds.resources._driver", lambda _: Driver())
         props = {**GIVEN, "kind": kind, "name": name}
         given = (props,) if method == "create" else ("id", props, props)
         getattr(resources.Provider(), method)(*given)

@@ -171,6 +171,7 @@ for one in asking: one.join()
 """
 
 
+@pytest.mark.process
 def test_many_hosts_are_asked_at_once():
     """Ansible's plugins, loaded by several threads, were skipped with warnings, or never ready."""
     done = subprocess.run(

@@ -18,6 +18,7 @@ from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import copies, identities, made_on, registry
 from gpubed.testbeds.base import Existing, Identity
+from gpubed.testbeds.driver import NodeFailed
 from support.bound import kind
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -155,7 +156,9 @@ def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
     """As plain `pulumi destroy` calls it."""
     lab.daemon.identity = OTHER
     lab.there.clear()
-    monkeypatch.setattr(resources, "_driver", lambda _: pytest.fail("something is removed"))
+    monkeypatch.setattr(
+        "gpubed.testbeds.resources._driver", lambda _: pytest.fail("something is removed")
+    )
     node = {"backend": "local", "kind": "node", "cluster": "lab", "name": "node-0", "result": {}}
     for do in (resources.Provider().delete, resources.Provider().read):
         with pytest.raises(made_on.AnotherTestbed):
@@ -166,7 +169,7 @@ class Silent:
     """A driver of nodes that fail after they were marked, and then are silent."""
 
     def create(self, _inputs):
-        raise resources.NodeFailed("the connection broke")
+        raise NodeFailed("the connection broke")
 
     def delete(self, _id, _inputs):
         raise Unreachable("node-1 does not answer SSH")
@@ -174,7 +177,7 @@ class Silent:
 
 def test_what_a_failed_node_left_is_recorded_and_looked_for(lab, monkeypatch):
     lab.paths.spec.write_text(STATIC)
-    monkeypatch.setattr(resources, "_driver", lambda _: Silent())
+    monkeypatch.setattr("gpubed.testbeds.resources._driver", lambda _: Silent())
     given = {"backend": "static", "kind": "node", "cluster": "lab", "name": "node-1"}
     made = resources.Provider().create({**given, "on_failure": "leave_out", "result": None})
     assert made.outs["result"]["left"] == "node-1 does not answer SSH"
