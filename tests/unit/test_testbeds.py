@@ -157,7 +157,7 @@ def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
     lab.daemon.identity = OTHER
     lab.there.clear()
     monkeypatch.setattr(
-        "gpubed.testbeds.resources._driver", lambda _: pytest.fail("something is removed")
+        "gpubed.testbeds.resources._driver", lambda _: pytest.fail("removed")
     )
     node = {"backend": "local", "kind": "node", "cluster": "lab", "name": "node-0", "result": {}}
     for do in (resources.Provider().delete, resources.Provider().read):
