@@ -14,7 +14,7 @@ CORES := $(shell nproc)
 # In the order of the tests, where what takes longest comes first: the whole cluster.
 LANED := --dist loadgroup --no-loadscope-reorder --numprocesses
 # The marks of the parts below, and of what has a target of its own: not for `test` or `test-all`.
-NIGHTLY := services testbeds vms simulated faults sizes walk long
+NIGHTLY := services testbeds vms simulated faults sizes walk golden long
 LATER := $(NIGHTLY:%=and not %) and not experiment and not endurance
 
 PARTS ?= $(NIGHTLY) roles fuzz
@@ -25,6 +25,7 @@ part.simulated = GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests
 part.faults = $(BIN)/python -m tests.faults $(FAULTS) $(if $(FAULTS),,&& $(PYTEST) tests/e2e -m faults)
 part.sizes = $(PYTEST) tests/e2e -m sizes && $(BIN)/python docs/generate.py
 part.walk = WAYS="$(WAYS)" $(PYTEST) tests/e2e -m walk
+part.golden = $(PYTEST) tests/golden -m golden
 part.long = $(PYTEST) tests -m long
 part.roles = $(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
 part.fuzz = $(BIN)/python -m tests.fuzz
