@@ -25,7 +25,7 @@ from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.allocation import Allocation
 from gpubed.resources import Provider
 from gpubed.spec import clusterspec, plan
-from gpubed.testbeds import registry
+from gpubed.testbeds import registry, resources
 from gpubed.testbeds.base import Existing, Testbed
 
 # What stands for each testbed: a module with `SPEC`, and where it has any `options`, what serves it
@@ -100,6 +100,7 @@ class Cluster:
 
     def create(self, made: Made) -> None:
         """Call the provider, as an engine would at the first time or after a crash."""
+        resources._owners.cache_clear()  # each call is a run of its own
         created = Provider().create(made.inputs)
         made.id, made.result = created.id, created.outs["result"]
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpubed.core.paths import Project
+from support import own
 
 RATE_BPS = 100_000_000
 GROUND: dict[str, Any] = {
@@ -40,6 +41,7 @@ def options(project: Project) -> Iterator[dict[str, Any]]:
 
     with made_cluster(GROUND, project) as ground:
         *hosts, gate = ground.allocation.nodes
+        own.let_all_in(node.id for node in ground.allocation.nodes)
         known = project.root / "known_hosts"
         lines = [f"{n.control_address} {k}\n" for n in (*hosts, gate) for k in n.host_keys]
         known.write_text("".join(lines))
