@@ -156,9 +156,7 @@ def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
     """As plain `pulumi destroy` calls it."""
     lab.daemon.identity = OTHER
     lab.there.clear()
-    monkeypatch.setattr(
-        "gpubed.testbeds.resources._driver", lambda _: pytest.fail("removed")
-    )
+    monkeypatch.setattr("gpubed.testbeds.resources._driver", lambda _: pytest.fail("removed"))
     node = {"backend": "local", "kind": "node", "cluster": "lab", "name": "node-0", "result": {}}
     for do in (resources.Provider().delete, resources.Provider().read):
         with pytest.raises(made_on.AnotherTestbed):
