@@ -149,7 +149,9 @@ def test_a_name_that_somebody_took_after_the_end_is_told_and_given_up(server, wa
     ):
         with pytest.raises(Refused, match=r"No privilege|belongs to somebody else") as refused:
             verb()
-        assert "gpubed down CLUSTER, then up, makes a slice of another name" in refused.value.hint
+        assert (
+            "gpubed down CLUSTER, then gpubed up CLUSTER, takes another name" in refused.value.hint
+        )
         assert "backend.login" in refused.value.hint
     assert wall.testbed.existing() == []
     driver.delete(id_, wall.inputs)
