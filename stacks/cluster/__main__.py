@@ -12,7 +12,8 @@ from gpubed.testbeds.registry import backend
 from gpubed.testbeds.specification import load_plan
 
 try:
-    cluster = load_plan(Project.find().cluster(pulumi.get_stack()).spec)
+    paths = Project.find().cluster(pulumi.get_stack())
+    cluster = load_plan(paths.spec_in_use, paths.name)
 except GpubedError as error:
     raise pulumi.RunError(str(error)) from None
 ident = identity(cluster)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
-from gpubed.core import runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.nodes import answers, rates
@@ -134,7 +134,7 @@ class SlowLink(_OfExperiment):
         links = rates.Links(paths, self.ground.cluster.allocation)
 
         def undo() -> None:
-            if paths.reshaped.exists() and (faults := links.restore()):
+            if record.read(paths).reshaped and (faults := links.restore()):
                 raise GpubedError("; ".join(faults), f"gpubed up {paths.name}")
 
         slow = self._declared // _SLOWER
@@ -149,7 +149,7 @@ class SlowLink(_OfExperiment):
             0 < carried < 2 * self._declared / _SLOWER,
             f"it carries {format_rate(carried)}",
         )
-        yield Held("no job begins on it", self.ground.cluster.paths.reshaped.exists())
+        yield Held("no job begins on it", record.read(self.ground.cluster.paths).reshaped)
 
     def afterwards(self) -> Iterator[Held]:
         """Check that it is as fast as before."""

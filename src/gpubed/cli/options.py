@@ -11,11 +11,10 @@ import typer
 
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
-from gpubed.core import nearest, reading
+from gpubed.core import nearest, reading, record
 from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.testbeds import copies
 
 _LONGEST = 255  # bytes of a folder's name
 
@@ -68,7 +67,8 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
         _settle(paths)
     if known_as and paths.spec.is_file():
         return paths
-    if known_as and (paths.was_made or (from_state and paths.name in paths.project.known())):
+    is_known = from_state and paths.name in paths.project.known()
+    if known_as and (is_known or record.was_made(paths)):
         if from_state:
             return paths
         raise lost_specification(paths)
@@ -108,7 +108,7 @@ def _settle(paths: ClusterPaths) -> None:
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
     """Return what to tell where a cluster was made and its specification is gone."""
-    back = copies.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
+    back = record.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {paths.name} was made, and its specification {paths.spec} is gone",
         f"{back}; or, to remove the cluster: gpubed down {paths.name}",

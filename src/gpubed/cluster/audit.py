@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpubed.core import parallel
+from gpubed.core import parallel, record
 from gpubed.core.errors import GpubedError
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
-from gpubed.testbeds import identities, made_on, registry
-from gpubed.testbeds.asked import Left, Testbeds
+from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import Existing, Testbed
+from gpubed.testbeds.made_on import Left, Testbeds
 from gpubed.testbeds.specification import load
 
 
@@ -165,7 +165,7 @@ def uuid_of(stack: Stack) -> str | None:
         if resource["type"].endswith(":Identity"):
             said = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
             uuid = said if isinstance(said, str) else None
-    return uuid or identities.kept(stack.paths)
+    return uuid or record.uuid(stack.paths)
 
 
 def remember(stack: Stack) -> None:
@@ -175,10 +175,10 @@ def remember(stack: Stack) -> None:
     counts as lost, unless nothing else tells.
     """
     with suppress(Unreadable):
-        if identities.kept(stack.paths):
+        if record.uuid(stack.paths):
             return
     if uuid := uuid_of(stack):
-        identities.keep(stack.paths, uuid)
+        record.keep_uuid(stack.paths, uuid)
 
 
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
@@ -199,7 +199,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
         if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
     of_state |= {recorded.backend for recorded in _recorded(resources)}
-    noted = set(made_on.noted(stack.paths)) - of_state
+    noted = set(made_on.kinds(stack.paths)) - of_state
     recorded = frozenset(of_state | noted if deployment.get("pending_operations") else of_state)
     if not (of_state or noted):
         with suppress(GpubedError):

@@ -11,14 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from gpubed.configuration import applied, inventory, served_folder
+from gpubed.core import record
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
-from gpubed.testbeds import begun
 from gpubed.testbeds.driver import Change, Driver, Properties
-from gpubed.testbeds.specification import load_plan, load_same
+from gpubed.testbeds.specification import load_plan, require_same
 
 
 class ConfigurationDriver(Driver):
@@ -32,11 +32,12 @@ class ConfigurationDriver(Driver):
             return Change(update=sorted(keys))
         paths, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(paths, allocation, news) if news["configure"] else set()
+        unfinished = record.read(paths).unfinished
         # By a run before this one, or by what this one did to nodes: they may be bare then, too.
-        if begun.is_noted(paths) or (news["configure"] and paths.unfinished.exists()):
+        if unfinished == "nodes" or (news["configure"] and unfinished):
             stale.add("unfinished")
         if not stale:
-            cluster = Cluster(paths, load_plan(paths.spec), allocation)
+            cluster = Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
             stale = set() if inventory.is_rendered(cluster) else {"inventory"}
         return Change(update=sorted(stale))
 
@@ -73,7 +74,8 @@ class ConfigurationDriver(Driver):
         for folder in (paths.applied, paths.facts):
             shutil.rmtree(folder, ignore_errors=True)
         paths.verification.unlink(missing_ok=True)
-        paths.door.unlink(missing_ok=True)
+        with record.changed(paths) as known:
+            known.jupyterlab_port = None
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         # With all that verifies a cluster, which a comparison has no need of.
@@ -81,7 +83,8 @@ class ConfigurationDriver(Driver):
 
         paths = _paths(inputs)
         # Nodes were made as the file was then: with another one now, they would not fit it.
-        plan = load_same(paths.spec, inputs["specification"])
+        plan = load_plan(paths.spec_in_use, paths.name)
+        require_same(plan, inputs["specification"], paths)
         allocation = Allocation.model_validate(inputs["allocation"])
         handover.hand_over(Cluster(paths, plan, allocation))
         return {}

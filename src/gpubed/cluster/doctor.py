@@ -17,9 +17,9 @@ from gpubed.nodes.ssh import SSH, Unreachable
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import registry, specification
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Backend, Finding
-from gpubed.testbeds.specification import load
+from gpubed.testbeds.specification import load, load_plan
 
 _PYTHON = (3, 11)
 
@@ -38,13 +38,13 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
     return [
         *findings,
         *gpu_hosts(paths),
-        *owners_packages(paths, specification.load_plan(paths.spec)),
+        *owners_packages(paths, load_plan(paths.spec)),
     ]
 
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
     """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
-    plan = specification.load_plan(paths.spec)
+    plan = load_plan(paths.spec)
     asked = {node.name: node.gpus for node in plan.nodes if node.gpus}
     sessions = _sessions(paths, plan)
 

@@ -7,19 +7,20 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpubed.cluster import audit as audits
 from gpubed.cluster import costs
 from gpubed.cluster.events import emit
-from gpubed.core import runlock
+from gpubed.core import nearest, places, record, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.record import Record
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config
-from gpubed.testbeds import identities, left_hosts
-from gpubed.testbeds.asked import Testbeds, Unasked
 from gpubed.testbeds.base import Existing
+from gpubed.testbeds.made_on import Testbeds, Unasked
 from gpubed.testbeds.specification import load_cluster
 
 RESULTS = ("runs", "checkpoints", "campaigns")
@@ -120,11 +121,21 @@ def down(
         stack = Stack(paths, engine)
         stack.mend()
         asked = audits.testbeds(stack)
-        if not asked and identities.kept(paths):
+        if not asked and record.uuid(paths):
             raise _nowhere(paths)
         asked.require_engine(engine)
-        with left_hosts.noted(paths, _left(stack, asked, without)):
+        _note_without(paths, _left(stack, asked, without))
+        try:
             return _remove(stack, asked, keep_data=keep_data, whose=whose)
+        finally:
+            _note_without(paths, set())
+
+
+def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
+    """Note the hosts that the run goes without, for the processes that look at hosts."""
+    if set(record.read(paths).without) != hosts:
+        with record.changed(paths) as known:
+            known.without = sorted(hosts)
 
 
 def _nowhere(paths: ClusterPaths) -> GpubedError:
@@ -133,16 +144,35 @@ def _nowhere(paths: ClusterPaths) -> GpubedError:
     return GpubedError(
         f"something of {paths.name} may have been kept, and its specification, which alone says "
         "where, cannot be read",
-        f"{helps}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.uuid))}",
+        f"{helps}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
     )
+
+
+def _hosts_of_state(stack: Stack) -> dict[str, str]:
+    """Return where the hosts are, by node, that a stack's state knows, also of a former edit."""
+    found = {}
+    for resource in stack.export().get("deployment", {}).get("resources") or ():
+        outputs: Any = resource.get("outputs") or {}
+        host = outputs.get("host")
+        if outputs.get("kind") == "node" and isinstance(host, dict) and "address" in host:
+            name = resource["urn"].rsplit("::", 1)[-1]
+            found[name] = places.ssh(str(host["address"]), int(host.get("port", 22)))
+    return found
 
 
 def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
     """Return where the hosts are that the run goes without."""
-    if not without:
-        return set()
-    known = asked.own_hosts() | left_hosts.of_state(stack.export())
-    return left_hosts.addresses(stack.paths.name, known, without)
+    known, found = dict[str, str](), set[str]()
+    if without:
+        known = _hosts_of_state(stack)
+        for testbed in asked:
+            known = testbed.own_hosts() | known
+    for name in without:
+        if (where := known.get(name, name)) not in known.values():
+            choice = nearest.suggestion(name, sorted({*known, *known.values()}))
+            raise UsageError(f"{stack.paths.name} has no own host {name!r}", choice)
+        found.add(where)
+    return found
 
 
 def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") -> Removal:
@@ -155,8 +185,9 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     if uuid:  # once the state is gone, nothing else says what the rest carries, and where it is
         audits.remember(stack)
         asked.note()
-    with suppress(OSError):  # a full disk keeps nobody from removing
-        paths.removing.write_text(whose)  # what is missing from now on is meant to be
+    # What is missing from now on is meant to be; a full disk keeps nobody from removing.
+    with suppress(OSError), record.changed(paths) as noted:
+        noted.removing = whose
     within = asked.data_within() if keep_data else []
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()
@@ -189,13 +220,14 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     survivors += [str(one) for one in left_away if not (one.thing.data and keep_data)]
     unasked = [*there.unasked, *unasked]
     if kept and uuid:
-        identities.keep(paths, uuid)
+        record.keep_uuid(paths, uuid)
     others = [thing for thing in there.things if thing.uuid != uuid]
-    without = asked.left_as_is(uuid) if uuid else []
+    without = [why for testbed in asked for why in testbed.left_as_is(uuid)] if uuid else []
     # Of a cluster that nothing is known of, what is there may need the key that is kept.
     if not (survivors or unseen or unasked or (others and uuid is None)):
-        records = asked.data_records | {paths.uuid.name, paths.testbeds.name}
-        removed += _forget(paths, {*RESULTS, *(records if kept else ())})
+        of_data = [paths.record.name, paths.specifications.name]
+        of_data += [name for testbed in asked for name in testbed.backend.data_records]
+        removed += _forget(paths, {*RESULTS, *(of_data if kept else ())})
     said = [str(thing) for thing in kept]
     return Removal(removed, said, survivors, others, unseen, unasked, without)
 
@@ -207,12 +239,16 @@ def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:
         if but <= set(RESULTS):
             paths.state.unlink()
             return [f"link {paths.state.relative_to(root)}"]
-        paths.removing.unlink(missing_ok=True)  # it has come to its end
+        with record.changed(paths) as known:
+            known.removing = None  # it has come to its end
         return []
+    if paths.record.name in but:
+        with record.changed(paths) as known:
+            kept = Record(uuid=known.uuid, testbeds=known.testbeds)
+            for name in Record.model_fields:
+                setattr(known, name, getattr(kept, name))
     gone = []
-    unnamed = {"lock", runlock.MEASURING}
-    own = (paths.without, paths.removing, paths.watching, paths.writers)
-    unnamed |= {each.name for each in own}
+    unnamed = {"lock", runlock.MEASURING, paths.watching.name, paths.writers.name}
     for path in sorted(paths.state.iterdir()):
         if path.name in but:
             continue

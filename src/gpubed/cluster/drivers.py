@@ -14,11 +14,10 @@ from typing import Any
 
 import pulumi
 
-from gpubed.core import secret
+from gpubed.core import record, secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities
 from gpubed.testbeds.driver import Change, Driver, Properties
 from gpubed.testbeds.resources import Configuration, Identity, Key
 
@@ -107,8 +106,8 @@ class _IdentityDriver(Driver):
     """
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        made = identities.kept(_paths(inputs)) or str(uuid.uuid4())
-        identities.keep(_paths(inputs), made)
+        made = record.uuid(_paths(inputs)) or str(uuid.uuid4())
+        record.keep_uuid(_paths(inputs), made)
         return made, {"uuid": made}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002

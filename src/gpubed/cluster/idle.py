@@ -16,7 +16,7 @@ from gpubed.cluster import before_end, down
 from gpubed.cluster.events import event_file
 from gpubed.configuration import use as uses
 from gpubed.configuration.use import Use
-from gpubed.core import reading, runlock
+from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -168,7 +168,7 @@ def _require_state(cluster: Cluster) -> None:
 def is_unfinished(paths: ClusterPaths) -> bool:
     """Say whether a release did not come to its end; what a person's `down` left is theirs."""
     try:
-        return reading.file(paths.removing).text() == _WHO
+        return record.read(paths).removing == _WHO
     except Unreadable:
         return False
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpubed.cluster import audit as audits
-from gpubed.core import progress
+from gpubed.core import progress, record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import Stack
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities
-from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing, Testbed
+from gpubed.testbeds.made_on import Testbeds
 
 Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
@@ -33,7 +32,7 @@ def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) ->
         Refused: The testbed does not say what is there.
     """
     audits.remember(stack)
-    kept, has_state = identities.kept(stack.paths), stack.has_resources()
+    kept, has_state = record.uuid(stack.paths), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
         _mind_lost(kept, testbed, plan, approve)
     elif not kept and not has_state:
@@ -109,7 +108,7 @@ def of_lost(testbed: Testbed) -> list[Existing] | None:
         PrerequisiteMissing: The testbed cannot be asked from here.
         Refused: The testbed does not say.
     """
-    uuid = identities.kept(testbed.paths)
+    uuid = record.uuid(testbed.paths)
     return known_again(uuid, testbed) if uuid else None
 
 
@@ -133,8 +132,8 @@ def renamed(paths: ClusterPaths) -> str:
     """
     project = paths.project
     known = (project.cluster(name) for name in project.known())
-    lost = [each.name for each in known if each.was_made and not each.spec.exists()]
-    if not lost or paths.was_made:
+    lost = [each.name for each in known if record.was_made(each) and not each.spec.exists()]
+    if not lost or record.was_made(paths):
         return ""
     return (
         f"{', '.join(lost)}: made here, and without a specification now; if its folder was "

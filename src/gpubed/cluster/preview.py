@@ -12,14 +12,14 @@ from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import emit
 from gpubed.configuration import due, owners_variables, served_folder
 from gpubed.configuration.due import Due
-from gpubed.core import runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.embedded import Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Existing, Finding, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -99,7 +99,7 @@ def _known_again(
         What is found again, or None where nobody was asked; what `up` would give up; and what it
         would take over, or why it would stop.
     """
-    uuid = identities.kept(stack.paths)
+    uuid = record.uuid(stack.paths)
     if uuid is None and (said := lost_state.renamed(stack.paths)):
         return None, [], [said]
     if uuid is None or stack.has_resources() or stack.interrupted():

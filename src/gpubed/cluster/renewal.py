@@ -8,6 +8,7 @@ from datetime import datetime
 from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
 from gpubed.cluster.lease import Record
+from gpubed.core import record as known
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.units import format_seconds
 from gpubed.nodes.cluster import Cluster
@@ -61,7 +62,7 @@ def _asked(cluster: Cluster) -> Looked:
     asked = leases.due(record, cluster.plan.spec.lease)
     if asked is None:
         return looked
-    if cluster.paths.removing.exists():
+    if known.read(cluster.paths).removing is not None:
         why = f"a `down` was begun; to have it back: gpubed up {cluster.name}"
         return replace(looked, asked=asked, refused=GpubedError(why))
     try:

@@ -11,7 +11,7 @@ from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import applied, jupyterlab_port, unfinished
-from gpubed.core import progress, runlock, secret
+from gpubed.core import progress, record, runlock, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -23,8 +23,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
-from gpubed.testbeds import begun as changes
-from gpubed.testbeds import broken, copies, registry
+from gpubed.testbeds import broken, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -55,7 +54,7 @@ def status(
     verified = _verified(paths)
     found = hardware.of_cluster(paths.facts, allocation)
     # Where `up` configures nothing, it would not go on with what `configure` has begun.
-    goes_on = cluster.plan.spec.configure or changes.is_noted(paths)
+    goes_on = cluster.plan.spec.configure or record.read(paths).unfinished == "nodes"
     begun = unfinished.state(paths) if goes_on else ""
     return {
         "engine": engine,
@@ -109,15 +108,15 @@ def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
     """Return what the cluster is to be; where the file is gone, what was applied last."""
     try:
         if paths.spec.exists():
-            return load_plan(paths.spec)
+            return load_plan(paths.spec_in_use, paths.name)
     except UsageError as error:
-        if not copies.put_back(paths):
+        if not record.put_back(paths):
             raise
         progress.emit("note", message=f"{error.message}; shown is what was applied last")
         return plan(registry.reach(backend, paths).applied())
     former = plan(registry.reach(backend, paths).specification)
     message = f"{paths.spec} is gone; what was applied last comes back with:"
-    progress.emit("note", message=f"{message} {copies.put_back(paths)}")
+    progress.emit("note", message=f"{message} {record.put_back(paths)}")
     return former
 
 

@@ -15,7 +15,7 @@ from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
 from gpubed.configuration import jupyterlab_port, owners_variables, served_folder
-from gpubed.core import parallel, progress, runlock
+from gpubed.core import parallel, progress, record, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
@@ -24,10 +24,11 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
-from gpubed.testbeds.asked import Testbeds
+from gpubed.testbeds import broken, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Finding, Testbed
-from gpubed.testbeds.specification import load_plan, load_same
+from gpubed.testbeds.made_on import Testbeds
+from gpubed.testbeds.resources import note_nodes_begun
+from gpubed.testbeds.specification import frozen, load_plan
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
@@ -48,11 +49,27 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """What the engine would do, and what it said when it was asked."""
+class Run:
+    """One run of `up`.
 
-    result: Result
-    told: Sequence[ResourceEvent | LogEvent]
+    Attributes:
+        plan: What the specification wants.
+        testbed: Where it wants it.
+        stack: The cluster's.
+        asked: The testbeds that may have something of the cluster.
+        approve: Asks about what would be lost.
+    """
+
+    plan: ClusterPlan
+    testbed: Testbed
+    stack: Stack
+    asked: Testbeds
+    approve: Approve
+
+    @property
+    def paths(self) -> ClusterPaths:
+        """The cluster's paths."""
+        return self.stack.paths
 
 
 def up(
@@ -85,74 +102,73 @@ def up(
     testbed.backend.require_engine(engine)
     paths.project.prepare()
     paths.require_files()
-    with runlock.hold(paths.state, "up") as ended:
+    with runlock.hold(paths.state, "up") as ended, frozen(paths, plan):
         still_wanted()
-        paths.removing.unlink(missing_ok=True)
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(paths, engine)
         stack.mend()
         asked = audits.testbeds(stack, testbed)
         asked.require_same(testbed)
+        run = Run(plan, testbed, stack, asked, approve)
         _restore_rates(paths, last=False)  # before links are measured
         _undo_chaos(paths, last=False)  # before anybody finds a disk full
-        _mind_what_is_there(stack, testbed, plan, approve)
+        try:
+            lost_state.mind(stack, testbed, plan, approve)
+        except (PrerequisiteMissing, Refused):
+            _require(testbed, plan)  # says what is missing here
+            raise
         if not stack.outputs():
             _require(testbed, plan)
-        killed = paths.state / "killed"
-        if stack.interrupted():
-            # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
-            killed.touch()
-        anew = refresh or killed.exists()
-        seen, ahead = _look_first(
-            stack, asked, plan, approve, refresh=refresh, killed=killed.exists()
-        )
+        killed = _note_begin(stack)
+        seen, planned = _look_first(run, refresh=refresh or killed)
         damaged = damage.damaged(seen)
-        if killed.exists() and testbed.backend.native:
+        if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
-            _remove_leftovers(stack, asked, approve)
-        done = _up(stack, testbed, asked, plan, approve, damaged, ahead, given_time)
-        result = done.result
-        if killed.exists():
+            _remove_leftovers(run)
+        done = _up(run, damaged, planned, given_time)
+        if killed:
             # What was still wanted has been adopted; nobody will ask for the rest.
-            _remove_leftovers(stack, asked, approve)
-            killed.unlink()
+            _remove_leftovers(run)
+            with record.changed(paths) as known:
+                known.killed = False
         made_on.forget_attempts(testbed)
         cluster = Cluster(paths, plan, allocations.load(paths.allocation))
-        identities.keep(paths, cluster.allocation.uuid)
+        if record.uuid(paths) != cluster.allocation.uuid:
+            record.keep_uuid(paths, cluster.allocation.uuid)
         current_lease(cluster, None)
         _restore_rates(paths, last=True)
         _undo_chaos(paths, last=True)
         found = None
-        if damaged or not changed(result):
+        if damaged or not changed(done.result):
             # A look a moment ago that found all well, after which nothing was changed, is enough.
-            found = seen[1] if seen and not damaged and not anew else None
-            found = found or _require_whole(testbed, cluster, started=changed(result))
+            found = seen[1] if seen and not (damaged or refresh or killed) else None
+            found = found or _require_whole(testbed, cluster, started=changed(done.result))
         leases.tell_nodes(cluster)
-        if changed(result):
-            return replace(done, seen=found)
-        if plan.spec.configure and cluster.allocation.nodes:
+        if not changed(done.result) and plan.spec.configure and cluster.allocation.nodes:
             served_folder.remember(cluster)  # a former version did not
             jupyterlab_port.remember(cluster)
-        if verify and plan.spec.configure and cluster.allocation.nodes:
-            handover.verify_cluster(cluster)
+            if verify:
+                handover.verify_cluster(cluster)
     return replace(done, seen=found)
 
 
-def _mind_what_is_there(
-    stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve
-) -> None:
-    """Mind what a lost state knew of; where the testbed cannot be asked, say what is missing."""
-    try:
-        lost_state.mind(stack, testbed, plan, approve)
-    except (PrerequisiteMissing, Refused):
-        _require(testbed, plan)
-        raise
+def _note_begin(stack: Stack) -> bool:
+    """Note that no `down` is under way; say whether a killed run left something.
+
+    That outlives this run, should it be killed too: a refresh clears the stack's own trace.
+    """
+    known = record.read(stack.paths)
+    killed = known.killed or stack.interrupted()
+    if known.removing is not None or killed != known.killed:
+        with record.changed(stack.paths) as known:
+            known.removing, known.killed = None, killed
+    return killed
 
 
 def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
     """Put back what a killed `bench` changed; before nodes are repaired, one may not answer."""
-    if not paths.reshaped.exists() or not paths.allocation.exists():
+    if not record.read(paths).reshaped or not paths.allocation.exists():
         return
     for fault in rates.restore(paths, allocations.load(paths.allocation)):
         message = f"a link has not got its declared rate back: {fault}"
@@ -183,155 +199,120 @@ def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Cond
 
 
 def _up(
-    stack: Stack,
-    testbed: Testbed,
-    asked: Testbeds,
-    plan: ClusterPlan,
-    approve: Approve,
-    damaged: Seen | None,
-    ahead: Ahead | None,
-    given_time: Collection[str],
+    run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
 ) -> Done:
-    restarted: tuple[str, ...] = ()
-    with left_out.of_run(stack.paths, plan) as run:
-        if _remove_faulty(stack, testbed, asked, approve):
-            ahead = None  # of another state
-        planned = _look_ahead(stack, testbed, asked, plan, approve, ahead)
-        _note_testbeds(testbed, asked)
+    paths, restarted = run.paths, tuple[str, ...]()
+    with left_out.of_run(paths, run.plan) as failed:
+        if _remove_faulty(run):
+            planned = None  # of another state
+        planned = _look_ahead(run, planned)
+        run.asked.note()
+        made_on.note(run.testbed, applied=True)
         if damaged:
             # A plan does not know of that yet.
             spared = costs.nodes_that_go(planned)
-            restarted = hung.bring_back(*damaged, approve, spared=spared, given_time=given_time)
+            restarted = hung.bring_back(*damaged, run.approve, spared=spared, given_time=given_time)
             if restarted:
                 # What starts at boot may not have come back, nor what networks rest on.
-                damaged = damage.look(stack.paths, plan) or damaged
+                damaged = damage.look(paths, run.plan) or damaged
             damage.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
-        _require_packages(stack.paths, plan)
+        # What roles would do to packages of owners is refused before hosts are changed.
+        _refuse(Refused, doctor.owners_packages(paths, run.plan))
         while True:
-            # A user may have had time to edit it, while he was asked or nodes were mended.
-            load_same(stack.paths.spec, plan.spec.digest)
             try:
-                return Done(_applied(stack, testbed, planned), restarted=restarted)
+                return Done(_applied(run, planned), restarted=restarted)
             except Locked:
                 raise
             except GpubedError as error:
-                if explained := testbed.backend.explained(error):
+                if explained := run.testbed.backend.explained(error):
                     raise explained from error
                 # The error says only that a server did not come up, and the testbed says which and
                 # why: faulty ones are removed, and then `up` tries again.
-                if not (faults := _remove_faulty(stack, testbed, asked, approve)):
+                if not (faults := _remove_faulty(run)):
                     raise
-                run.add(faults)
+                failed.add(faults)
 
 
-def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
+def _applied(run: Run, planned: Result | None) -> Result:
     """Let the engine make the cluster what it is to be.
 
     Our own resources note themselves that nodes are about to be changed; those of Pulumi's plugins
     know nothing of that. If none of them was begun, nothing has been changed.
     """
-    paths, acted = stack.paths, False
-    native = planned and testbed.backend.native and costs.changes_nodes(planned)
-    if not native or begun.is_noted(paths) or not begun.has_nodes(paths):
-        return stack.up(emit)
+    acted = False
 
     def hear(event: ResourceEvent | LogEvent) -> None:
         nonlocal acted
-        if isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE:
-            acted = True
+        acted |= isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
         emit(event)
 
-    begun.note(paths)
+    native = planned and run.testbed.backend.native and costs.changes_nodes(planned)
+    noted = native and note_nodes_begun(run.paths)
     try:
-        return stack.up(hear)
+        return run.stack.up(hear)
     except BaseException:
-        if not acted:
-            begun.forget(paths)
+        if noted and not acted:
+            with record.changed(run.paths) as known:
+                known.unfinished = ""
         raise
 
 
-def _note_testbeds(testbed: Testbed, asked: Testbeds) -> None:
-    """Keep where the cluster is, or was made before, and the specification that is applied now."""
-    asked.note()
-    made_on.keep_specification(testbed)
-
-
-def _preview(stack: Stack) -> Ahead | None:
-    """Compute what the engine would do; None where no state tells, or it fails (it will again)."""
-    told: list[ResourceEvent | LogEvent] = []
-    with suppress(GpubedError):
-        return Ahead(stack.preview(told.append), told) if stack.has_resources() else None
-    return None
-
-
-def _look_ahead(
-    stack: Stack,
-    testbed: Testbed,
-    asked: Testbeds,
-    plan: ClusterPlan,
-    approve: Approve,
-    ahead: Ahead | None = None,
-) -> Result | None:
+def _look_ahead(run: Run, planned: Result | None) -> Result | None:
     """Refuse, or ask about, what a run costs before anything goes; None where no state tells."""
-    if ahead:
-        planned: Result | None = ahead.result
-        for event in ahead.told:
-            discard_steps(event)
-    else:
-        planned = stack.preview(discard_steps) if stack.has_resources() else None
-    if planned and testbed.backend.vacates and costs.makes_nodes(planned):
-        lost_state.spare(stack, asked, plan)
+    stack, testbed, plan = run.stack, run.testbed, run.plan
+    if planned is None and stack.has_resources():
+        planned = stack.preview(discard_steps)
+    makes = planned is not None and costs.makes_nodes(planned)
+    if makes and testbed.backend.vacates:
+        lost_state.spare(stack, run.asked, plan)
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(testbed)
     left = served_folder.left_behind(stack.paths, plan, steps, there)
     lost = costs.lost(planned, left) if planned else left
     # Of nodes that a plugin begins to make and cannot, something is left.
-    makes = planned is not None and testbed.backend.native and costs.makes_nodes(planned)
-    if (lost or makes) and (found := testbed.refusals(plan)):
+    if (lost or (makes and testbed.backend.native)) and (found := testbed.refusals(plan)):
         said = "\n  ".join(finding.message for finding in found)
         raise Refused(f"nothing was changed, since {said}", found[0].fix)
     if lost:
-        approve(lost)
+        run.approve(lost)
     return planned
 
 
-def _remove_faulty(
-    stack: Stack, testbed: Testbed, asked: Testbeds, approve: Approve
-) -> list[Fault]:
+def _remove_faulty(run: Run) -> list[Fault]:
     """Remove nodes that never started: a plugin keeps them in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
-        uuid = audits.uuid_of(stack)
+        uuid = audits.uuid_of(run.stack)
         # Nobody is asked: another cluster of the name keeps its own, whatever was handed back.
-        faults = [fault for fault in testbed.faults() if fault.thing.uuid == uuid]
+        faults = [fault for fault in run.testbed.faults() if fault.thing.uuid == uuid]
     for fault in faults:
-        testbed.remove(fault.thing)
+        run.testbed.remove(fault.thing)
     if faults:
-        _refresh(stack, asked, approve)
+        _refresh(run)
     return faults
 
 
-def _refresh(stack: Stack, asked: Testbeds, approve: Approve) -> None:
+def _refresh(run: Run) -> None:
     """Bring the state up to what is there.
 
     Volumes that have vanished are asked about first: once the state has forgotten them, nobody
     could tell that the empty ones made in their place are not the first.
     """
-    if gone := costs.gone(audits.missing_data(stack, asked)):
-        approve(gone)
-    asked.require_refreshable()
-    stack.refresh(emit)
+    if gone := costs.gone(audits.missing_data(run.stack, run.asked)):
+        run.approve(gone)
+    run.asked.require_refreshable()
+    run.stack.refresh(emit)
 
 
-def _remove_leftovers(stack: Stack, asked: Testbeds, approve: Approve) -> None:
+def _remove_leftovers(run: Run) -> None:
     """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
-    if nodes := [str(thing) for thing in audits.unrecorded(stack, asked) if thing.node]:
-        approve(
+    if nodes := [str(one) for one in audits.unrecorded(run.stack, run.asked) if one.node]:
+        run.approve(
             [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
         )
-    if gone := audits.remove_unrecorded(stack, asked):
+    if gone := audits.remove_unrecorded(run.stack, run.asked):
         progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
@@ -340,28 +321,23 @@ def changed(result: Result) -> bool:
     return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
 
 
-def _look_first(
-    stack: Stack,
-    asked: Testbeds,
-    plan: ClusterPlan,
-    approve: Approve,
-    *,
-    refresh: bool,
-    killed: bool,
-) -> tuple[Seen | None, Ahead | None]:
+def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]:
     """Look at what became of the cluster, and bring the state up to it where they differ.
 
     Returns:
         What was granted, and how it is; None where nobody could look. And what the engine would
         do, if that was computed meanwhile and holds.
     """
-    paths = stack.paths
-    if not (refresh or killed):
+    paths, stack = run.paths, run.stack
+    if not refresh:
         leases.check_not_expired(paths)
-    with parallel.beside(lambda: damage.look(paths, plan)) as looking:
+    planned, told = None, list[ResourceEvent | LogEvent]()
+    with parallel.beside(lambda: damage.look(paths, run.plan)) as looking:
         # Most often nothing is damaged, and what the engine computes from its state holds. What an
         # earlier run left out is told to the engine only once this one has begun.
-        ahead = None if refresh or killed or paths.left_out.exists() else _preview(stack)
+        if not refresh and not record.read(paths).left_out and stack.has_resources():
+            with suppress(GpubedError):  # it fails again where it is told
+                planned = stack.preview(told.append)
         seen = looking.result()
     damaged = damage.damaged(seen)
     if damaged:
@@ -369,19 +345,16 @@ def _look_first(
             condition.recognize(*damaged)
         for line in damaged[1].words:
             progress.emit("note", message=line)
-    if refresh or killed or damaged:
-        _refresh(stack, asked, approve)
-        ahead = None  # of another state
-    return seen, ahead
+    if refresh or damaged:
+        _refresh(run)
+        return seen, None  # of another state
+    for event in told if planned else ():
+        discard_steps(event)
+    return seen, planned
 
 
 def _require(testbed: Testbed, plan: ClusterPlan) -> None:
     _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
-
-
-def _require_packages(paths: ClusterPaths, plan: ClusterPlan) -> None:
-    """Refuse what roles would do to packages of owners before hosts are marked or changed."""
-    _refuse(Refused, doctor.owners_packages(paths, plan))
 
 
 def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:

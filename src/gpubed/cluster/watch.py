@@ -26,7 +26,8 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import current, registry
+from gpubed.testbeds import registry
+from gpubed.testbeds.specification import load_current
 
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""
@@ -102,7 +103,7 @@ class Watch:
         if who and self.telling.is_going:
             return self._pass()
         try:
-            cluster = current.load(self._paths, granted=self._release.granted)
+            cluster = load_current(self._paths, granted=self._release.granted)
         except GpubedError as error:
             error = watch_repair.begun_down(self._paths) or error
             self.telling.leave(error.message, error.hint)

@@ -16,7 +16,7 @@ from gpubed.cluster.watch_log import stamp
 from gpubed.cluster.watch_memory import DAY
 from gpubed.cluster.watch_telling import Telling
 from gpubed.configuration import due
-from gpubed.core import runlock, secret
+from gpubed.core import record, runlock, secret
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
@@ -185,7 +185,7 @@ class Repair:
 
 def begun_down(paths: ClusterPaths) -> GpubedError | None:
     """Return what to tell of a `down` that did not come to its end; None where none was begun."""
-    if not paths.removing.exists():
+    if record.read(paths).removing is None:
         return None
     return GpubedError(
         f"a `down` of {paths.name} was begun and did not come to its end",

@@ -6,33 +6,21 @@ beside the state, and counts until the role has been applied with another one.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict
-
 from gpubed.configuration import due
-from gpubed.core import files, reading
+from gpubed.core import record
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Port
 from gpubed.nodes.cluster import Cluster
 
 ROLE = "jupyterlab"
 
 
-class _Port(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    version: Literal[1] = 1
-    port: Port
-
-
 def remember(cluster: Cluster) -> None:
     """Keep at which port JupyterLab is, once it is there; nothing where there is none."""
     lab = cluster.plan.spec.services.jupyterlab
-    if lab is None:
-        cluster.paths.door.unlink(missing_ok=True)
-    elif _kept(cluster.paths) != lab.port:
-        files.write(cluster.paths.door, _Port(port=lab.port).model_dump_json().encode())
+    port = lab.port if lab else None
+    if _kept(cluster.paths) != port:
+        with record.changed(cluster.paths) as known:
+            known.jupyterlab_port = port
 
 
 def is_due(cluster: Cluster) -> bool:
@@ -73,7 +61,4 @@ def pending(cluster: Cluster) -> list[str]:
 
 
 def _kept(paths: ClusterPaths) -> int | None:
-    try:
-        return reading.file(paths.door).json(_Port).port
-    except reading.Unreadable:  # a former version kept none, and the next `up` writes it
-        return None
+    return record.read(paths).jupyterlab_port

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from gpubed.configuration import roles
-from gpubed.core import files, reading
+from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
@@ -76,7 +76,9 @@ _RENDERED = TypeAdapter(dict[Literal["all"], _All])
 def remember(cluster: Cluster) -> None:
     """Keep which node serves the shared storage, once it does; nothing where none does."""
     if cluster.plan.spec.storage.shared.provider != "nfs":
-        cluster.paths.served.unlink(missing_ok=True)
+        if record.read(cluster.paths).served:
+            with record.changed(cluster.paths) as known:
+                known.served = None
         return
     name = roles.server(cluster.plan)
     served = Served(
@@ -94,12 +96,13 @@ def remember(cluster: Cluster) -> None:
 
 def note_former(paths: ClusterPaths) -> None:
     """Keep what a former version, which kept nothing, had served, before it is rendered anew."""
-    if not paths.served.exists() and (served := _rendered(paths)):
+    if not record.read(paths).served and (served := _rendered(paths)):
         _write(paths, served)
 
 
 def _write(paths: ClusterPaths, served: Served) -> None:
-    files.write(paths.served, served.model_dump_json(indent=1).encode())
+    with record.changed(paths) as known:
+        known.served = served.model_dump()
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
@@ -170,11 +173,14 @@ def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> 
 
 
 def _noted(paths: ClusterPaths) -> Served | None:
-    fix = f"remove it, when all data of {paths.name} are where they should be"
+    kept = record.read(paths).served
     try:
-        return reading.file(paths.served, fix).json(Served)
-    except reading.Missing:
-        return None
+        return Served.model_validate(kept) if kept else None
+    except ValidationError as error:
+        raise reading.Unreadable(
+            f"{paths.record} cannot be read: served: {reading.words(error)}",
+            f"remove `served` from it, when all data of {paths.name} are where they should be",
+        ) from None
 
 
 def _rendered(paths: ClusterPaths) -> Served | None:

@@ -1,7 +1,7 @@
 """Whether the last configuration of a cluster came to its end, for who looks meanwhile or later.
 
-A file is there from the moment when an engine changes a node (`testbeds.begun`), else when the
-first role is applied; a run that was killed, or that failed, leaves it. Before that, nodes are as
+The cluster's record says so from the moment when an engine changes a node, else when the first
+role is applied; a run that was killed, or that failed, leaves it there. Before that, nodes are as
 they were, and after it only checks are left: they say themselves what is wrong, and the cluster
 can be used to find out why.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpubed.core import runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.cluster import Cluster
@@ -30,16 +30,18 @@ def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
         paths: The cluster's paths.
         whole: Whether all that is due is done by then; a part leaves what was noted before.
     """
-    stays = not whole and paths.unfinished.exists()
-    paths.unfinished.touch()
+    with record.changed(paths) as known:
+        stays = not whole and known.unfinished
+        known.unfinished = known.unfinished or "roles"
     yield
     if not stays:
-        paths.unfinished.unlink(missing_ok=True)
+        with record.changed(paths) as known:
+            known.unfinished = ""
 
 
 def state(paths: ClusterPaths) -> str:
     """Return `configuring` or `interrupted`; empty where the last run came to its end."""
-    if not paths.unfinished.exists():
+    if not record.read(paths).unfinished:
         return ""
     who = runlock.holder(paths.state)
     return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED

@@ -34,6 +34,7 @@ _FORMER = frozenset(
     }
 )
 _FORMER_NAME = b"gpubed.cluster_drivers"
+FROZEN = "GPUBED_SPECIFICATION"
 
 
 def assets() -> Path:
@@ -235,24 +236,24 @@ class ClusterPaths:
         return self.project.root / ".gpubed" / self.name
 
     @property
-    def uuid(self) -> Path:
-        """The cluster's UUID, which outlives its state; may be missing."""
-        return self.state / "uuid"
+    def record(self) -> Path:
+        """What is known of the cluster beside its state; it outlives that."""
+        return self.state / "cluster.json"
 
     @property
-    def testbeds(self) -> Path:
-        """The testbeds that the cluster was made on, a file each; they outlive its state, too."""
-        return self.state / "testbeds"
+    def specifications(self) -> Path:
+        """The specifications that led to what is on testbeds."""
+        return self.state / "specifications"
 
     @property
-    def without(self) -> Path:
-        """The own hosts that a `down` goes without; there while it runs."""
-        return self.state / "without.json"
+    def frozen(self) -> Path:
+        """The specification that a run applies; there while it runs."""
+        return self.state / "cluster.yml"
 
     @property
-    def was_made(self) -> bool:
-        """Whether something of the cluster may be on a testbed: it has a state, or a UUID."""
-        return self.uuid.exists() or self.has_stack
+    def spec_in_use(self) -> Path:
+        """The frozen copy of the specification that a run applies, else the specification."""
+        return self.frozen if os.environ.get(FROZEN) == str(self.frozen) else self.spec
 
     @property
     def has_stack(self) -> bool:
@@ -275,37 +276,9 @@ class ClusterPaths:
         return self.state / "allocation.json"
 
     @property
-    def served(self) -> Path:
-        """Which node serves the shared storage from its own disk; missing where none does."""
-        return self.state / "served.json"
-
-    @property
-    def door(self) -> Path:
-        """At which port JupyterLab was set up last; missing where it was not."""
-        return self.state / "door.json"
-
-    @property
-    def left_out(self) -> Path:
-        """Nodes that a Pulumi plugin could not make, and why; may be missing."""
-        return self.state / "left_out.json"
-
-    @property
     def lease(self) -> Path:
         """What the testbed last said about the lease."""
         return self.state / "lease.json"
-
-    @property
-    def unfinished(self) -> Path:
-        """There while an `up` changes the cluster, and after one that did not come to its end."""
-        return self.state / "unfinished"
-
-    @property
-    def removing(self) -> Path:
-        """There while a `down` removes the cluster, and after one that did not come to its end.
-
-        It says whose that is; empty of a person's.
-        """
-        return self.state / "removing"
 
     @property
     def watch(self) -> Path:
@@ -378,11 +351,6 @@ class ClusterPaths:
         return self.state / "campaigns"
 
     @property
-    def reshaped(self) -> Path:
-        """There while links may have another rate than the declared one."""
-        return self.state / "reshaped"
-
-    @property
     def broken(self) -> Path:
         """What `gpubed chaos` broke and did not undo yet, where no look at nodes would tell."""
         return self.state / "broken.json"
@@ -396,10 +364,9 @@ class ClusterPaths:
             PrerequisiteMissing: A folder has; says how it is moved away.
         """
         for path in (
-            *(self.hosts, self.variables, self.uuid, self.without, self.allocation, self.served),
-            *(self.left_out, self.lease, self.unfinished, self.removing, self.watch),
+            *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
             *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            *(self.reshaped, self.broken, self.collected),
+            *(self.broken, self.collected),
         ):
             if path.is_dir():
                 raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

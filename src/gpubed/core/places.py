@@ -9,6 +9,11 @@ _HTTPS = 443
 _URN = "urn:publicid:IDN"
 
 
+def ssh(address: str, port: int) -> str:
+    """Return where SSH answers, in one word."""
+    return address if port == 22 else f"{address}:{port}"
+
+
 def host(name: str) -> str:
     """Return a host's name or address: small letters, no final dot, IPv6 at its shortest."""
     bare = name.removeprefix("[").removesuffix("]").removesuffix(".").lower()

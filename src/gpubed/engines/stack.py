@@ -86,9 +86,9 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
 
 def environment(paths: ClusterPaths) -> dict[str, str]:
     """Return the variables with which plain `pulumi` works on a cluster's stack."""
-    project, plugins, names = paths.project, dict[str, str](), made_on.noted(paths)
+    project, plugins, names = paths.project, dict[str, str](), made_on.kinds(paths)
     with suppress(GpubedError):  # `down` goes on without a specification
-        names = [*names, spec_backend(load(paths.spec))]
+        names = [*names, spec_backend(load(paths.spec_in_use, paths.name))]
     for name in names:
         with suppress(GpubedError):
             plugins |= registry.bound(name, paths).plugin_environment()

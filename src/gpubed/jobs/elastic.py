@@ -28,8 +28,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.allocation import Node, NotUp
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import current
-from gpubed.testbeds.specification import load_cluster
+from gpubed.testbeds.specification import load_cluster, load_current
 
 _TRIES = 3
 _WAIT_S = 3600.0
@@ -231,7 +230,7 @@ class Training:
                 self._say(what)
                 self._told = what
 
-        return current.load(self._paths, tell)
+        return load_current(self._paths, tell)
 
     def _lacks(self, pool: _Pool) -> str:
         """Return why there are too few nodes; empty where there are enough."""

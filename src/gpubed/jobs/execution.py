@@ -103,8 +103,7 @@ def run(
     run = _foresee(cluster, request, terms.run_id)
     if run.service:  # what it starts there must be found again
         testbed = registry.bound(cluster.plan.backend, cluster.paths)
-        made_on.note(testbed)
-        made_on.keep_specification(testbed)
+        made_on.note(testbed, applied=True)
     begun = terms.noted(run.record)
     started = time.monotonic()
     # A training that goes on run by run keeps them for all of its runs.

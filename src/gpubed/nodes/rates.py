@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed.core import parallel, reading, runlock, units
+from gpubed.core import parallel, reading, record, runlock, units
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
@@ -57,7 +57,7 @@ def require_declared(paths: ClusterPaths) -> None:
     Raises:
         GpubedError: They may, since a `bench` or `chaos` is at work, or was killed.
     """
-    if paths.reshaped.exists():
+    if record.read(paths).reshaped:
         raise GpubedError(
             f"links of {paths.name} may have another rate than declared: a `gpubed bench` or "
             "`gpubed chaos` is at work, or was killed",
@@ -70,7 +70,7 @@ def left_changed(paths: ClusterPaths) -> bool:
 
     A `bench` has the cluster meanwhile, a `chaos` the lock of who looks after it.
     """
-    if not paths.reshaped.exists() or runlock.holder(paths.state):
+    if not record.read(paths).reshaped or runlock.holder(paths.state):
         return False
     guard = runlock.holder_of(paths.watching)
     return guard is None or guard.verb != "chaos"
@@ -83,7 +83,7 @@ class Links:
         self._paths = paths
         self._nodes = allocation.nodes
         self.declared = allocation.experiment.rate_bps if allocation.experiment else None
-        known = {} if paths.reshaped.exists() else {n.name: self.declared for n in self._nodes}
+        known = {} if record.read(paths).reshaped else {n.name: self.declared for n in self._nodes}
         self._rates: dict[str, int | None] = known
 
     def hold(self, nodes: Iterable[Node], bps: int | None) -> None:
@@ -96,7 +96,7 @@ class Links:
         due = [node for node in nodes if self._rates.get(node.name) != wanted]
         if not due or wanted is None:
             return
-        self._paths.reshaped.touch()
+        self._note(reshaped=True)
         for node in due:
             self._rates.pop(node.name, None)
         parallel.each(lambda node: self._shape(node, wanted), due)
@@ -105,8 +105,13 @@ class Links:
         """Give every link its declared rate; return why some could not have it."""
         faults = [fault for node in self._nodes if (fault := self._restored(node))]
         if not faults:
-            self._paths.reshaped.unlink(missing_ok=True)
+            self._note(reshaped=False)
         return faults
+
+    def _note(self, *, reshaped: bool) -> None:
+        if record.read(self._paths).reshaped != reshaped:
+            with record.changed(self._paths) as known:
+                known.reshaped = reshaped
 
     def _restored(self, node: Node) -> str:
         try:
@@ -127,6 +132,6 @@ def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:
     Returns:
         Why some could not have it; empty where all have it.
     """
-    if not paths.reshaped.exists():
+    if not record.read(paths).reshaped:
         return []
     return Links(paths, allocation).restore()

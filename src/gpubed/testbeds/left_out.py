@@ -1,33 +1,25 @@
 """Nodes that the testbed failed to give, and that the cluster does without.
 
 Where a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`).
-A plugin of Pulumi's ends the run instead: then the failure is noted here, and the program,
-run again, leaves the node out. What is to be asked for again is noted for one run only.
+A plugin of Pulumi's ends the run instead: then the failure is noted in the cluster's record, and
+the program, run again, leaves the node out. What is to be asked for again is noted for one run.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gpubed.core import files, progress, reading
+from gpubed.core import progress, record
 from gpubed.core.errors import Refused
 from gpubed.core.paths import ClusterPaths
-from gpubed.core.reading import Unreadable
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Fault
 
 
 def read(paths: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
     """Return why each node is left out, of those that the plan may do without."""
-    try:
-        noted = reading.file(paths.left_out).json(dict[str, str])
-    except reading.Missing:
-        return {}
-    except Unreadable as error:
-        progress.emit("note", message=f"{error.message}; all nodes are asked for again")
-        return {}
+    noted = record.read(paths).left_out
     return {name: noted[name] for name in _policies(plan) if name in noted}
 
 
@@ -71,11 +63,10 @@ class Run:
             kept = {}
         self._write(kept)
 
-    def _write(self, noted: Mapping[str, str]) -> None:
-        if noted:
-            files.write(self._paths.left_out, json.dumps(noted, indent=1).encode())
-        else:
-            self._paths.left_out.unlink(missing_ok=True)
+    def _write(self, noted: dict[str, str]) -> None:
+        if noted != record.read(self._paths).left_out:
+            with record.changed(self._paths) as known:
+                known.left_out = noted
 
 
 @contextmanager

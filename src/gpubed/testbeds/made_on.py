@@ -1,51 +1,23 @@
-"""The testbeds that a cluster was made on: noted, and told from others of their kind.
+"""The testbeds that a cluster was made on: noted, told from others of their kind, asked together.
 
 A specification may name another testbed by now, while what was made on the former one is still
-there: data that outlives nodes, or what a killed run had begun. So each is noted beside the
-cluster's UUID before anything is made on it, and the specification that led to it is kept
-(`copies`); the UUID is forgotten when all of them are empty. Of a testbed that has an id of its own
-(a Docker daemon, a cloud's project and region), that is noted, too: another one knows nothing of
-the cluster.
+there: data that outlives nodes, or what a killed run had begun. So each is noted in the cluster's
+record before anything is made on it, with the specification that led there; the cluster's UUID is
+forgotten when all of them are empty.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from pydantic import BaseModel, ConfigDict
-
-from gpubed.core import files, reading
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec import backend_config
-from gpubed.testbeds import copies, identities
+from gpubed.core.record import Made, Record
 from gpubed.testbeds.base import Existing, Identity, Testbed
-
-
-class _Note(BaseModel):
-    """A testbed that a cluster was made on.
-
-    Attributes:
-        id: Which of its kind; empty where that had none, or could not be asked.
-        called: What people know it by.
-        copies: The ids to which kept specifications led, by the copies' digests; None in a note
-            of a former version.
-        anew: Whether copies were there before it, so that a note before it was removed: the
-            cluster may have been on several testbeds of the kind.
-    """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    version: Literal[1] = 1
-    id: str = ""
-    called: str = ""
-    copies: dict[str, str] | None = None
-    anew: bool = False
 
 
 class AnotherTestbed(PrerequisiteMissing):
@@ -53,98 +25,200 @@ class AnotherTestbed(PrerequisiteMissing):
 
 
 @dataclass(frozen=True)
-class Former:
-    """A kept specification that may have led to another testbed of the kind.
+class Unasked:
+    """Which testbed could not be asked and why, and the command that says it has nothing."""
+
+    why: str
+    forget: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What testbeds have under a cluster's name, first what must go first; which were not asked."""
+
+    things: list[Existing]
+    unasked: list[Unasked]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What carries a cluster's UUID where a former specification led, and how it is removed."""
+
+    thing: Existing
+    back: str
+
+    def __str__(self) -> str:
+        return f"{self.thing}, where a former specification led; what removes it: {self.back}"
+
+
+@dataclass(frozen=True)
+class Testbeds:
+    """The testbeds that may have something of a cluster.
 
     Attributes:
-        copy: The specification.
-        way: The testbed to which it leads.
-        id: The one to which it led; empty where nobody noted it.
+        needed: Those without whose answer nothing goes on: of the state, or the only ones.
+        others: Those that it was made on before; one that cannot be asked is named.
+        recorded: The kinds on which the state names something, or may have begun it.
     """
 
-    copy: Path
-    way: Testbed
-    id: str
+    needed: tuple[Testbed, ...]
+    others: tuple[Testbed, ...] = ()
+    recorded: frozenset[str] = frozenset()
 
-    def existing(self, uuid: str | None) -> list[Existing]:
-        """Return what is there under a cluster's UUID; without one, under its name.
+    def __iter__(self) -> Iterator[Testbed]:
+        return iter((*self.needed, *self.others))
+
+    def __bool__(self) -> bool:
+        return bool(self.needed or self.others)
+
+    def of(self, backend: str) -> Testbed:
+        """Return the one of a kind."""
+        return next(testbed for testbed in self if testbed.backend.name == backend)
+
+    def require_engine(self, engine: str) -> None:
+        """Refuse an engine that cannot remove what the state knows.
 
         Raises:
-            AnotherTestbed: The environment has it lead elsewhere by now.
-            GpubedError: The testbed cannot be asked.
+            PrerequisiteMissing: It is not the one that a testbed needs.
         """
-        now = self.way.identity()
-        if self.id and (now is None or self.id not in (now.id, *now.formerly)):
-            leads = now.called if now else "one that does not say which it is"
-            raise AnotherTestbed(
-                f"it leads to {leads} by now, and led to the one with the id {self.id}",
-                self.way.backend.the_way_back,
-            )
-        return [thing for thing in self.way.existing() if uuid in (None, thing.uuid)]
+        for testbed in self.needed:
+            testbed.backend.require_engine(engine)
+
+    def require_refreshable(self) -> None:
+        """Refuse a look at every resource where a plugin would fail on the state of one.
+
+        Raises:
+            GpubedError: It would, or a testbed cannot be asked.
+        """
+        for testbed in self.needed:
+            if why := testbed.unrefreshable():
+                raise why
+
+    def existing(self) -> Listed:
+        """Ask for everything that carries the cluster's name, whatever its UUID.
+
+        Raises:
+            AnotherTestbed: One that is needed is not the one that the cluster was made on.
+            GpubedError: One that is needed cannot be asked.
+        """
+        found, unasked = list[Existing](), list[Unasked]()
+        for testbed in self:
+            try:
+                self.require_same(testbed)
+                found += _marked(testbed, testbed.existing())
+            except GpubedError as error:
+                if testbed in self.needed:
+                    raise
+                forget = forget_command(testbed.paths, testbed.backend.name)
+                unasked.append(Unasked(_why(testbed, error), forget))
+        return Listed(found, unasked)
+
+    def require_same(self, testbed: Testbed) -> None:
+        """Refuse one of them that is not the one that the cluster was made on."""
+        require_same(testbed, recorded=testbed.backend.name in self.recorded)
+
+    def elsewhere(self, uuid: str) -> tuple[list[Left], list[Unasked]]:
+        """Ask the other testbeds of the same kinds that the cluster was made on.
+
+        As after an edit of what says which testbed is meant: the one of now knows nothing of the
+        cluster, and the former one may have all of it.
+
+        Returns:
+            What carries the cluster's UUID there; and which cannot be asked.
+        """
+        found, unasked = list[Left](), list[Unasked]()
+        for testbed in self:
+            with suppress(GpubedError):  # that it cannot be asked itself is told by `existing`
+                for made in _others(testbed):
+                    for name in made.specifications:
+                        copy = testbed.paths.specifications / name
+                        try:
+                            there = _marked(testbed, _asked(testbed, made, name, uuid))
+                        except GpubedError as error:
+                            why = _why(testbed, error, f", as {copy} says where it is")
+                            unasked.append(Unasked(why, f"rm {shlex.quote(str(copy))}"))
+                            continue
+                        back = record.put_back(testbed.paths, name)
+                        back = f"{back}, then gpubed down {testbed.paths.name}"
+                        found += [Left(thing, back) for thing in there]
+                        break
+        return found, unasked
+
+    def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
+        """Return what the last `existing` could not look at; see `Testbed.unseen`."""
+        return [why for testbed in self for why in testbed.unseen(known, left)]
+
+    def remove(self, things: Sequence[Existing]) -> list[str]:
+        """Remove what `existing` listed, each from the testbed that has it; return the names."""
+        for thing in things:
+            self.of(thing.backend).remove(thing)
+        return [str(thing) for thing in things]
+
+    def data_within(self) -> list[Existing]:
+        """Return data that outlives nodes and that only they can reach."""
+        return [thing for each in self for thing in _marked(each, each.data_within())]
+
+    def remove_data(self) -> list[Existing]:
+        """Remove what `data_within` names; return what of it stays."""
+        return [thing for each in self for thing in _marked(each, each.remove_data())]
+
+    def note(self) -> None:
+        """Note all of them: what stays there must be found again."""
+        for testbed in self:
+            note(testbed)
 
 
-def noted(paths: ClusterPaths) -> list[str]:
+def kinds(paths: ClusterPaths) -> list[str]:
     """Return the names of the backends that a cluster was made on."""
-    return [name for name in backend_config.names() if _file(paths, name).exists()]
+    return sorted({made.backend for made in record.read(paths).testbeds})
 
 
-def note(testbed: Testbed) -> None:
-    """Note that something of a cluster is made on a testbed; what was noted of it stays."""
-    try:
-        had = _read(testbed)
-    except reading.Missing:
-        now = None
-        with suppress(GpubedError):  # who makes something there says why it cannot be asked
-            now = testbed.identity()
-        older = copies.every(testbed.paths, testbed.backend.name)
-        _write(testbed, _Note(copies={}, anew=bool(older)), now)
-        return
-    if not had.id:
-        with suppress(GpubedError):
-            require_same(testbed)
+def note(testbed: Testbed, *, applied: bool = False) -> None:
+    """Note that something of a cluster is made on a testbed.
 
-
-def keep_specification(testbed: Testbed) -> None:
-    """Keep a copy of the specification that is about to be applied, and to which testbed it led.
-
-    Raises:
-        AnotherTestbed: The same specification led to another one, which may have something.
-        Unreadable: What was noted cannot be read.
+    Args:
+        testbed: Where.
+        applied: Whether its specification is about to be applied, and so is kept as the last one.
     """
-    paths, name, had = testbed.paths, testbed.backend.name, _read(testbed)
-    noted = _noted_copies(testbed, had)
-    led_to = noted.get(copies.digest(paths.spec))
-    if had.id and led_to and led_to != had.id and (led := _noted_as(testbed, noted, led_to)):
-        raise AnotherTestbed(
-            f"what {paths.spec} says led to the testbed with the id {led_to}, and leads to "
-            f"{had.called} by now",
-            f"{testbed.backend.the_way_back}; or if nothing of {paths.name} is there: "
-            f"{copies.forget_command(led[0])}, and again",
-        )
-    if had.id:
-        noted[copies.keep(paths, name)] = had.id
-    else:
-        copies.keep(paths, name)
-    there = {copies.digest(copy) for copy in copies.every(paths, name)}
-    noted = {digest: id_ for digest, id_ in noted.items() if digest in there}
-    if noted != had.copies:
-        _write(testbed, had.model_copy(update={"copies": noted}))
+    now = None
+    with suppress(GpubedError):  # who makes something there says why it cannot be asked
+        now = testbed.identity()
+    made, known = _of_now(testbed, record.read(testbed.paths), now), ""
+    if applied or made is None or not made.specifications:
+        known = testbed.reach.keep()
+    elif not now or made.id == now.id:
+        return
+    with record.changed(testbed.paths) as changed:
+        made = _of_now(testbed, changed, now) or Made(backend=testbed.backend.name)
+        if now:
+            made.id, made.called = now.id, now.called
+        changed.testbeds = [*(one for one in changed.testbeds if one is not made), made]
+        if known:
+            made.specifications = [*(n for n in made.specifications if n != known), known]
 
 
 def forget_attempts(testbed: Testbed) -> None:
-    """Forget the specifications of former runs on a testbed; of others of its kind they stay."""
+    """Forget the specifications of former runs on a testbed: what they began has been adopted."""
     with suppress(GpubedError):
-        but = [former.copy for former in elsewhere(testbed)]
-        copies.forget_attempts(testbed.paths, testbed.backend.name, but)
+        now, paths = testbed.identity(), testbed.paths
+        with record.changed(paths) as known:
+            if made := _of_now(testbed, known, now):
+                made.specifications = made.specifications[-1:]
+        kept = {name for made in known.testbeds for name in made.specifications}
+        for copy in paths.specifications.glob("*.yml"):
+            if copy.name not in kept:
+                copy.unlink(missing_ok=True)
 
 
 def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
     """Refuse a testbed that is not the one that the cluster was made on.
 
-    One that has something under the cluster's UUID is the same, whatever its id is by now. Where
-    a former version noted less, the specification that was applied last tells. While no state
-    names anything, the cluster may go on where it was before, and may leave a testbed that has
-    nothing of it; `elsewhere` names the others.
+    One that has something under the cluster's UUID is the same, whatever its id is by now. While
+    no state names anything, the cluster may go on where it was before, and may leave a testbed
+    that has nothing of it.
 
     Args:
         testbed: The one of now.
@@ -152,160 +226,114 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
 
     Raises:
         AnotherTestbed: It is another one.
-        Unreadable: What was noted cannot be read.
-        GpubedError: The testbed cannot be asked.
+        GpubedError: The testbed cannot be asked, or the record not be read.
     """
-    paths, backend = testbed.paths, testbed.backend
-    try:
-        had = _read(testbed)
-    except reading.Missing:
+    known = record.read(testbed.paths)
+    of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
+    if not of_kind or (now := testbed.identity()) is None:
         return
-    now = testbed.identity()
-    if now is None or now.id == had.id:
-        return
-    former: Identity | None = Identity(had.id, had.called)
-    noted = _noted_copies(testbed, had)
-    if not had.id or had.id in now.formerly:
-        copy = copies.last(paths, backend.name)
-        former = _led_to(testbed, copy) if copy.is_file() else now
-        if former and copy.is_file():
-            noted[copies.digest(copy)] = former.id
-    if former is None:
-        return  # nobody can tell, so that it is not noted, either
-    uuid = identities.kept(paths)
-    if former.id != now.id:
-        here = [thing for thing in testbed.existing() if uuid and thing.uuid == uuid]
-        if here and not had.anew:
-            noted = _renamed(testbed, noted, former.id, now.id, here)
-        may_go_on = not recorded and (
-            now.id in noted.values() or _is_empty(testbed, noted, former.id)
-        )
-        if not (here or may_go_on):
-            raise _another(testbed, now, former)
-    _write(testbed, had.model_copy(update={"copies": noted}), now)
-
-
-def _another(testbed: Testbed, now: Identity, former: Identity) -> AnotherTestbed:
-    name, backend = testbed.paths.name, testbed.backend
-    how = f" ({backend.is_no_more})" if backend.is_no_more else ""
-    return AnotherTestbed(
-        f"{now.called} has nothing of {name} and is not the one that it was made on: "
-        f"{former.called}, with the id {former.id}",
-        f"{backend.the_way_back}; to leave that one: do so, gpubed down {name}, edit it again, "
-        f"gpubed up {name}; only if that one is no more{how}, with what it had: "
-        f"{forget_command(testbed.paths, backend.name)}, and again",
-    )
-
-
-def _renamed(
-    testbed: Testbed, noted: dict[str, str], former: str, now: str, here: list[Existing]
-) -> dict[str, str]:
-    """Return where kept specifications led, of a testbed that may have another id by now.
-
-    It is the former one where the cluster was never on a second one: each copy led there, and
-    what still answers there has nothing else of the cluster.
-    """
-    every = copies.every(testbed.paths, testbed.backend.name)
-    if any(noted.get(copies.digest(copy)) != former for copy in every):
-        return noted
-    known, uuid = {(thing.kind, thing.id) for thing in here}, here[0].uuid
-    for copy in every:
-        with suppress(GpubedError):  # a former name need not answer any more
-            there = _by(testbed, copy).existing()
-            if any((t.kind, t.id) not in known for t in there if t.uuid == uuid):
-                return noted
-    return dict.fromkeys(noted, now)
-
-
-def _is_empty(testbed: Testbed, noted: dict[str, str], former: str) -> bool:
-    """Say whether a former testbed was asked, and has nothing of the cluster."""
-    uuid, led = identities.kept(testbed.paths), _noted_as(testbed, noted, former)
-    try:
-        return bool(led) and not any(
-            Former(copy, _by(testbed, copy), former).existing(uuid) for copy in led
-        )
-    except GpubedError:
-        return False
-
-
-def elsewhere(testbed: Testbed) -> Iterator[Former]:
-    """Yield the kept specifications that may have led to another testbed of the kind.
-
-    Of one that is noted with another id, that counts, wherever the environment leads by now.
-
-    Raises:
-        Unreadable: What was noted cannot be read.
-        GpubedError: The testbed itself cannot be asked.
-    """
-    paths, name = testbed.paths, testbed.backend.name
-    try:
-        had = _read(testbed)
-    except reading.Missing:
-        return
-    now = testbed.identity()
-    if now is None:
-        return
-    noted = _noted_copies(testbed, had)
-    for copy in copies.every(paths, name):
-        id_ = noted.get(copies.digest(copy), "")
-        if id_ and id_ not in now.formerly:
-            if id_ != now.id:
-                yield Former(copy, _by(testbed, copy), id_)
-            continue
-        led_to = _led_to(testbed, copy)
-        if led_to is None and id_:
-            continue  # nobody can tell any more, and a former version took it for this one
-        if led_to is None or led_to.id != now.id:
-            yield Former(copy, _by(testbed, copy), "")
-
-
-def _noted_copies(testbed: Testbed, had: _Note) -> dict[str, str]:
-    """Return the ids to which kept specifications led, by digest, as far as they are noted."""
-    if had.copies is not None:
-        return dict(had.copies)
-    # A former version noted it with the one that it applied last, and kept that.
-    last = copies.last(testbed.paths, testbed.backend.name)
-    return {copies.digest(last): had.id} if had.id and last.is_file() else {}
-
-
-def _noted_as(testbed: Testbed, noted: dict[str, str], id_: str) -> list[Path]:
-    """Return the kept specifications that led to a testbed."""
-    every = copies.every(testbed.paths, testbed.backend.name)
-    return [copy for copy in every if noted.get(copies.digest(copy)) == id_]
-
-
-def _led_to(testbed: Testbed, copy: Path) -> Identity | None:
-    """Return where a kept specification leads; None where that cannot be asked any more."""
-    with suppress(GpubedError):
-        return _by(testbed, copy).identity()
-    return None
-
-
-def _by(testbed: Testbed, copy: Path) -> Testbed:
-    return testbed.backend.bind(testbed.reach.by(copy), testbed.paths)
+    same = _of_now(testbed, known, now)
+    if same is not of_kind[-1]:
+        former = _resolved(testbed, of_kind[-1], now)
+        here = [thing for thing in testbed.existing() if known.uuid and thing.uuid == known.uuid]
+        may_go_on = not recorded and (same or _is_empty(testbed, former, known.uuid))
+        if former.id and not (here or may_go_on):
+            how = f" ({testbed.backend.is_no_more})" if testbed.backend.is_no_more else ""
+            name = testbed.paths.name
+            raise AnotherTestbed(
+                f"{now.called} has nothing of {name} and is not the one that it was made on: "
+                f"{former.called}, with the id {former.id}",
+                f"{testbed.backend.the_way_back}; to leave that one: do so, gpubed down {name}, "
+                f"edit it again, gpubed up {name}; only if that one is no more{how}, with what it "
+                f"had: {_forget_command(testbed.paths, [former])}, and again",
+            )
+        if not (here or same):
+            return  # noted once something is made there
+    if same is None or (same.id, same.called) != (now.id, now.called) or same is not of_kind[-1]:
+        note(testbed)
 
 
 def forget_command(paths: ClusterPaths, backend: str) -> str:
-    """Return the command that says that nothing of a cluster is on a testbed any more."""
-    return f"rm {shlex.quote(str(_file(paths, backend)))}"
+    """Return the command that says that nothing of a cluster is on a kind of testbed any more."""
+    return _forget_command(
+        paths, [made for made in record.read(paths).testbeds if made.backend == backend]
+    )
 
 
-def _file(paths: ClusterPaths, backend: str) -> Path:
-    return paths.testbeds / f"{backend}.json"
+def _forget_command(paths: ClusterPaths, testbeds: Sequence[Made]) -> str:
+    names = [name for made in testbeds for name in made.specifications]
+    copies = [paths.specifications / name for name in names] or [paths.record]
+    return f"rm {' '.join(shlex.quote(str(copy)) for copy in copies)}"
 
 
-def _read(testbed: Testbed) -> _Note:
-    name, path = testbed.backend.name, _file(testbed.paths, testbed.backend.name)
-    found = reading.file(path, f"remove {path}, if nothing of it is on {name}").json(_Note)
-    spelled, had = testbed.backend.spelled, found.copies
-    digests = None if had is None else {digest: spelled(id_) for digest, id_ in had.items()}
-    return found.model_copy(update={"id": spelled(found.id), "copies": digests})
+def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | None:
+    """Return what is noted of the testbed of now; None where nothing is."""
+    of_kind = [made for made in reversed(known.testbeds) if made.backend == testbed.backend.name]
+    if now is None:
+        return next(iter(of_kind), None)
+    spelled = testbed.backend.spelled
+    return next((made for made in of_kind if made.id and spelled(made.id) == now.id), None) or next(
+        (made for made in of_kind if _resolved(testbed, made, now).id == now.id), None
+    )
 
 
-def _write(testbed: Testbed, noted: _Note, now: Identity | None = None) -> None:
+def _resolved(testbed: Testbed, made: Made, now: Identity) -> Made:
+    """Return a note with the id that its specification tells where that is not, or hardly, known.
+
+    A former version noted less: what may be the id of others, too.
+    """
+    if made.id and testbed.backend.spelled(made.id) not in now.formerly:
+        return made
+    for name in reversed(made.specifications):
+        with suppress(GpubedError):
+            if led_to := _by(testbed, name).identity():
+                return made.model_copy(update={"id": led_to.id, "called": led_to.called})
+    return made.model_copy(update={"id": now.id if made.id or not made.specifications else ""})
+
+
+def _others(testbed: Testbed) -> list[Made]:
+    known, now = record.read(testbed.paths), testbed.identity()
+    if now is None:
+        return []
+    here = _of_now(testbed, known, now)
+    of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
+    return [_resolved(testbed, made, now) for made in of_kind if made is not here]
+
+
+def _is_empty(testbed: Testbed, made: Made, uuid: str | None) -> bool:
+    for name in made.specifications:
+        with suppress(GpubedError):
+            return not _asked(testbed, made, name, uuid)
+    return False
+
+
+def _asked(testbed: Testbed, made: Made, name: str, uuid: str | None) -> list[Existing]:
+    """Return what is under the cluster's UUID where a kept specification leads.
+
+    Raises:
+        AnotherTestbed: The environment has it lead elsewhere by now.
+        GpubedError: The testbed cannot be asked.
+    """
+    way = _by(testbed, name)
+    now = way.identity()
+    if made.id and (now is None or testbed.backend.spelled(made.id) != now.id):
+        leads = now.called if now else "one that does not say which it is"
+        raise AnotherTestbed(
+            f"it leads to {leads} by now, and led to the one with the id {made.id}",
+            testbed.backend.the_way_back,
+        )
+    return [thing for thing in way.existing() if uuid in (None, thing.uuid)]
+
+
+def _by(testbed: Testbed, name: str) -> Testbed:
     paths = testbed.paths
-    files.make(paths.testbeds)
-    if now:
-        noted = noted.model_copy(update={"id": now.id, "called": now.called})
-    content = noted.model_dump_json(indent=1).encode()
-    files.write(_file(paths, testbed.backend.name), content, durable=True)  # the UUID goes by it
+    return testbed.backend.bind(testbed.reach.by(paths.specifications / name), paths)
+
+
+def _why(testbed: Testbed, error: GpubedError, how: str = "") -> str:
+    hint = f" ({error.hint})" if error.hint else ""
+    return f"{testbed.backend.name} cannot be asked{how}: {error.message}{hint}"
+
+
+def _marked(testbed: Testbed, things: list[Existing]) -> list[Existing]:
+    return [replace(thing, backend=testbed.backend.name) for thing in things]

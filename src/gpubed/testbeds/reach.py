@@ -1,22 +1,21 @@
-"""How a testbed of a cluster is reached: the one place that reads `cluster.yml` for a testbed.
+"""How a testbed of a cluster is reached: the one place that reads specifications for a testbed.
 
-Backends know neither the file nor its copies. What they are bound with reads them when it is
-asked, so that a testbed which needs no word of them works without, and `down` does while the file
-is being edited. The refusal, with file and line, comes to who cannot go on without.
+What a backend is bound with reads them when it is asked, so that a testbed which needs no word of
+them works without, and `down` does while the file is being edited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpubed.core import located
+from gpubed.core import files, located, record
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
-from gpubed.testbeds import copies
 
 Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 
@@ -24,8 +23,7 @@ Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 class Reach:
     """How one testbed of a cluster is reached, as the cluster's specifications say.
 
-    What was read stays, since a testbed is bound anew for each verb; but for the copies, of which
-    a verb may keep another one.
+    What was read of the specification of now stays: a testbed is bound anew for each verb.
 
     Args:
         backend: The testbed's kind.
@@ -78,7 +76,9 @@ class Reach:
     @property
     def last(self) -> ClusterSpec | None:
         """The specification that was applied last there; None where none can be used."""
-        return self._check(self._last, self._paths.name)[0]
+        with suppress(UsageError):
+            return self.applied()
+        return None
 
     def applied(self) -> ClusterSpec:
         """Return the specification that was applied last there.
@@ -91,6 +91,18 @@ class Reach:
             raise refusal(self._last, errors)
         return found
 
+    def keep(self) -> str:
+        """Keep the specification of now; return its name, empty where it cannot be used."""
+        found = self.wanted
+        if found is None or spec_backend(found) != self._backend:
+            return ""
+        text = files.read(self._file, located.MAX_BYTES)
+        name = f"{self._backend}-{record.digest(text)}.yml"
+        if not (copy := self._paths.specifications / name).is_file():
+            files.make(self._paths.specifications)
+            files.write(copy, text, durable=True)  # what it led to is found by it alone
+        return name
+
     @cached_property
     def options(self) -> Mapping[str, Any] | None:
         """The `backend:` of the specification, whatever else is wrong with the file.
@@ -101,9 +113,9 @@ class Reach:
         return self._section(self._file)
 
     def former_options(self) -> list[Mapping[str, Any] | None]:
-        """Return those of all kept copies."""
-        every = [self._copy] if self._copy else copies.every(self._paths, self._backend)
-        return [self._section(copy) for copy in every]
+        """Return those of all kept specifications."""
+        kept = [self._copy] if self._copy else record.specifications(self._paths, self._backend)
+        return [self._section(copy) for copy in kept]
 
     @property
     def last_options(self) -> Mapping[str, Any] | None:
@@ -116,15 +128,16 @@ class Reach:
 
     @property
     def _last(self) -> Path:
-        return self._copy or copies.last(self._paths, self._backend)
+        name = record.read(self._paths).last(self._backend)
+        return self._copy or self._paths.specifications / (name or f"{self._backend}.yml")
 
     @property
     def _file(self) -> Path:
-        return self._copy or self._paths.spec
+        return self._copy or self._paths.spec_in_use
 
     @cached_property
     def _checked(self) -> tuple[ClusterSpec | None, list[SpecError]]:
-        return self._check(self._file, self._paths.name if self._copy else "")
+        return self._check(self._file, self._paths.name)
 
     def _section(self, path: Path) -> Mapping[str, Any] | None:
         try:

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.testbeds import specification
-from gpubed.testbeds.base import Testbed
-from gpubed.testbeds.kinds import backend
+from gpubed.spec import backend_config, clusterspec
+from gpubed.spec.clusterspec import ClusterSpec, SpecError, spec_backend
+from gpubed.testbeds.base import Backend, Testbed
 from gpubed.testbeds.reach import Reach
 
-__all__ = ["backend", "bound", "reach"]
+
+@cache
+def backend(name: str) -> Backend:
+    """Return the backend of that name; a half-installed one raises its ImportError.
+
+    Raises:
+        UsageError: There is no such backend.
+    """
+    names = backend_config.names()
+    if name not in names:
+        raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
+    made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
+    return made
+
+
+def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
+    """Read a specification and find everything that is wrong with it, the testbed's part too.
+
+    Args:
+        path: The file.
+        name: The cluster's; as its folder is called where it is empty.
+
+    Returns:
+        The specification (None when it is not usable) and all errors by line.
+    """
+    return clusterspec.read(path, name, lambda found: backend(spec_backend(found)).check(found))
 
 
 def bound(name: str, paths: ClusterPaths) -> Testbed:
@@ -22,4 +52,4 @@ def bound(name: str, paths: ClusterPaths) -> Testbed:
 
 def reach(name: str, paths: ClusterPaths) -> Reach:
     """Return how a cluster reaches the testbed of that name."""
-    return Reach(name, paths, specification.check)
+    return Reach(name, paths, check)

@@ -1,56 +1,49 @@
-"""`cluster.yml`, held against its testbed: its plan, and all that is wrong with it."""
+"""`cluster.yml`, held against its testbed: its plan, and all that is wrong with it.
+
+A run of `up` freezes it beside the cluster's record; the program, the providers and all later
+steps of the run read that copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from gpubed.core import located
+from gpubed.core import files, located
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import FROZEN, ClusterPaths, Project
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec import clusterspec
-from gpubed.spec.clusterspec import ClusterSpec, Problem, SpecError, refusal, spec_backend
+from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
-from gpubed.testbeds import kinds
+from gpubed.testbeds import registry
 
 
-def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification and find everything that is wrong with it.
-
-    Args:
-        path: The file.
-        name: The cluster's; as its folder is called where it is empty.
-
-    Returns:
-        The specification (None when it is not usable) and all errors by line.
-    """
-    return clusterspec.read(path, name, _problems)
-
-
-def load(path: Path) -> ClusterSpec:
+def load(path: Path, name: str = "") -> ClusterSpec:
     """Read a specification.
 
     Raises:
         UsageError: It has errors; all of them are in the message.
     """
-    found, errors = check(path)
+    found, errors = registry.check(path, name)
     if found is None:
         raise refusal(path, errors)
     return found
 
 
-def planned(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
+def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecError]]:
     """Read a specification, plan it, and find everything that is wrong with it.
 
     Returns:
         The plan (None when there is none) and all errors by line.
     """
-    found, errors = check(path)
+    found, errors = registry.check(path, name)
     if found is None:
         return None, errors
-    testbed, paths = kinds.backend(spec_backend(found)), Project.find().cluster(found.name)
+    testbed, paths = registry.backend(spec_backend(found)), Project.find().cluster(found.name)
     try:
         return plan(found, testbed.surroundings(found, paths)), []
     except Unplannable as error:
@@ -58,13 +51,13 @@ def planned(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
         return None, [SpecError(str(path), line, where, error.message, error.allowed)]
 
 
-def load_plan(path: Path) -> ClusterPlan:
+def load_plan(path: Path, name: str = "") -> ClusterPlan:
     """Read and plan a specification.
 
     Raises:
         UsageError: It has errors; all of them are in the message.
     """
-    found, errors = planned(path)
+    found, errors = planned(path, name)
     if found is None:
         raise refusal(path, errors)
     return found
@@ -79,27 +72,61 @@ def load_cluster(paths: ClusterPaths) -> Cluster:
         GpubedError: What was granted cannot be read.
     """
     allocation = load_allocation(paths.allocation)
-    return Cluster(paths, load_plan(paths.spec), allocation)
+    return Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
 
 
-def load_same(path: Path, digest: str) -> ClusterPlan:
-    """Read and plan a specification that a run has begun to apply.
+def load_current(
+    paths: ClusterPaths,
+    tell: Callable[[str], None] = lambda _what: None,
+    *,
+    granted: Allocation | None = None,
+) -> Cluster:
+    """Read what was granted, and what is planned; else, while it is edited, what was applied last.
 
     Args:
-        digest: Of what it asked for then.
+        paths: The cluster's.
+        tell: Is told where what was applied last counts.
+        granted: What is granted, where that is known; None for what its file says.
 
     Raises:
-        UsageError: It has errors.
+        NotUp: Nothing is granted.
+        GpubedError: What is granted, or what was applied last, cannot be read.
+    """
+    allocation, wanted = granted or load_allocation(paths.allocation), None
+    found, _ = planned(paths.spec_in_use, paths.name)
+    if found and spec_backend(found.spec) == allocation.backend:
+        wanted = found
+    else:
+        tell(f"{paths.spec} cannot be used as it is now: what was applied last counts")
+        wanted = plan(registry.reach(allocation.backend, paths).applied())
+    return Cluster(paths, wanted, allocation)
+
+
+@contextmanager
+def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
+    """Freeze the specification that a run applies, for all of its steps and processes.
+
+    Raises:
         GpubedError: It asks for something else by now.
     """
-    found = load_plan(path)
+    files.write(paths.frozen, files.read(paths.spec, located.MAX_BYTES))
+    require_same(load_plan(paths.frozen, paths.name), wanted.spec.digest, paths)
+    os.environ[FROZEN] = str(paths.frozen)
+    try:
+        yield
+    finally:
+        del os.environ[FROZEN]
+        paths.frozen.unlink(missing_ok=True)
+
+
+def require_same(found: ClusterPlan, digest: str, paths: ClusterPaths) -> None:
+    """Refuse a specification that was edited since a run has begun to apply it.
+
+    Raises:
+        GpubedError: It asks for something else by now.
+    """
     if found.spec.digest != digest:
         raise GpubedError(
-            f"{path} was changed while it was being applied",
-            f"gpubed up {found.cluster} applies it as it is now",
+            f"{paths.spec} was changed while it was being applied",
+            f"gpubed up {paths.name} applies it as it is now",
         )
-    return found
-
-
-def _problems(found: ClusterSpec) -> Iterable[Problem]:
-    return kinds.backend(spec_backend(found)).check(found)

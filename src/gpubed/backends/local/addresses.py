@@ -8,12 +8,12 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from gpubed.backends.local import daemon, ownership
+from gpubed.core import record
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, Surroundings, slices
-from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
 
@@ -32,14 +32,14 @@ def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
     if all(net is None or net.subnet or name in kept for name, net in wanted.items()):
         return Surroundings(kept)
     with suppress(GpubedError):
-        own, taken = _in_use(paths.name, identities.kept(paths))
+        own, taken = _in_use(paths.name, record.uuid(paths))
         return Surroundings({**own, **kept}, [subnet for subnet, _ in taken])
     return Surroundings(kept)
 
 
 def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
     """Judge whether others use the cluster's subnets."""
-    _, taken = _in_use(paths.name, identities.kept(paths))
+    _, taken = _in_use(paths.name, record.uuid(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
     for purpose, network in networks.items():

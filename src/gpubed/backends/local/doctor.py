@@ -14,14 +14,13 @@ from docker.errors import DockerException
 from gpubed.backends.local import addresses, build, census, daemon, environment, image, limits
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.python_image import PythonImage, node_image
-from gpubed.core import reading
+from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import format_bytes
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.spec.sections import LEAST_MEMORY, NodeGroup
-from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
 _GB, _GIB = 10**9, 2**30
@@ -163,7 +162,7 @@ def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
 
 def memory(planned: ClusterPlan, paths: ClusterPaths) -> Finding:
     """Look whether this machine has memory for the nodes that are not there yet."""
-    uuid = identities.kept(paths)
+    uuid = record.uuid(paths)
     there = census.at_work(uuid) if uuid else set()
     missing = sum(node.name not in there for node in planned.nodes)
     if not missing:

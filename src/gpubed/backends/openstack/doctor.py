@@ -15,13 +15,12 @@ from pydantic import BaseModel
 
 from gpubed.backends.openstack import availability, cloud, clouds_file
 from gpubed.backends.openstack.needs import Needs
-from gpubed.core import reading
+from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan
-from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
 _PLUGIN = "openstack"
@@ -123,7 +122,7 @@ def cloud_findings(
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            uuid = identities.kept(paths)
+            uuid = record.uuid(paths)
             held = availability.held(connection, needs, spec.name, uuid, before)
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:

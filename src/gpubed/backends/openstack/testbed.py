@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpubed.testbeds import identities
+from gpubed.core import record
 from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
 from gpubed.testbeds.driver import Driver
 
@@ -35,7 +35,7 @@ class OpenStackTestbed(Testbed):
 
         None where nothing was made yet; a run that makes the first ones keeps it before them.
         """
-        return identities.kept(self.paths)
+        return record.uuid(self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at tools, credentials, quota, flavors, images and networks."""

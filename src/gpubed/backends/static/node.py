@@ -15,7 +15,7 @@ from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.membership import MARK
-from gpubed.core import progress, reading, runlock
+from gpubed.core import places, progress, reading, record, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
@@ -24,7 +24,6 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds import left_hosts
 from gpubed.testbeds.base import Finding
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.testbeds.reach import Reach
@@ -196,7 +195,7 @@ class NodeDriver(Driver):
 
     def _is_left(self, inputs: Properties) -> bool:
         host = host_of(inputs)
-        return left_hosts.is_named(self._paths, host.address, host.port)
+        return places.ssh(host.address, host.port) in record.read(self._paths).without
 
     def _is_named(self, inputs: Properties) -> bool:
         return named.may_have(self._reach, _place(inputs))

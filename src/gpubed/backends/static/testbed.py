@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpubed.backends.static import named
-from gpubed.core import parallel
+from gpubed.core import parallel, places, record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
 from gpubed.testbeds.driver import Driver, Properties
@@ -105,11 +105,11 @@ class StaticTestbed(Testbed):
         if known is None:
             return []
         hosts = list(named.each(known))
-        places = {(host.address, host.port) for host, _ in hosts}
+        known_places = {(host.address, host.port) for host, _ in hosts}
         gone = []
         for host, name in (found for config in former for found in named.each(config)):
-            if (host.address, host.port) not in places:
-                places.add((host.address, host.port))
+            if (host.address, host.port) not in known_places:
+                known_places.add((host.address, host.port))
                 gone.append((host, name))
 
         def find(host: Host, name: str) -> Existing | None:
@@ -139,10 +139,8 @@ class StaticTestbed(Testbed):
 
     def own_hosts(self) -> dict[str, str]:
         """Return the hosts of the specification: by node, where SSH answers."""
-        from gpubed.testbeds import left_hosts
-
         hosts = named.each(self._known) if self._known else ()
-        return {name: left_hosts.place(host.address, host.port) for host, name in hosts}
+        return {name: places.ssh(host.address, host.port) for host, name in hosts}
 
     def left_as_is(self, uuid: str) -> list[str]:
         """Say what stays on hosts that nobody could log in to, and that a `down` goes without."""
@@ -239,9 +237,8 @@ class StaticTestbed(Testbed):
             passes: Whether a host with sudo is not judged further.
         """
         from gpubed.backends.static.node import differences, problems
-        from gpubed.testbeds import identities
 
-        uuid, answered = identities.kept(self.paths), {}
+        uuid, answered = record.uuid(self.paths), {}
         nodes = {node.name: node for node in plan.nodes}
         for host, name, found in seen:
             node = nodes[name]
@@ -291,9 +288,7 @@ class _Missed:
 
     def is_left(self, paths: ClusterPaths) -> bool:
         """Say whether a `down` goes without it."""
-        from gpubed.testbeds import left_hosts
-
-        return left_hosts.is_named(paths, self.host.address, self.host.port)
+        return places.ssh(self.host.address, self.host.port) in record.read(paths).without
 
 
 def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:

@@ -14,11 +14,10 @@ from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
-from gpubed.core import progress
+from gpubed.core import progress, record
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation, Node
-from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing
 
 _LOOK_S = 120.0
@@ -79,7 +78,7 @@ def existing(paths: ClusterPaths, config: Config) -> list[Existing]:
     for slice_ in slices:
         if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, paths.name):
             _pass_over(slice_.urn, "the authority tells its members alone more than its name")
-    mine = known.uuid if known else identities.kept(paths)
+    mine = known.uuid if known else record.uuid(paths)
     return [
         Existing("slice", urns.parse(slice_urn, "slice").name, slice_urn, uuid)
         for slice_urn, uuid in found.items()

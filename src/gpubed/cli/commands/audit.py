@@ -13,11 +13,11 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import audit as audits
 from gpubed.cluster import up
 from gpubed.cluster.events import event_file
-from gpubed.core import runlock, secret
+from gpubed.core import record, runlock, secret
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Backend, Existing
 
 EXAMPLE = "gpubed audit lab --remove"
@@ -124,7 +124,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
     lost = [e for e in found.others if e.uuid == uuid and not e.data]
     testbeds = [registry.backend(name) for name in sorted({thing.backend for thing in lost})]
     if not (said := "; ".join(filter(None, (_lost_for_good(paths, each) for each in testbeds)))):
-        identities.keep(paths, uuid)
+        record.keep_uuid(paths, uuid)
         return
     listed = ", ".join(map(str, lost))
     if not ui.confirm(f"{said}: give back and ask again for {listed}?", yes=yes, default=False):
@@ -133,7 +133,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
             f"put back what was lost, or ask for new nodes: gpubed audit {paths.name} --adopt "
             f"--uuid {uuid} -y",
         )
-    identities.keep(paths, uuid)  # data that is elsewhere is found again by it
+    record.keep_uuid(paths, uuid)  # data that is elsewhere is found again by it
     found.asked.remove(lost)
 
 
@@ -147,7 +147,8 @@ def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -
         yield
     except BaseException:
         if new and not driven.has_resources() and not driven.interrupted():
-            identities.forget(paths)
+            with record.changed(paths) as known:
+                known.uuid = None
         raise
 
 

@@ -20,11 +20,10 @@ from gpubed.configuration import (
     served_folder,
     unfinished,
 )
-from gpubed.core import nearest, runlock
+from gpubed.core import nearest, record, runlock
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import begun
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
@@ -70,7 +69,7 @@ def command(
             if not check and plan.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
                 _require_all(allocation, named, limit)
         # With what an engine began only `up` goes on: roles change no link and no limit.
-        changed_in_part = begun.is_noted(paths)
+        changed_in_part = record.read(paths).unfinished == "nodes"
         whole = not (chosen or limit or changed_in_part)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)

@@ -11,7 +11,7 @@ import typer
 
 from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
-from gpubed.core import files
+from gpubed.core import files, record
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project, assets
 from gpubed.jobs import jobfile
@@ -84,7 +84,7 @@ def _cluster(paths: ClusterPaths, backend: str) -> Path:
         raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", _instead(paths))
     if paths.spec.exists():
         raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
-    if paths.was_made:
+    if record.was_made(paths):
         raise lost_specification(paths)
     paths.project.prepare()
     paths.inventory.mkdir(parents=True, exist_ok=True)

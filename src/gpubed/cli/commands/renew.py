@@ -14,7 +14,7 @@ from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import NotUp
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import current
+from gpubed.testbeds.specification import load_current
 
 EXAMPLE = "gpubed renew vw --for 12h"
 PLACE = ("Care", 20)
@@ -48,7 +48,7 @@ def command(
         raise UsageError("--auto follows cluster.yml: it takes neither --for nor --until", _POLICY)
     if once and not auto:
         raise UsageError("--once goes with --auto", "gpubed renew CLUSTER --auto --once")
-    ui, cluster = UI(as_json), current.load(find(name))
+    ui, cluster = UI(as_json), load_current(find(name))
     if auto:
         return _keep(ui, cluster, once)
     after = timedelta(seconds=_duration(for_, cluster.plan))
@@ -123,7 +123,7 @@ def _by_now(ui: UI, cluster: Cluster) -> Cluster:
         GpubedError: Another cluster has its name.
     """
     try:
-        now = current.load(cluster.paths)
+        now = load_current(cluster.paths)
     except NotUp:
         raise
     except GpubedError as error:

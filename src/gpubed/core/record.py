@@ -1,0 +1,311 @@
+"""The record of a cluster, `.gpubed/NAME/cluster.json`: identity, testbeds, marks of runs.
+
+It outlives Pulumi's state. Beside it, `specifications/` keeps each `cluster.yml` that led to
+something on a testbed. A specification that is removed there says that nothing it led to is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from gpubed.core import files, reading
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+
+
+class Made(BaseModel):
+    """A testbed that the cluster was made on.
+
+    Attributes:
+        backend: Its kind.
+        id: Which of its kind; empty where the kind has no ids, or it could not be asked.
+        called: What people know it by.
+        specifications: Names of the kept specifications that led there, the last one last.
+    """
+
+    backend: str
+    id: str = ""
+    called: str = ""
+    specifications: list[str] = []
+
+
+class Record(BaseModel):
+    """What is known of a cluster beside its state.
+
+    Attributes:
+        uuid: What everything of the cluster carries on a testbed.
+        testbeds: The testbeds that it was made on, the last one last.
+        unfinished: What a run has begun and not finished: to change nodes, or to apply roles.
+        removing: Whose `down` has begun and not finished; empty of a person's.
+        killed: Whether a killed run has left something that no state knows.
+        reshaped: Whether links may have another rate than declared.
+        left_out: Nodes that a Pulumi plugin could not make, and why.
+        without: The own hosts that a `down` goes without while it runs.
+        served: Which node serves the shared storage from its own disk.
+        jupyterlab_port: Where JupyterLab was set up last.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: Literal[1] = 1
+    uuid: Annotated[str, AfterValidator(lambda text: str(UUID(text)))] | None = None
+    testbeds: list[Made] = []
+    unfinished: Literal["", "roles", "nodes"] = ""
+    removing: str | None = None
+    killed: bool = False
+    reshaped: bool = False
+    left_out: dict[str, str] = {}
+    without: list[str] = []
+    served: dict[str, Any] | None = None
+    jupyterlab_port: int | None = None
+
+    def last(self, backend: str = "") -> str:
+        """Return the name of the specification that was applied last, on a kind of testbed."""
+        for made in reversed(self.testbeds):
+            if made.specifications and backend in ("", made.backend):
+                return made.specifications[-1]
+        return ""
+
+
+def read(paths: ClusterPaths) -> Record:
+    """Return what is known of a cluster; the folder of a former version is taken over.
+
+    Raises:
+        Unreadable: The record holds something else.
+    """
+    try:
+        found = _stored(paths)
+    except reading.Missing:
+        if not _is_former(paths):
+            return _found(paths)
+        with suppress(OSError), changed(paths) as taken_over:
+            return taken_over
+        return _former(paths)
+    testbeds = [made for made in found.testbeds if _counts(paths, made)]
+    return found.model_copy(update={"testbeds": testbeds})
+
+
+@contextmanager
+def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
+    """Change the record; no other process does meanwhile, and calls must not be nested.
+
+    Args:
+        paths: The cluster's.
+        anew: Whether a damaged record is written anew.
+
+    Raises:
+        Unreadable: The record holds something else.
+    """
+    files.make(paths.state)
+    with _locked(paths.record):
+        before, former = None, False
+        try:
+            before = _stored(paths)
+        except reading.Missing:
+            former = _is_former(paths)
+        except reading.Unreadable:
+            if not anew:
+                raise
+        if before:
+            known = before.model_copy(deep=True)
+            known.testbeds = [made for made in known.testbeds if _counts(paths, made)]
+        else:
+            known = _former(paths) if former else _found(paths)
+            if former:
+                _move_specifications(paths)
+        yield known
+        if known != (before or Record()) or former:
+            text = known.model_dump_json(indent=1, exclude_defaults=True)
+            text = json.dumps({"version": known.version, **json.loads(text)}, indent=1)
+            files.write(paths.record, text.encode(), durable=True)
+        if former:
+            _remove_former(paths)
+
+
+def was_made(paths: ClusterPaths) -> bool:
+    """Say whether something of the cluster may be on a testbed: it has a state, or a UUID."""
+    try:
+        return paths.has_stack or read(paths).uuid is not None
+    except reading.Unreadable:
+        return True
+
+
+def uuid(paths: ClusterPaths) -> str | None:
+    """Return the cluster's UUID; None where none is kept.
+
+    Raises:
+        Unreadable: The record holds something else.
+    """
+    return read(paths).uuid
+
+
+def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
+    """Keep a cluster's UUID; a damaged record is written anew.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        text = str(UUID(wanted))
+    except ValueError:
+        raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {paths.name}") from None
+    with changed(paths, anew=True) as known:
+        known.uuid = text
+
+
+def specifications(paths: ClusterPaths, backend: str) -> list[Path]:
+    """Return the kept specifications that may have led to a kind of testbed, the last one last."""
+    testbeds = [made for made in read(paths).testbeds if made.backend == backend]
+    names = dict.fromkeys(name for made in testbeds for name in made.specifications)
+    return [paths.specifications / name for name in names]
+
+
+def put_back(paths: ClusterPaths, name: str = "") -> str:
+    """Return the command that brings a kept specification back, by default the last one."""
+    name = name or read(paths).last()
+    if not name:
+        return ""
+    made = "" if paths.inventory.is_dir() else f"mkdir -p {shlex.quote(str(paths.inventory))} && "
+    aside = "--backup=numbered " if paths.spec.exists() else ""
+    copy = shlex.quote(str(paths.specifications / name))
+    return f"{made}cp {aside}{copy} {shlex.quote(str(paths.spec))}"
+
+
+def _stored(paths: ClusterPaths) -> Record:
+    found = reading.file(paths.record, _fix(paths, paths.record))
+    if not found.data:
+        raise reading.Missing(f"{paths.record} is empty")
+    return found.json(Record)
+
+
+def _fix(paths: ClusterPaths, path: Path) -> str:
+    then = f"gpubed audit {paths.name} tells what exists, and the uuid that it carries"
+    return f"rm {shlex.quote(str(path))}   (then: {then})"
+
+
+def _counts(paths: ClusterPaths, made: Made) -> bool:
+    there = [name for name in made.specifications if (paths.specifications / name).is_file()]
+    counts = bool(there) or not made.specifications
+    made.specifications = there
+    return counts
+
+
+def _found(paths: ClusterPaths) -> Record:
+    """Return the record that kept specifications tell of, where the record itself is lost."""
+    kinds = defaultdict[str, list[str]](list)
+    for path in sorted(paths.specifications.glob("*-*.yml"), key=lambda path: path.stat().st_mtime):
+        kinds[path.name.rpartition("-")[0]].append(path.name)
+    return Record(testbeds=[Made(backend=kind, specifications=kinds[kind]) for kind in kinds])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # A change replaces the file, and `down` removes it: its lock holds nobody back.
+            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+# Former versions kept each fact in a file of its own.
+_FORMER = (
+    *("uuid", "testbeds", "unfinished", "removing", "killed", "reshaped", "left_out.json"),
+    *("without.json", "served.json", "door.json"),
+)
+
+
+class _Note(BaseModel):
+    """What a former version noted of a testbed; `copies` has the ids by specification."""
+
+    id: str = ""
+    called: str = ""
+    copies: dict[str, str] | None = None
+
+
+def _is_former(paths: ClusterPaths) -> bool:
+    return any((paths.state / name).exists() for name in _FORMER)
+
+
+def _former(paths: ClusterPaths) -> Record:
+    state = paths.state
+    known = Record(killed=(state / "killed").exists(), reshaped=(state / "reshaped").exists())
+    with suppress(reading.Missing):
+        found = reading.file(state / "uuid", _fix(paths, state / "uuid"))
+        try:
+            known.uuid = str(UUID(found.text().strip()))
+        except ValueError:
+            raise found.refusal("it holds no UUID") from None
+    with suppress(reading.Missing):
+        known.removing = reading.file(state / "removing").text()
+    with suppress(reading.Missing):
+        by_engine = reading.file(state / "unfinished").data == b"nodes\n"
+        known.unfinished = "nodes" if by_engine else "roles"
+    with suppress(reading.Unreadable):  # all nodes are asked for again
+        known.left_out = reading.file(state / "left_out.json").json(dict[str, str])
+    with suppress(reading.Missing):
+        fix = f"remove it, when all data of {paths.name} are where they should be"
+        known.served = reading.file(state / "served.json", fix).json(dict[str, Any])
+    with suppress(reading.Unreadable, KeyError):
+        known.jupyterlab_port = reading.file(state / "door.json").json(dict[str, int])["port"]
+    kinds = {path.stem for path in (state / "testbeds").glob("*.*")}
+    known.testbeds = [made for kind in sorted(kinds) for made in _former_testbeds(paths, kind)]
+    return known
+
+
+def _former_testbeds(paths: ClusterPaths, kind: str) -> list[Made]:
+    folder, note = paths.state / "testbeds", _Note()
+    with suppress(reading.Missing):
+        path = folder / f"{kind}.json"
+        note = reading.file(path, f"remove {path}, if nothing of it is on {kind}").json(_Note)
+    led = defaultdict[str, list[str]](list)
+    last = folder / f"{kind}.yml"
+    for copy in (*sorted((folder / "attempts").glob(f"{kind}-*.yml")), last):
+        if copy.is_file():
+            text = copy.read_bytes()
+            before = note.id if copy == last else ""
+            id_ = before if note.copies is None else note.copies.get(digest(text), "")
+            led[id_].append(f"{kind}-{digest(text)}.yml")
+    led[note.id] = led.pop(note.id, [])  # it was the last one
+    return [
+        Made(backend=kind, id=id_, called=note.called if id_ == note.id else "", specifications=of)
+        for id_, of in led.items()
+    ]
+
+
+def _move_specifications(paths: ClusterPaths) -> None:
+    for copy in (paths.state / "testbeds").rglob("*.yml"):
+        files.make(paths.specifications)
+        text = copy.read_bytes()
+        kind = copy.stem if copy.parent.name == "testbeds" else copy.stem.rpartition("-")[0]
+        files.write(paths.specifications / f"{kind}-{digest(text)}.yml", text, durable=True)
+
+
+def _remove_former(paths: ClusterPaths) -> None:
+    for path in (paths.state / name for name in _FORMER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def digest(text: bytes) -> str:
+    """Return what tells a kept specification from others."""
+    return hashlib.sha256(text).hexdigest()[:12]
