@@ -40,7 +40,8 @@ def state(tmp_path_factory):
 def up(site, state):
     made, url = state
     shutil.copytree(made, site.project, dirs_exist_ok=True)
-    for kept in (site.project / ".gpubed" / "gl" / "testbeds").iterdir():
+    known = site.project / ".gpubed" / "gl"
+    for kept in (known / "cluster.json", *(known / "specifications").iterdir()):
         kept.write_text(kept.read_text().replace(url, site.server.url))
     return site
 

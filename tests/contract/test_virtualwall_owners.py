@@ -10,9 +10,8 @@ import pytest
 from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall.slice_inputs import description
 from gpubed.backends.virtualwall.urn import slice_name
-from gpubed.core import progress
+from gpubed.core import progress, record
 from gpubed.core.errors import Refused
-from gpubed.testbeds import identities
 from support.am import PROJECT, faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME
@@ -73,7 +72,7 @@ def test_a_refusal_makes_our_slice_nobody_elses_without_its_journal(server, wall
     up(wall, driver)
     journal.forget(wall.paths)
     if is_kept:
-        identities.keep(wall.paths, wall.uuid)
+        record.keep_uuid(wall.paths, wall.uuid)
     server.faults.on("Describe", faults.refused("database error", code=9), times=9)
     with pytest.raises(Refused, match="database error"):
         wall.testbed.existing()
@@ -83,7 +82,7 @@ def test_our_slice_that_is_closed_to_us_is_not_passed_over(server, wall, driver)
     """As to another login than the one that made it."""
     up(wall, driver)
     journal.forget(wall.paths)
-    identities.keep(wall.paths, wall.uuid)
+    record.keep_uuid(wall.paths, wall.uuid)
     server.faults.on("geni-sa/get_credentials", faults.refused("No privilege", code=3), times=9)
     with pytest.raises(Refused, match="No privilege"):
         wall.testbed.existing()

@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
+from gpubed.core.paths import Project
 from support.cluster import labelled
+from support.known import mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -88,7 +90,7 @@ def test_a_lost_state_is_named_and_taken_over(written):
 
 def test_a_volume_that_nothing_wants_any_more_stays(written):
     """Not even what a killed run left is removed with what is on it."""
-    (written.state / "killed").touch()
+    mark(Project(written.root).cluster(written.name), killed=True)
     written.edit(lambda spec: spec.update(networks={"control": {}}))
     written.call("up", "-y")
     assert read(written) == "42"

@@ -20,6 +20,7 @@ from gpubed.nodes.ssh import SSH, HostKeyMismatch
 from gpubed.testbeds.specification import load_cluster
 from support.cluster import BIN
 from support.impostor import SWAP, Granted
+from support.known import mark
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -118,7 +119,7 @@ def test_launcher(swapped):
 @pytest.mark.parametrize("verb", [("verify",), ("run", "digits")], ids=lambda words: words[0])
 def test_what_gpubed_does_itself(swapped, verb):
     # A `configure` that was refused before leaves a cluster that has to be gone on with.
-    swapped.paths.unfinished.unlink(missing_ok=True)
+    mark(swapped.paths, unfinished="")
     swapped.cluster.edit(lambda spec: spec.update(configure=True))
     try:
         done = swapped.cluster.call(*verb, rc=1)

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from gpubed.core import runlock
+from gpubed.core import record, runlock
+from gpubed.core.paths import Project
 from support.cluster import labelled
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
@@ -104,8 +105,8 @@ def test_a_configure_that_was_cut_off_at_its_start_is_gone_on_with_by_up(cluster
     process = cluster.start(
         "configure", cluster.name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    note = cluster.state / "unfinished"
-    while process.poll() is None and not note.exists():
+    paths = Project(cluster.root).cluster(cluster.name)
+    while process.poll() is None and not record.read(paths).unfinished:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 128 + signal.SIGINT

@@ -45,7 +45,7 @@ LOOKS_UP = {
     "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
-    "testbeds/kinds.py": {"import_module(f'gpubed.backends.{name}.backend')"},
+    "testbeds/registry.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }
 _BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path", "find_spec"}
 _BY_NAME |= {"entry_points", "exec", "eval", "sys.modules", "load_module", "ImportString"}

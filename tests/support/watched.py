@@ -8,7 +8,7 @@ import pytest
 from gpubed.cluster import condition, lease, up, watch
 from gpubed.cluster.condition import Condition
 from gpubed.core import runlock, secret
-from gpubed.testbeds import copies
+from support.known import apply
 from support.samples import granted_cluster
 
 SPEC = "version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\nconfigure: false\n"
@@ -78,7 +78,7 @@ class World:
 def world(tmp_path, monkeypatch):
     cluster = granted_cluster(tmp_path)
     cluster.spec.write_text(SPEC)
-    copies.keep(cluster, "local")
+    apply(cluster, "local")
     secret.ensure_key(cluster.private_key)
     stack = cluster.project.pulumi / ".pulumi" / "stacks" / "gpubed" / "lab.json"
     stack.parent.mkdir(parents=True)

@@ -136,7 +136,7 @@ def _edited_specification_loses_no_node(copy, path, folder):
     assert done.returncode != 0, done.stdout
     assert f"is not the one that it was made on: the folder {folder}" in done.stderr
     assert {found.name for found in folder.iterdir()} == {"mine.node-0", "mine.node-1"}
-    assert (copy.project / ".gpubed" / "mine" / "testbeds" / "paper.json").exists()
+    assert list((copy.project / ".gpubed" / "mine" / "specifications").glob("paper-*.yml"))
     path.write_text(written)
 
 

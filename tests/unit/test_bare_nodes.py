@@ -7,6 +7,7 @@ from gpubed import cli
 from gpubed.cluster import condition, status, up
 from gpubed.core.errors import UsageError
 from gpubed.engines.embedded import Result
+from support.known import mark
 from support.samples import granted_cluster
 
 
@@ -16,7 +17,7 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     paths = granted_cluster(tmp_path)
     paths.spec.write_text(f"{paths.spec.read_text()}configure: false\n")
-    paths.unfinished.touch()
+    mark(paths, unfinished="roles")
     return paths
 
 

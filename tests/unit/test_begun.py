@@ -10,7 +10,8 @@ from gpubed.cluster import configuration_driver, drivers, up
 from gpubed.configuration import unfinished
 from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded import ResourceEvent, Result
-from gpubed.testbeds import begun, registry
+from gpubed.testbeds import registry
+from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 GIVEN = {"backend": "local", "cluster": "lab", "result": None}
@@ -100,13 +101,13 @@ def test_the_configuration_follows_in_the_same_run(cluster, monkeypatch, configu
     """Also where nothing of the allocation is another, as after a change of memory."""
     plan = sample_plan()
     monkeypatch.setattr(configuration_driver.ConfigurationDriver, "_stale", lambda *_: set())
-    monkeypatch.setattr(configuration_driver, "load_plan", lambda _: plan)
+    monkeypatch.setattr(configuration_driver, "load_plan", lambda *_: plan)
     monkeypatch.setattr(configuration_driver.inventory, "is_rendered", lambda *_: True)
     granted = sample_allocation(plan).model_dump(mode="json")
     inputs = {"configure": configure, "allocation": granted, "cluster": "lab"}
     driver = drivers.driver("configuration")
     assert driver.diff({}, inputs, inputs).update == []
-    begun.note(cluster)
+    mark(cluster, unfinished="nodes")
     assert driver.diff({}, inputs, inputs).update == ["unfinished"]
     with unfinished.noted(cluster):
         pass
@@ -118,12 +119,12 @@ def test_configure_does_not_end_what_an_engine_began(cluster, monkeypatch):
     done = SimpleNamespace(phases={}, changed={}, log=None)
     monkeypatch.setattr("gpubed.configuration.configure.configure", lambda *_, **__: done)
     monkeypatch.setattr("gpubed.cluster.handover.render", lambda *_: [])
-    begun.note(cluster)
+    mark(cluster, unfinished="nodes")
     told = CliRunner().invoke(cli.build(), ["configure", "lab"], standalone_mode=False)
     assert "gpubed up lab goes on with it" in told.output, told.exception
     assert unfinished.state(cluster) == "interrupted"
-    begun.forget(cluster)
-    cluster.unfinished.touch()  # what `configure` itself began
+    mark(cluster, unfinished="")
+    mark(cluster, unfinished="roles")  # what `configure` itself began
     CliRunner().invoke(cli.build(), ["configure", "lab"], standalone_mode=False)
     assert unfinished.state(cluster) == ""
 
@@ -154,12 +155,12 @@ def test_what_a_plugin_changes_is_noted_by_up(cluster, kind, acts, state):
     stack = SimpleNamespace(paths=cluster, up=cut_off)
     testbed = SimpleNamespace(backend=registry.backend("openstack"))
     with pytest.raises(KeyboardInterrupt):
-        up._applied(stack, testbed, plan)
+        up._applied(up.Run(None, testbed, stack, None, None), plan)
     assert seen == ["interrupted" if kind.startswith("Qos") else ""]
     assert unfinished.state(cluster) == state
 
 
 def test_the_report_says_that_nodes_may_be_others_by_now(cluster):
-    begun.note(cluster)
+    mark(cluster, unfinished="nodes")
     done = CliRunner().invoke(cli.build(), ["report", "lab"], standalone_mode=False)
     assert "the last configuration of lab did not come to its end" in done.output

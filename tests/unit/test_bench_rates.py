@@ -5,9 +5,11 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.campaigns import linkrates
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import rates
 from support.bench_verb import PLAIN, bench
+from support.known import mark
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +25,7 @@ def test_a_point_finds_its_links_at_its_rate_and_leaves_them_as_declared(bench, 
     assert bench().return_value == 0
     assert {call["rate_bps"] for call in bench.calls} == {50_000_000, 200_000_000}
     assert ("node-1", 50_000_000) in told
-    assert not bench.paths.reshaped.exists()
+    assert not record.read(bench.paths).reshaped
 
 
 def carried(monkeypatch, bps):
@@ -91,11 +93,11 @@ def test_links_are_put_back_after_an_interruption(bench, monkeypatch):
     bench.behave(interrupted="16")
     assert bench().return_value == 130
     assert set(told.values()) == {200_000_000}
-    assert not bench.paths.reshaped.exists()
+    assert not record.read(bench.paths).reshaped
 
 
 def test_no_run_is_measured_on_links_that_a_bench_has_changed(bench):
-    bench.paths.reshaped.touch()
+    mark(bench.paths, reshaped=True)
     with pytest.raises(GpubedError, match="another rate than declared") as refused:
         CliRunner().invoke(
             cli.build("run"),
@@ -119,7 +121,7 @@ def test_a_link_that_cannot_be_put_back_is_told_also_after_an_interruption(bench
     assert done.return_value == 130
     assert "has not got its declared rate back: node-1: node-1 does not answer" in done.stderr
     assert "gpubed up lab" in done.stderr
-    assert bench.paths.reshaped.exists()
+    assert record.read(bench.paths).reshaped
 
 
 def test_a_link_that_is_left_at_another_rate_is_no_success(bench, monkeypatch):

@@ -21,6 +21,7 @@ from gpubed.testbeds import broken, registry
 from gpubed.testbeds.breaker import Breaker, Harm
 from support.bound import kind
 from support.damaged import Shell, checkpoints
+from support.known import mark
 from support.samples import granted_cluster
 
 __all__ = ["checkpoints"]
@@ -187,7 +188,7 @@ def test_other_testbeds_refuse_by_name(cluster, name):
 
 def test_virtual_machines_are_refused(cluster, monkeypatch):
     machines = BARE.replace("local}", "local, runtime: vm}")
-    monkeypatch.setattr("gpubed.testbeds.copies.last", lambda *_: cluster.spec.parent / "was.yml")
+    monkeypatch.setattr("gpubed.testbeds.reach.Reach._last", cluster.spec.parent / "was.yml")
     (cluster.spec.parent / "was.yml").write_text(machines)
     with pytest.raises(UsageError, match="virtual machines"):
         registry.bound("local", cluster).breaker()
@@ -205,7 +206,7 @@ def test_what_is_broken_already_is_refused(chaos, world):
 
 
 def test_a_link_that_was_left_slow_is_put_right_first(chaos, world, cluster):
-    cluster.reshaped.touch()
+    mark(cluster, reshaped=True)
     assert "another rate" in refusal(chaos("kill-node"), GpubedError)
     assert world.done == []
 

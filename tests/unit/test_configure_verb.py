@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import configure, events
+from gpubed.core import record
 from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
@@ -99,7 +100,7 @@ def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, w
 
     monkeypatch.setattr(configure, "init_command_config", cut)
     call(*words)
-    assert asked["cluster"].unfinished.exists()
+    assert record.read(asked["cluster"]).unfinished
 
 
 @pytest.mark.process
@@ -109,7 +110,7 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
     with pytest.raises(UsageError, match=r"--limit .* names no node") as refused:
         call("--limit", *words)
     assert refused.value.hint == "nodes: node-0, node-1, node-2"
-    assert not asked["cluster"].unfinished.exists()
+    assert not record.read(asked["cluster"]).unfinished
     assert "words" not in asked
 
 
@@ -141,7 +142,7 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
     with_slurm(asked["cluster"])
     with pytest.raises(UsageError, match="--limit node-1 leaves out node-0, node-2"):
         call("--limit", "node-1", *words)
-    assert not asked["cluster"].unfinished.exists()
+    assert not record.read(asked["cluster"]).unfinished
     assert "words" not in asked
 
 
@@ -155,7 +156,7 @@ def test_what_leaves_slurm_whole_is_done(asked, words):
 
 def test_a_look_leaves_no_trace(asked):
     assert call("--check").exit_code == 0
-    assert not asked["cluster"].unfinished.exists()
+    assert not record.read(asked["cluster"]).unfinished
 
 
 def test_interruptions_stay_ours(asked):
@@ -173,7 +174,7 @@ def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
     text = cluster.spec.read_text().replace("{type: local}", "{type: local, runtime: vm}")
     cluster.spec.write_text(f"{text}\n{served}\n")
     assert call("--tags", "base").exit_code == 0
-    assert not cluster.served.exists(), "its role was not among them"
+    assert not record.read(cluster).served, "its role was not among them"
     assert call("--tags", "nfs").exit_code == 0
     assert json.loads(cluster.served.read_text())["node"] == "node-0"
     del asked["words"]

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit, down
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.spec import backend_config
-from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing
 from support.bound import kind
+from support.known import mark
 from support.samples import sample_allocation, sample_plan
 
 SPEC = {
@@ -160,7 +161,7 @@ def test_what_may_be_this_one_keeps_its_key(tmp_path, monkeypatch, known):
     paths.secrets.mkdir(parents=True)
     paths.private_key.write_text("KEY")
     if known:
-        identities.keep(paths, "6f0c0000-0000-4000-8000-000000000000")
+        record.keep_uuid(paths, "6f0c0000-0000-4000-8000-000000000000")
     others = [Existing("container", "gpubed-lab-node-0", "c0", "another")]
     monkeypatch.setattr(kind("local"), "unseen", lambda *_: [])
     done = take_down(tmp_path, monkeypatch, there=others)
@@ -197,8 +198,8 @@ def test_of_a_link_to_what_is_kept_nothing_says_that_something_is_being_removed(
     paths = Project(tmp_path).cluster("lab")
     paths.state.parent.mkdir(parents=True)
     paths.state.symlink_to(elsewhere)
-    paths.removing.write_text("watch")
-    assert down._forget(paths, {*down.RESULTS, paths.uuid.name}) == []
+    mark(paths, removing="watch")
+    assert down._forget(paths, {*down.RESULTS, paths.record.name}) == []
     assert [path.name for path in elsewhere.iterdir()] == ["precious"]
 
 
@@ -212,7 +213,7 @@ def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
         paths.facts,
     ):
         folder.mkdir(parents=True)
-    paths.reshaped.touch()
+    mark(paths, reshaped=True)
     down._forget(paths, set(down.RESULTS))
     assert sorted(path.name for path in paths.state.iterdir()) == [
         "campaigns",
@@ -234,12 +235,12 @@ def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
     asked = SimpleNamespace(remove_data=no_answer)
     with pytest.raises(GpubedError, match="no answer"):
         down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False, whose="watch")
-    assert cluster.removing.read_text() == "watch"
+    assert record.read(cluster).removing == "watch"
     with pytest.raises(GpubedError, match="no answer"):
         down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False)
-    assert cluster.removing.read_text() == "", "a person's, whoever began"
+    assert record.read(cluster).removing == "", "a person's, whoever began"
     cluster.watching.touch()
-    assert down._forget(cluster, set()) == [], "neither is worth a word"
+    assert down._forget(cluster, set()) == ["file .gpubed/lab/cluster.json"]
     assert not cluster.state.exists()
 
 
@@ -251,16 +252,17 @@ def test_what_a_down_that_does_not_end_leaves_is_known_to_the_next(tmp_path, fil
     state = {"deployment": {"resources": [identity]}}
     if file == "damaged":
         cluster.state.mkdir(parents=True)
-        cluster.uuid.touch()
+        cluster.record.write_text("{")
 
     def no_answer():
         raise GpubedError("no answer")
 
     asked = SimpleNamespace(note=lambda: None, remove_data=no_answer)
     stack = SimpleNamespace(paths=cluster, export=lambda: state)
+    down.audits.remember(stack)
     with pytest.raises(GpubedError, match="no answer"):
         down._remove(stack, asked, keep_data=False)
-    assert identities.kept(cluster) == uuid
+    assert record.uuid(cluster) == uuid
 
 
 def test_a_network_that_was_only_looked_up_is_not_counted_as_removed():

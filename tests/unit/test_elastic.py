@@ -18,7 +18,7 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import elastic, leftovers
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
-from gpubed.testbeds import copies
+from support.known import apply, mark
 from support.trainings import call, files, lookouts, say, scene
 
 pytestmark = pytest.mark.process
@@ -374,7 +374,7 @@ def test_a_node_that_was_made_anew_is_another(scene, sight):
 @pytest.fixture
 def edited(scene):
     """A function that leaves a mistake in the specification that was applied."""
-    copies.keep(scene.cluster, "local")
+    apply(scene.cluster, "local")
     return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
 
 
@@ -403,7 +403,7 @@ def test_one_does_not_begin_with_a_specification_that_has_a_mistake(scene, call,
 
 def test_what_is_being_configured_is_not_taken_in_yet(scene, sight):
     look = sight("node-0", "node-1")
-    scene.cluster.unfinished.touch()
+    mark(scene.cluster, unfinished="roles")
     assert look() == elastic.Sight()
 
 

@@ -181,7 +181,7 @@ def test_a_file_in_place_of_a_folder_is_what_is_moved_away(tmp_path):
     assert said.hint.endswith(f"mv {tmp_path}/inventories {tmp_path}/inventories.aside")
 
 
-@pytest.mark.parametrize("name", ["unfinished", "jupyterlab.crt", "lease.json", "known_hosts"])
+@pytest.mark.parametrize("name", ["cluster.json", "jupyterlab.crt", "lease.json", "known_hosts"])
 @pytest.mark.parametrize("words", [["up", "lab", "-y"], ["configure", "lab"]], ids=" ".join)
 def test_a_folder_in_place_of_a_file_is_refused_before_anything_changes(
     tmp_path, monkeypatch, capsys, name, words

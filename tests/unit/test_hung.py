@@ -229,15 +229,15 @@ def test_up_looks_again_after_a_restart(ground, monkeypatch, restarted):
 
     monkeypatch.setattr(up, "_remove_faulty", lambda *_: [])
     monkeypatch.setattr(up, "_look_ahead", lambda *_: planned)
-    monkeypatch.setattr(up, "_note_testbeds", lambda *_: None)
-    monkeypatch.setattr(up, "load_same", lambda *_: None)
+    monkeypatch.setattr(up.made_on, "note", lambda *_, **__: None)
     monkeypatch.setattr(up, "_applied", lambda *_: planned)
     monkeypatch.setattr(hung, "bring_back", bring_back)
     monkeypatch.setattr(up.damage, "look", lambda *_: (cluster, after))
     monkeypatch.setattr(up.damage, "prepare_repair", lambda _, found: repaired.append(found))
     ground.paths.state.mkdir(parents=True)
-    stack = SimpleNamespace(paths=ground.paths)
-    done = up._up(stack, ground, None, ground.plan, None, (cluster, before), None, {"node-1"})
+    stack, asked_ones = SimpleNamespace(paths=ground.paths), SimpleNamespace(note=lambda: None)
+    run = up.Run(ground.plan, ground, stack, asked_ones, None)
+    done = up._up(run, (cluster, before), None, {"node-1"})
     assert (done.result, done.restarted) == (planned, restarted)
     assert repaired == [after if restarted else before]
     assert asked == [{"spared": {"node-2"}, "given_time": {"node-1"}}]

@@ -16,8 +16,7 @@ BACKENDS = sorted((SOURCE / "backends").rglob("*.py"))
 # By these a module reads `cluster.yml`, or a copy of it; a testbed's `reach` does it for a backend.
 SPECIFICATION = {
     "gpubed.core.located",
-    "gpubed.testbeds.current",
-    *(f"gpubed.testbeds.{name}" for name in ("copies", "made_on", "registry", "specification")),
+    *(f"gpubed.testbeds.{name}" for name in ("made_on", "registry", "specification")),
 }
 # Whoever parses by himself meets what is malformed by himself.
 PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
@@ -95,12 +94,12 @@ def test_imports_go_strictly_down():
         ("core/files.py", "import_module('gpubed.cli')", "core/files.py imports by name"),
         ("core/files.py", "runpy.run_module('gpubed.cli')", "core/files.py imports by name"),
         ("core/files.py", "cli = __import__('gpubed.cli')", "core/files.py imports by name"),
-        ("testbeds/kinds.py", "import_module('gpubed.cli')", "kinds.py imports by name"),
-        ("testbeds/kinds.py", "find = import_module", "kinds.py imports by name: import_module"),
-        ("testbeds/kinds.py", "all(map(import_module, names))", "kinds.py imports by name"),
-        ("testbeds/kinds.py", "from importlib import import_module as find", "imports by name"),
+        ("testbeds/registry.py", "import_module('gpubed.cli')", "kinds.py imports by name"),
+        ("testbeds/registry.py", "find = import_module", "kinds.py imports by name: import_module"),
+        ("testbeds/registry.py", "all(map(import_module, names))", "kinds.py imports by name"),
+        ("testbeds/registry.py", "from importlib import import_module as find", "imports by name"),
         (
-            "testbeds/kinds.py",
+            "testbeds/registry.py",
             "getattr(importlib, 'import_module')('gpubed.cli')",
             "imports by name",
         ),
@@ -298,8 +297,7 @@ def test_no_backend_reads_a_specification(path):
         "(paths.inventory / 'cluster.yml').open()",
         "from gpubed.core import located",
         "from gpubed.testbeds import made_on",
-        "from gpubed.testbeds import copies as kept",
-        "from gpubed.testbeds.copies import last",
+        "from gpubed.testbeds.made_on import note",
         "from gpubed.testbeds.specification import check",
         "from gpubed.testbeds import registry\nregistry.reach('static', paths)",
     ],

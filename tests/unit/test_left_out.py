@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from gpubed.cluster import up as ups
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import asked as asking
 from gpubed.testbeds import left_out, registry
 from gpubed.testbeds.base import Existing, Fault
+from gpubed.testbeds.made_on import Testbeds
 from support.bound import kind
+from support.known import mark
 from support.samples import sample_plan
 
 PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"
@@ -73,11 +75,9 @@ def run(tmp_path, monkeypatch):
         testbed = registry.bound("openstack", cluster)
         monkeypatch.setattr(kind("openstack"), "faults", lambda _: cloud.faults())
         monkeypatch.setattr(testbed, "remove", cloud.remove)
-        monkeypatch.setattr(ups, "load_same", lambda *_: plan)  # nobody edits it meanwhile
         monkeypatch.setattr(kind("openstack"), "unrefreshable", lambda _: None)
-        asked = asking.Testbeds((testbed,))
-        given = (cloud, testbed, asked, plan, pytest.fail, None, None, ())
-        return cloud, lambda: ups._up(*given).result
+        given = ups.Run(plan, testbed, cloud, Testbeds((testbed,)), pytest.fail)
+        return cloud, lambda: ups._up(given, None, None, ()).result
 
     return make
 
@@ -85,7 +85,7 @@ def run(tmp_path, monkeypatch):
 def test_a_node_that_fails_once_is_asked_for_again_at_once(run):
     cloud, up = run("replace", {"node-2": 1})
     assert up() == ["node-0", "node-1", "node-2"]
-    assert not cloud.paths.left_out.exists()
+    assert not record.read(cloud.paths).left_out
 
 
 def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(run):
@@ -123,7 +123,7 @@ def test_too_few_are_refused_in_the_testbeds_words_and_leave_no_note(run, failur
     with pytest.raises(Refused, match=words):
         up()
     assert not cloud.broken
-    assert not cloud.paths.left_out.exists()
+    assert not record.read(cloud.paths).left_out
 
 
 def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
@@ -143,10 +143,10 @@ def test_a_node_of_another_cluster_of_the_name_is_neither_removed_nor_taken_for_
     with pytest.raises(GpubedError, match="unexpected state"):
         up()
     assert cloud.broken == ["node-1"]
-    assert not cloud.paths.left_out.exists()
+    assert not record.read(cloud.paths).left_out
 
 
 def test_a_killed_run_leaves_nobody_out(run):
     cloud, up = run("replace", {})
-    cloud.paths.left_out.write_text('{"node-1": "No valid host was found.", "gone-0": "x"}')
+    mark(cloud.paths, left_out={"node-1": "No valid host was found.", "gone-0": "x"})
     assert up() == ["node-0", "node-1", "node-2"]

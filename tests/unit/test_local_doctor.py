@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from gpubed.backends.local import addresses, build, daemon, doctor, image
+from gpubed.core import record
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import ClusterPlan, plan, slices
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
 from support.samples import sample_allocation
 
@@ -132,7 +133,7 @@ def test_what_finds_no_memory_does_not_fit() -> None:
 
 
 def test_nodes_that_run_have_their_memory(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses.identities, "kept", lambda _: "u1")
+    monkeypatch.setattr(addresses.record, "uuid", lambda _: "u1")
     labels = [{"gpubed.cluster": "u1", "gpubed.node": node.name} for node in plan(many(1000)).nodes]
     confined = {"CapDrop": ["ALL"]}
     attrs = [{"Config": {"Labels": its}, "HostConfig": confined} for its in labels]
@@ -223,7 +224,7 @@ def test_a_second_clone_takes_the_next_subnets_and_keeps_them(
     assert second.experiment.subnet == next(islice(slices("lab", "experiment"), 1, None))
     assert find("local.subnet.control", lab()).ok, "check, doctor and plan agree"
 
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     docker.network("gpubed-lab-1-control", str(second.control.subnet), {"gpubed.cluster": UUID})
     del docker.found[:2]
     half = planned(paths, **link)
@@ -260,7 +261,7 @@ def test_subnet_of_the_clusters_own_network_is_free(
     docker.network("gpubed-lab-1-control", subnet, {"gpubed.name": "lab", "gpubed.cluster": "u1"})
     found = find("local.subnet.control", wanted)
     assert "gpubed-lab-1-control of another lab (gpubed audit lab" in found.message, "not ours"
-    monkeypatch.setattr(addresses.identities, "kept", lambda _: "u1")
+    monkeypatch.setattr(addresses.record, "uuid", lambda _: "u1")
     assert find("local.subnet.control", wanted).ok
     docker.found.clear()
     docker.network("other", subnet, {})

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli.commands import audit as audit_verb
 from gpubed.cluster import audit, lost_state, up
-from gpubed.core import runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
 from gpubed.core.paths import Project
 from gpubed.engines import stack as stacks
 from gpubed.engines.embedded import ResourceEvent, Result
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Existing, Finding
 from gpubed.testbeds.specification import load_plan
 from support.bound import kind
@@ -130,7 +130,7 @@ def test_audit_names_data_that_only_nodes_reach(call, tmp_path, monkeypatch, kep
     monkeypatch.setattr(local, "existing", lambda *_: [])
     monkeypatch.setattr(local, "data_within", lambda *_: [FOLDER])
     if kept:
-        identities.keep(Project(tmp_path).cluster("lab"), UUID)
+        record.keep_uuid(Project(tmp_path).cluster("lab"), UUID)
     done = call("audit", "lab", "--engine", "embedded")
     assert "shared folder /groups/gpubed-1: only nodes reach it" in done.stdout
     assert (f"gpubed audit lab --adopt --uuid {UUID}" in done.stdout) is not kept
@@ -151,10 +151,10 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     assert refused.exit_code == 2
     assert "cannot be taken into a new state" in refused.message
     assert refused.hint.endswith(f"gpubed audit lab --adopt --uuid {UUID} -y")
-    assert (removed, identities.kept(paths)) == ([], None)
+    assert (removed, record.uuid(paths)) == ([], None)
     call(*adopt, "-y")
     assert [thing.name for thing in removed] == ["node-0", "control"]
-    assert identities.kept(paths) == UUID
+    assert record.uuid(paths) == UUID
     assert call(*adopt).exception is None, "said twice, it goes on"
 
 
@@ -172,7 +172,7 @@ def test_what_has_gone_by_the_time_the_lock_is_had_is_not_taken_over(call, tmp_p
     monkeypatch.setattr(audit_verb, "_adopt", lambda *_: pytest.fail("a cluster is made"))
     refused = call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded").exception
     assert refused.message == f"nothing carries the uuid {UUID}"
-    assert identities.kept(paths) is None
+    assert record.uuid(paths) is None
 
 
 @pytest.mark.parametrize("name", ["static", "local"])
@@ -182,7 +182,7 @@ def test_nodes_that_stay_are_taken_over_as_they_are(call, tmp_path, monkeypatch,
     monkeypatch.setattr(kind("local"), "remove", lambda *_: pytest.fail("something is removed"))
     monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
     call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
-    assert identities.kept(Project(tmp_path).cluster("lab")) == UUID
+    assert record.uuid(Project(tmp_path).cluster("lab")) == UUID
 
 
 class LostStack:
@@ -216,7 +216,7 @@ def lost(tmp_path, monkeypatch, told):
     """A function that minds the state of a cluster of one node, of which two are there."""
     paths, local = Project(tmp_path).cluster("lab"), kind("local")
     monkeypatch.setattr(local, "existing", lambda *_: NODES)
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     asked = []
 
     def mind(nodes=({"count": 1},), interrupted=False, **wishes):
@@ -320,10 +320,10 @@ def test_up_looks_for_such_nodes_before_it_makes_one(tmp_path, monkeypatch, op):
     local = registry.bound("local", stack.paths)
     monkeypatch.setattr(type(local), "refusals", lambda *_: [])
     if op == "same":
-        assert up._look_ahead(stack, local, None, wanted, pytest.fail) is planned
+        assert up._look_ahead(up.Run(wanted, local, stack, None, pytest.fail), None) is planned
         return
     with pytest.raises(UsageError, match="now gives to other-0"):
-        up._look_ahead(stack, local, None, wanted, pytest.fail)
+        up._look_ahead(up.Run(wanted, local, stack, None, pytest.fail), None)
 
 
 SILENT = GpubedError("the testbed answers 503 Service Unavailable", "look at its status page")
@@ -348,7 +348,7 @@ def test_a_testbed_that_does_not_say_what_is_there_gets_no_second_cluster(
     monkeypatch.setattr(kind("local"), "existing", silent)
     monkeypatch.setattr(up, "_up", lambda *_: pytest.fail("a cluster is made"))
     if kept:
-        identities.keep(Project(tmp_path).cluster("lab"), UUID)
+        record.keep_uuid(Project(tmp_path).cluster("lab"), UUID)
     refused = call("up", "lab", "-y", "--engine", "embedded").exception
     assert refused.exit_code == code
     assert error.message in refused.message
@@ -381,7 +381,7 @@ def test_a_plan_says_what_would_be_taken_over_and_why_up_would_stop(call, tmp_pa
         return json.loads(done.stdout)["warnings"]
 
     assert not any("taken over" in line for line in planned()), "nothing is known of it"
-    identities.keep(Project(tmp_path).cluster("lab"), UUID)
+    record.keep_uuid(Project(tmp_path).cluster("lab"), UUID)
     assert "volume gpubed-lab-shared was there already and is taken over" in planned()
 
     monkeypatch.setattr(local, "existing", lambda *_: NODES)
@@ -419,14 +419,14 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
         )
 
     monkeypatch.setattr(kind("static"), "_on", look)
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     paths.served.write_text(
         '{"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}'
     )
     wanted, asked = load_plan(paths.spec), []
     stack, own = LostStack(paths), registry.bound("static", paths)
     monkeypatch.setattr(type(own), "refusals", lambda *_: [])
-    up._look_ahead(stack, own, None, wanted, asked.extend)
+    up._look_ahead(up.Run(wanted, own, stack, None, asked.extend), None)
     line = "/shared, which node-0 serves from its own disk: what is on it stays on its host, and is"
     assert [said.startswith(line) for said in asked] == ([] if served else [True])
     asked.clear()
@@ -447,7 +447,7 @@ def test_a_plan_loses_no_folder_whose_node_is_taken_over(call, tmp_path, monkeyp
         "version: 1\nbackend: {type: local, runtime: vm}\nnodes: [{count: 1}]\n"
         "storage: {shared: {provider: nfs}}\n"
     )
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     paths.served.write_text('{"node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}')
 
     def lost():
@@ -492,15 +492,15 @@ def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch)
         raise UsageError("not confirmed", "-y")
 
     with pytest.raises(UsageError):
-        up._remove_leftovers(LostStack(None), None, refuse)
+        up._remove_leftovers(up.Run(None, None, LostStack(None), None, refuse))
     assert removed == []
-    up._remove_leftovers(LostStack(None), None, lambda _: None)
+    up._remove_leftovers(up.Run(None, None, LostStack(None), None, lambda _: None))
     assert removed == NODES
 
 
 def test_audit_leads_out_of_a_second_cluster_that_is_half_made(call, tmp_path):
     paths = Project(tmp_path).cluster("lab")
-    identities.keep(paths, UUID.replace("6f0c", "0000"))
+    record.keep_uuid(paths, UUID.replace("6f0c", "0000"))
     first = "first remove what is half made: gpubed down lab\n"
     offer = f"gpubed audit lab --adopt --uuid {UUID}"
     said = call("audit", "lab", "--engine", "embedded").stdout

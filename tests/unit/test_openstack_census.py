@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpubed.backends.openstack import census
+from gpubed.core import record
 from gpubed.core.errors import Refused
 from gpubed.core.paths import Project
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
@@ -150,7 +151,7 @@ def test_the_kept_uuid_says_which_servers_are_ours(tmp_path: Path, monkeypatch: 
     cluster = Project(tmp_path).cluster("cloudy")
     testbed = registry.bound("openstack", cluster)
     assert testbed.faults() == []
-    identities.keep(cluster, UUID)
+    record.keep_uuid(cluster, UUID)
     assert [fault.thing.id for fault in testbed.faults()] == [UUID]
     for server in servers:
         server.status = "SUSPENDED"

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import configure, inventory, owners_variables
+from gpubed.core import record
 from gpubed.core.errors import UsageError
 from gpubed.nodes.cluster import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
@@ -105,7 +106,7 @@ def test_verbs_refuse_it_before_they_begin(cluster, verb):
     else:
         assert isinstance(done.exception, UsageError), done.exception
         assert said in done.exception.message
-    assert not cluster.unfinished.exists()
+    assert not record.read(cluster).unfinished
     assert not (cluster.state / "lock").exists()
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from gpubed.cluster import up
 from gpubed.cluster.condition import Condition
-from gpubed.core import progress, runlock
+from gpubed.core import progress, record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes import rates
+from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
 from support.sessions import Session
 
@@ -80,7 +81,7 @@ def test_links_at_their_declared_rate_are_left_alone(cluster, granted, told):
     links.hold(granted.nodes, 200_000_000)
     assert links.restore() == []
     assert told == []
-    assert not cluster.reshaped.exists()
+    assert not record.read(cluster).reshaped
 
 
 def test_a_link_is_changed_once_and_put_back(cluster, granted, told):
@@ -88,10 +89,10 @@ def test_a_link_is_changed_once_and_put_back(cluster, granted, told):
     links.hold(granted.nodes[:1], 50_000_000)
     links.hold(granted.nodes[:1], 50_000_000)
     assert told == [("node-0", 50_000_000)]
-    assert cluster.reshaped.exists()
+    assert record.read(cluster).reshaped
     assert links.restore() == []
     assert told[1:] == [("node-0", 200_000_000)]
-    assert not cluster.reshaped.exists()
+    assert not record.read(cluster).reshaped
 
 
 def test_what_a_killed_run_changed_is_put_back_by_whoever_comes_next(cluster, granted, told):
@@ -102,7 +103,7 @@ def test_what_a_killed_run_changed_is_put_back_by_whoever_comes_next(cluster, gr
     assert sorted(told) == [("node-0", 200_000_000), ("node-1", 200_000_000)]
     assert list(rates.restore(cluster, granted)) == []
     assert ("node-2", 200_000_000) in told
-    assert not cluster.reshaped.exists()
+    assert not record.read(cluster).reshaped
     del told[:]
     assert list(rates.restore(cluster, granted)) == []
     assert told == []
@@ -113,10 +114,10 @@ def test_a_link_that_cannot_be_put_back_is_not_forgotten(cluster, granted, told)
     links.hold(granted.nodes, 50_000_000)
     told.mute = ("node-1",)
     assert links.restore() == ["node-1: node-1 does not answer"]
-    assert cluster.reshaped.exists()
+    assert record.read(cluster).reshaped
     told.mute = ()
     assert list(rates.restore(cluster, granted)) == []
-    assert not cluster.reshaped.exists()
+    assert not record.read(cluster).reshaped
 
 
 def test_a_cluster_without_declared_rates_has_none_to_change(tmp_path, granted, told):
@@ -140,12 +141,12 @@ def test_up_puts_links_back_before_it_measures_them_and_refuses_at_its_end(
     assert refused.value.hint == "gpubed up lab --refresh"
     told.mute = ()
     up._restore_rates(cluster, last=True)
-    assert not cluster.reshaped.exists()
+    assert not record.read(cluster).reshaped
 
 
 def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluster):
     assert not rates.left_changed(cluster)
-    cluster.reshaped.touch()
+    mark(cluster, reshaped=True)
     assert rates.left_changed(cluster)
     with runlock.hold(cluster.state, "bench"):
         assert not rates.left_changed(cluster)

@@ -17,8 +17,9 @@ from gpubed.cluster import before_end, lease
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import copies, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
+from support.known import last
 from support.samples import sample_allocation, sample_plan
 from support.specs import BACKENDS
 
@@ -234,7 +235,7 @@ def test_nodes_of_a_testbed_that_cluster_yml_no_longer_names_are_renewed(
     """Until the next `up` they are the cluster: it was said that they do not expire."""
     granted = sample_allocation(sample_plan()).model_copy(update={"backend": "virtualwall"})
     cluster.allocation.write_text(granted.model_dump_json())
-    copy = copies.last(cluster, "virtualwall")
+    copy = last(cluster, "virtualwall")
     copy.parent.mkdir(parents=True)
     copy.write_text(yaml.safe_dump(WALL))
     testbed = Testbed(HOUR, 100 * HOUR)

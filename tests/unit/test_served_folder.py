@@ -12,6 +12,7 @@ from gpubed import cli
 from gpubed.cluster import costs, damage, handover, up
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import served_folder
+from gpubed.core import record
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
@@ -21,6 +22,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
 from support.bound import kind
+from support.known import mark
 from support.samples import sample_allocation, sample_plan
 
 NODE = "pulumi-python:dynamic/gpubed:Node"
@@ -100,15 +102,15 @@ def test_an_own_host_keeps_it(cluster):
 def test_a_cluster_with_a_volume_has_nothing_kept(cluster):
     wanted = plan(provider="volume")
     served_folder.remember(Cluster(cluster, wanted, sample_allocation(wanted)))
-    assert not cluster.served.exists()
+    assert not record.read(cluster).served
     assert left(cluster, plan(server="other-0")) == []
 
 
 def test_what_cannot_be_read_is_not_taken_for_nothing(cluster):
-    cluster.served.write_text("{")
-    with pytest.raises(Unreadable, match=r"served\.json cannot be read") as caught:
+    mark(cluster, served={"node": 1})
+    with pytest.raises(Unreadable, match=r"cluster\.json cannot be read: served: ") as caught:
         left(cluster, plan())
-    assert caught.value.hint.startswith("remove it")
+    assert caught.value.hint.startswith("remove `served` from it")
     served_folder.remember(Cluster(cluster, plan(), sample_allocation(plan())))
     assert left(cluster, plan()) == []
 
@@ -117,9 +119,9 @@ def test_what_cannot_be_read_is_not_taken_for_nothing(cluster):
     "text", ['"node": ""', '"id": ""', '"path": "\\u001b[2J/shared"', '"node": "\\u001b[2Jn"']
 )
 def test_what_is_said_to_a_terminal_is_what_it_should_be(cluster, text):
-    kept = json.loads(cluster.served.read_text())
-    cluster.served.write_text(json.dumps({**kept, **json.loads(f"{{{text}}}")}))
-    with pytest.raises(Unreadable, match=r"served\.json cannot be read"):
+    kept = record.read(cluster).served
+    mark(cluster, served={**kept, **json.loads(f"{{{text}}}")})
+    with pytest.raises(Unreadable, match=r"cluster\.json cannot be read"):
         left(cluster, plan())
 
 
@@ -128,7 +130,7 @@ def former(cluster):
     """The cluster after a version that kept nothing, but for what it rendered and verified."""
     handover.render(Cluster(cluster, plan(), sample_allocation(plan())))
     cluster.verification.write_text("{}")
-    cluster.served.unlink()
+    mark(cluster, served=None)
     return cluster
 
 
@@ -155,7 +157,7 @@ def test_where_nothing_was_served_nothing_is_asked(former, damage):
         former.verification.unlink()
     elif damage == "volume":
         handover.render(Cluster(former, plan(provider="volume"), sample_allocation(plan())))
-        former.served.unlink()
+        mark(former, served=None)
     else:
         former.variables.write_text("nfs_server: [" if damage == "cut off" else "nfs_server: x\n")
     assert left(former, plan(server="other-0")) == []
@@ -168,7 +170,7 @@ def test_it_is_said_after_volumes_and_before_nodes(cluster):
 
 
 def test_it_is_kept_once_the_roles_are_applied(cluster, monkeypatch):
-    cluster.served.unlink()
+    mark(cluster, served=None)
     monkeypatch.setattr(handover, "render", lambda *_: [])
     monkeypatch.setattr(handover, "await_nodes", lambda *_: None)
     monkeypatch.setattr(handover, "verify_cluster", lambda *_: None)
@@ -179,10 +181,10 @@ def test_it_is_kept_once_the_roles_are_applied(cluster, monkeypatch):
     monkeypatch.setattr(handover, "_configure", fail)
     with pytest.raises(RuntimeError):
         handover.hand_over(Cluster(cluster, plan(), sample_allocation(plan())))
-    assert not cluster.served.exists()
+    assert not record.read(cluster).served
     monkeypatch.setattr(handover, "_configure", lambda *_: None)
     handover.hand_over(Cluster(cluster, plan(), sample_allocation(plan())))
-    assert cluster.served.exists()
+    assert record.read(cluster).served
 
 
 class Stack:
@@ -233,5 +235,5 @@ def test_up_asks_before_another_node_serves(cluster, has_state):
     willing = type("Willing", (kind("local"),), {"refusals": lambda *_: []})
     testbed = willing(registry.backend("local"), registry.reach("local", cluster), cluster)
     with pytest.raises(UsageError, match="/shared, which node-0 serves"):
-        up._look_ahead(stack, testbed, None, wanted, refuse)
-    up._look_ahead(stack, testbed, None, plan(), refuse)
+        up._look_ahead(up.Run(wanted, testbed, stack, None, refuse), None)
+    up._look_ahead(up.Run(plan(), testbed, stack, None, refuse), None)

@@ -525,7 +525,7 @@ def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(la
     mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
     said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
     said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
-    monkeypatch.setattr("gpubed.testbeds.identities.kept", lambda _: "u")
+    monkeypatch.setattr("gpubed.core.record.uuid", lambda _: "u")
     session(monkeypatch, lambda *_: said)
     [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
     assert found.ok

@@ -13,13 +13,15 @@ from gpubed import cli, resources
 from gpubed.backends.openstack import census, cloud
 from gpubed.backends.static import named
 from gpubed.cluster import audit, status
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import copies, identities, made_on, registry
+from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import Existing, Identity
 from gpubed.testbeds.driver import NodeFailed
 from support.bound import kind
+from support.known import apply, last
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 LOCAL = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
@@ -41,7 +43,7 @@ def lab(tmp_path, monkeypatch):
     paths.spec.parent.mkdir(parents=True)
     paths.spec.write_text(LOCAL)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     there, removed, silent = [VOLUME], [], set()
     daemon = SimpleNamespace(identity=HERE, away=None)
 
@@ -66,8 +68,7 @@ def lab(tmp_path, monkeypatch):
         return SimpleNamespace(owner=marked.get(name, {}))
 
     monkeypatch.setattr(kind("static"), "_on", on)
-    made_on.note(registry.bound("local", paths))
-    copies.keep(paths, "local")
+    apply(paths)
     return SimpleNamespace(
         paths=paths, there=there, removed=removed, daemon=daemon, silent=silent, marked=marked
     )
@@ -81,13 +82,13 @@ def test_down_asks_the_testbed_that_the_specification_names_no_more(lab):
     lab.paths.spec.write_text(STATIC)
     assert call("down", "lab", "-y").return_value == 0
     assert lab.removed == ["volume gpubed-lab-shared"]
-    assert identities.kept(lab.paths) is None
+    assert record.uuid(lab.paths) is None
 
 
 def test_audit_lists_what_is_on_each(lab):
     """As of a volume that stayed where an `up` has gone to another testbed."""
     lab.paths.spec.write_text(STATIC)
-    made_on.note(registry.bound("static", lab.paths))
+    apply(lab.paths, "static")
     mark = {"cluster": "lab", "node": "node-0", "id": "node-0-1", "uuid": UUID}
     lab.marked["node-0"] = mark
     found = json.loads(call("audit", "lab", "--json").stdout)
@@ -96,33 +97,32 @@ def test_audit_lists_what_is_on_each(lab):
 
 def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_is_back(lab):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(registry.bound("static", lab.paths))
-    copies.keep(lab.paths, "static")
+    apply(lab.paths, "static")
     lab.paths.spec.write_text(LOCAL)
     lab.silent.add("node-1")
     done = call("down", "lab", "-y")
     assert done.return_value == 1
     assert "node-1 (192.0.2.8): node-1 does not answer SSH" in done.output
-    assert identities.kept(lab.paths) == UUID
+    assert record.uuid(lab.paths) == UUID
 
 
 def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(registry.bound("static", lab.paths))
+    apply(lab.paths, "static")
     lab.daemon.away = PrerequisiteMissing("the Docker daemon is not running", "start it")
     done = call("down", "lab", "-y")
     assert done.return_value == 1
     assert "local cannot be asked: the Docker daemon is not running (start it)" in done.output
     way_out = made_on.forget_command(lab.paths, "local")
     assert way_out in done.output
-    assert identities.kept(lab.paths) == UUID
-    (lab.paths.testbeds / "local.json").unlink()
+    assert record.uuid(lab.paths) == UUID
+    last(lab.paths, "local").unlink()
     assert call("down", "lab", "-y").return_value == 0
 
 
 def test_data_that_is_kept_keeps_where_it_is(lab):
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
-    assert made_on.noted(lab.paths) == ["local"]
+    assert made_on.kinds(lab.paths) == ["local"]
 
 
 @pytest.mark.parametrize("verb", ["down", "audit", "up", "plan"])
@@ -135,14 +135,15 @@ def test_another_daemon_is_not_taken_for_the_clusters(lab, verb):
     assert HERE.called in refused.message
     assert "DOCKER_HOST" in refused.hint
     assert made_on.forget_command(lab.paths, "local") in refused.hint
-    assert identities.kept(lab.paths) == UUID
+    assert record.uuid(lab.paths) == UUID
 
 
 def test_what_was_installed_anew_can_be_said_to_be(lab):
     lab.daemon.identity = OTHER
     lab.there.clear()
-    (lab.paths.testbeds / "local.json").unlink()  # as the hint says
-    assert call("down", "lab", "-y").return_value == 0
+    last(lab.paths, "local").unlink()  # as the hint says
+    done = call("down", "lab", "-y")
+    assert done.return_value == 0, done.output
 
 
 def test_one_that_has_the_clusters_things_is_its_own_whatever_its_id(lab):
@@ -195,7 +196,7 @@ def test_what_a_failed_node_left_is_recorded_and_looked_for(lab, monkeypatch):
 
 
 def test_down_goes_without_a_host_that_is_named(lab):
-    (lab.paths.testbeds / "local.json").unlink()
+    last(lab.paths, "local").unlink()
     lab.paths.spec.write_text(STATIC)
     lab.silent.add("node-1")
     done = call("down", "lab", "-y")
@@ -206,7 +207,7 @@ def test_down_goes_without_a_host_that_is_named(lab):
     assert done.return_value == 0
     assert "left as it is: node-1 (192.0.2.8)" in done.output
     assert "once it is back, on it: sudo sh /etc/gpubed/release " in done.output
-    assert identities.kept(lab.paths) is None
+    assert record.uuid(lab.paths) is None
 
 
 FAULTS = {
@@ -219,8 +220,7 @@ FAULTS = {
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_in_the_specification_does_not_stop_a_down(lab, text):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(registry.bound("static", lab.paths))
-    copies.keep(lab.paths, "static")
+    apply(lab.paths, "static")
     lab.paths.spec.write_text(text)
     assert call("down", "lab", "-y").return_value == 0
 
@@ -247,7 +247,7 @@ def test_others_name_the_copy_that_was_applied_last(lab, words):
     lab.paths.spec.unlink()
     refused = call(*words).exception
     assert "was made, and its specification" in refused.message
-    copy = lab.paths.testbeds / "local.yml"
+    copy = last(lab.paths, "local")
     assert f"cp {copy} {lab.paths.spec}" in refused.hint
     assert "gpubed down lab" in refused.hint
 
@@ -256,7 +256,7 @@ def test_init_writes_over_no_living_cluster(lab):
     lab.paths.spec.unlink()
     done = CliRunner().invoke(cli.build(), ["init", "lab"], standalone_mode=False)
     assert isinstance(done.exception, GpubedError)
-    assert str(lab.paths.testbeds / "local.yml") in done.exception.hint
+    assert str(last(lab.paths, "local")) in done.exception.hint
     assert not lab.paths.spec.exists()
 
 
@@ -293,10 +293,9 @@ def clouds(lab, monkeypatch):
     monkeypatch.setattr(cloud, "connect", clouds.connect)
     monkeypatch.setattr(census, "existing", clouds.existing)
     monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
-    (lab.paths.testbeds / "local.json").unlink()
+    last(lab.paths, "local").unlink()
     lab.paths.spec.write_text(CLOUD)
-    made_on.note(registry.bound("openstack", lab.paths))
-    copies.keep(lab.paths, "openstack")
+    apply(lab.paths, "openstack")
     return clouds
 
 
@@ -314,7 +313,7 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
     assert isinstance(refused, made_on.AnotherTestbed)
     assert "project p1 in region One" in refused.message
     assert "OS_CLOUD" in refused.hint
-    assert identities.kept(lab.paths) == UUID
+    assert record.uuid(lab.paths) == UUID
 
 
 def test_a_cloud_by_another_name_is_the_same(lab, clouds):
@@ -332,15 +331,14 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     And after another `up` with the edited file, which was killed, too.
     """
     lab.paths.spec.write_text(STATIC)
-    (lab.paths.testbeds / "local.json").unlink()
-    made_on.note(registry.bound("static", lab.paths))
-    copies.keep(lab.paths, "static")
+    last(lab.paths, "local").unlink()
+    apply(lab.paths, "static")
     mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
     lab.marked["node-1"] = mark
     one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
     lab.paths.spec.write_text(one)
     if again:
-        copies.keep(lab.paths, "static")
+        apply(lab.paths, "static")
     released = []
     monkeypatch.setattr(
         kind("static"),
@@ -349,19 +347,19 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     )
     assert call("down", "lab", "-y").return_value == 0
     assert released == ["node-1"]
-    assert identities.kept(lab.paths) is None
+    assert record.uuid(lab.paths) is None
 
 
 def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
     for text in (STATIC, STATIC.replace("192.0.2.8", "192.0.2.9"), STATIC):
         lab.paths.spec.write_text(text)
-        copies.keep(lab.paths, "static")
+        apply(lab.paths, "static")
     reach = registry.reach("static", lab.paths)
     addresses = {
         str(host.address) for config in named.attempted(reach) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
-    copies.forget_attempts(lab.paths, "static")
+    made_on.forget_attempts(registry.bound("static", lab.paths))
     assert [str(host.address) for host in named.applied(reach).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cluster import configuration_driver, drivers, handover
 from gpubed.configuration import unfinished
-from gpubed.core import runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
+from support.known import mark
 from support.samples import sample_allocation, sample_plan
 
 
@@ -49,7 +50,7 @@ def test_a_run_at_work_is_named(cluster):
 
 @pytest.mark.parametrize("verb", ["audit", "down", "configure --check"])
 def test_who_holds_the_cluster_and_applies_no_role_is_not_configuring_it(cluster, verb):
-    cluster.unfinished.touch()
+    mark(cluster, unfinished="roles")
     with runlock.hold(cluster.state, verb):
         assert unfinished.state(cluster) == "interrupted"
         with pytest.raises(GpubedError, match="did not come to its end"):
@@ -58,14 +59,14 @@ def test_who_holds_the_cluster_and_applies_no_role_is_not_configuring_it(cluster
 
 @pytest.mark.parametrize("verb", ["up", "configure"])
 def test_who_goes_on_with_it_is_configuring(cluster, verb):
-    cluster.unfinished.touch()
+    mark(cluster, unfinished="roles")
     with runlock.hold(cluster.state, verb):
         assert unfinished.state(cluster) == "configuring"
 
 
 def test_a_holder_without_a_name_may_be_configuring(cluster):
     """A full disk leaves the lock empty."""
-    cluster.unfinished.touch()
+    mark(cluster, unfinished="roles")
     with runlock.hold(cluster.state, "up"):
         (cluster.state / "lock").write_text("")
         assert unfinished.state(cluster) == "configuring"
@@ -75,10 +76,10 @@ def test_a_holder_without_a_name_may_be_configuring(cluster):
 def test_a_part_that_is_done_leaves_what_was_noted_before(cluster, before):
     """`gpubed configure --tags base` is no end of an `up` that was cut off."""
     if before:
-        cluster.unfinished.touch()
+        mark(cluster, unfinished="roles")
     with unfinished.noted(cluster, whole=False):
-        assert cluster.unfinished.exists()
-    assert cluster.unfinished.exists() == before
+        assert record.read(cluster).unfinished
+    assert record.read(cluster).unfinished == before
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_nodes_are_not_judged_while_roles_are_applied_to_them(cluster, verb, mon
 def test_the_checks_of_another_run_are_no_reason_not_to_verify(cluster):
     with runlock.hold(cluster.state, "up"):
         unfinished.require_still(cluster)
-    cluster.unfinished.touch()  # a run was killed: it may be looked at
+    mark(cluster, unfinished="roles")  # a run was killed: it may be looked at
     unfinished.require_still(cluster)
 
 
@@ -161,7 +162,7 @@ def test_up_goes_on_with_a_configure_that_was_cut_off_before_any_role(cluster, m
     inputs = {"configure": True, "allocation": granted.model_dump(mode="json"), "cluster": "lab"}
     driver = drivers.driver("configuration")
     assert driver.diff({}, inputs, inputs).update == []
-    cluster.unfinished.touch()
+    mark(cluster, unfinished="roles")
     assert driver.diff({}, inputs, inputs).update == ["unfinished"], "as `plan` sees it"
     with runlock.hold(cluster.state, "up"):
         assert driver.diff({}, inputs, inputs).update == ["unfinished"]

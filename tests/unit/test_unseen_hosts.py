@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.backends.static.testbed import StaticTestbed
+from gpubed.core import record
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 SPEC = """
@@ -34,7 +35,7 @@ def lab(tmp_path, monkeypatch):
     paths.spec.parent.mkdir(parents=True)
     paths.spec.write_text(SPEC)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     paths.private_key.parent.mkdir()
     paths.private_key.write_text("key")
     silent = {"node-1"}
@@ -58,7 +59,7 @@ def test_down_does_not_end_while_one_was_not_looked_at(lab):
     assert "may be a node still: node-1 (192.0.2.8): node-1 does not answer SSH" in done.output
     assert "nothing to remove" not in done.output
     assert "if it never will: gpubed down lab --without node-1" in done.output
-    assert identities.kept(lab.paths) == UUID
+    assert record.uuid(lab.paths) == UUID
     assert lab.paths.private_key.exists()
 
 

@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.backends.virtualwall import shared
+from gpubed.core import record
 from gpubed.core.paths import Project
-from gpubed.testbeds import identities
 from support.bound import kind
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -38,7 +38,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     # STAND-IN for the testbed: nothing of the cluster is there.
     monkeypatch.setattr(kind("virtualwall"), "existing", lambda *_: [])
-    identities.keep(paths, UUID)
+    record.keep_uuid(paths, UUID)
     shared.note(paths, UUID, PART, "/shared")
     return paths
 
@@ -54,7 +54,7 @@ def test_data_that_was_kept_is_known_to_the_next_down(kept):
     assert done.return_value == 0, done.exception
     assert f"kept shared folder {PART}" in done.stdout
     assert [thing.name for thing in shared.existing(kept, None)] == [PART]
-    assert identities.kept(kept) == UUID
+    assert record.uuid(kept) == UUID
 
 
 def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
@@ -62,7 +62,7 @@ def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
     assert done.return_value == 1, done.exception
     assert f"STILL THERE: shared folder {PART}" in done.stdout
     assert [thing.name for thing in shared.existing(kept, None)] == [PART]
-    assert identities.kept(kept) == UUID
+    assert record.uuid(kept) == UUID
 
 
 def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
@@ -71,4 +71,4 @@ def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
     done = down("-y")
     assert "something of wall may have been kept, and its specification" in done.exception.message
     assert done.exception.hint.startswith("gpubed check wall; or if nothing of it is anywhere: rm ")
-    assert identities.kept(kept) == UUID
+    assert record.uuid(kept) == UUID

@@ -16,7 +16,7 @@ from gpubed.configuration.use import Use
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
-from gpubed.testbeds import copies
+from support.known import apply, mark
 from support.watched import HOUR, MINUTE, SPEC, world
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ class Unused:
 
     def policy(self, text):
         self.world.cluster.spec.write_text(text)
-        copies.keep(self.world.cluster, "local")
+        apply(self.world.cluster, "local")
 
     def say(self, _cluster, who_answers=False):
         idle_s = (self.world.now - self.began).total_seconds()
@@ -84,14 +84,14 @@ class Unused:
         with runlock.hold(cluster.state, "down"):
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
-            cluster.removing.write_text(whose)
+            mark(cluster, removing=whose)
             # What depends on nodes goes before them, and the state once all of it is gone.
             drivers.driver("configuration").delete("lab/configuration", {"cluster": "lab"})
             if self.breaks:
                 return self.breaks.pop(0)()
             self.forget_state()
             shutil.rmtree(cluster.logs)
-            cluster.removing.unlink()
+            mark(cluster, removing=None)
         return Removal(["Node node-0"], ["volume shared"], [], [])
 
     def forget_state(self):
@@ -316,7 +316,7 @@ def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
 
     unused.saving = fail
     world.looks(155)
-    world.cluster.removing.touch()  # as `gpubed down lab` does, which Ctrl-C ends
+    mark(world.cluster, removing="")  # as `gpubed down lab` does, which Ctrl-C ends
     assert set(world.looks(60)) <= {"well", "amiss"}
     assert unused.downs == []
     assert UNFINISHED not in [event.why for event in world.events]
@@ -378,7 +378,7 @@ def test_a_release_that_does_not_go_on_is_tried_more_and_more_seldom(world, unus
 def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
     half_way(GpubedError("the API fails"))
     world.looks(152)
-    world.cluster.removing.write_text("")  # as `gpubed down lab` does, which Ctrl-C ends
+    mark(world.cluster, removing="")  # as `gpubed down lab` does, which Ctrl-C ends
     world.looks(60)
     assert len(unused.downs) == 1
     assert world.events[-1].event == "person"
@@ -422,7 +422,7 @@ def test_who_has_it_back_is_watched_as_before(world, unused, half_way):
     half_way(GpubedError("the API fails"))
     granted = world.cluster.allocation.read_text()
     world.looks(152)
-    world.cluster.removing.unlink()  # as `up` does
+    mark(world.cluster, removing=None)  # as `up` does
     world.cluster.allocation.write_text(granted)
     world.states, world.rest, unused.silent = {}, {}, ""
     unused.use_it()

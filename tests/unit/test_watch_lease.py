@@ -10,8 +10,10 @@ from gpubed.configuration import node_lease
 from gpubed.configuration.node_lease import Told
 from gpubed.core import files, runlock
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.testbeds import copies, current, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
+from gpubed.testbeds.specification import load_current
+from support.known import apply, mark
 from support.watched import HOUR, MINUTE, NAMES, SPEC, world
 
 __all__ = ["world"]
@@ -103,7 +105,7 @@ def test_a_lease_is_renewed_though_the_controllers_disk_is_full(world, lend, ful
 
     monkeypatch.setattr(node_lease, "tell", tell)
     lender, one = lend(3 * HOUR, 1000 * HOUR), world.watch()
-    known = lease.read(current.load(world.cluster)).model_copy(update={"told": {"c1": "the end"}})
+    known = lease.read(load_current(world.cluster)).model_copy(update={"told": {"c1": "the end"}})
     world.cluster.lease.write_text(known.model_dump_json())
     world.looks(1, of=one)
     full()
@@ -117,7 +119,7 @@ def test_a_lease_is_renewed_though_the_controllers_disk_is_full(world, lend, ful
 
 def test_what_only_the_controller_knows_of_a_lease_is_not_told_as_kept(world, full):
     world.cluster.spec.write_text(OWN)
-    cluster = current.load(world.cluster)
+    cluster = load_current(world.cluster)
     lease.renew(cluster, world.now + HOUR)
     full()
     with pytest.raises(GpubedError, match="cannot be written"):
@@ -175,7 +177,7 @@ def test_what_may_yet_be_granted_is_waited_for_before_jobs_are_to_stop(
 ):
     """The end is prepared when more is asked for first, and just then nobody answers."""
     world.cluster.spec.write_text(f"{SPEC}lease: {{before_end: {{margin: 3 h}}}}\n")
-    copies.keep(world.cluster, "local")
+    apply(world.cluster, "local")
     lender = lend(3 * HOUR + MINUTE, 1000 * HOUR)
     world.looks(1)
     lender.silent = "lease"
@@ -188,7 +190,7 @@ def test_what_may_yet_be_granted_is_waited_for_before_jobs_are_to_stop(
 
 def test_what_a_down_has_begun_to_remove_is_kept_no_longer(world, lend):
     lender = lend(HOUR, 1000 * HOUR)
-    world.cluster.removing.touch()
+    mark(world.cluster, removing="")
     world.looks(2)
     assert lender.until == datetime(2030, 1, 1, 1, tzinfo=UTC)
     assert [event.outcome for event in world.events] == [

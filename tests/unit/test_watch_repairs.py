@@ -14,7 +14,7 @@ from gpubed.configuration.systemd import Stopped
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing
 from gpubed.jobs.runs import checkpoints
-from gpubed.testbeds import copies
+from support.known import apply, mark
 from support.watched import HOUR, MINUTE, NAMES, SPEC, world
 
 __all__ = ["world"]
@@ -217,7 +217,7 @@ def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
 @pytest.mark.parametrize(("goes", "told"), [("node", ["amiss", "person"]), ("file", ["person"])])
 def test_a_down_that_did_not_end_is_not_undone(world, goes, told):
     """Whichever went first: a node, or the file that says which ones there are."""
-    world.cluster.removing.touch()
+    mark(world.cluster, removing="")
     if goes == "node":
         world.states = {"node-1": "missing"}
     else:
@@ -276,7 +276,7 @@ def test_what_is_more_than_a_repair_is_for_a_person(world, change, said):
 def test_roles_that_nobody_applied_are_for_a_person(world):
     """A variable that was edited, or a new version of gpubed."""
     world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
-    copies.keep(world.cluster, "local")
+    apply(world.cluster, "local")
     world.states = {"node-1": "missing"}
     world.looks(3)
     assert world.repairs == []
@@ -287,7 +287,7 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     """Also when it no longer answers: somebody may be at work on it."""
     monkeypatch.setattr(due, "now", lambda *_: {})
     world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
-    copies.keep(world.cluster, "local")
+    apply(world.cluster, "local")
     held = Quarantine(reason="fan is loud", since="2030-01-01T00:00:00Z")
     world.unwell = [NodeHealth(node="node-1", quarantine=held)]
     world.looks(1)

@@ -120,6 +120,7 @@ def down(
     with runlock.hold(paths.state, "down"):
         stack = Stack(paths, engine)
         stack.mend()
+        audits.remember(stack)
         asked = audits.testbeds(stack)
         if not asked and record.uuid(paths):
             raise _nowhere(paths)
@@ -183,7 +184,6 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
         return [thing for thing in mine if not (keep_data and thing.data)]
 
     if uuid:  # once the state is gone, nothing else says what the rest carries, and where it is
-        audits.remember(stack)
         asked.note()
     # What is missing from now on is meant to be; a full disk keeps nobody from removing.
     with suppress(OSError), record.changed(paths) as noted:

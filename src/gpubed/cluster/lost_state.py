@@ -31,7 +31,6 @@ def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) ->
         PrerequisiteMissing: The testbed cannot be asked from here what is there.
         Refused: The testbed does not say what is there.
     """
-    audits.remember(stack)
     kept, has_state = record.uuid(stack.paths), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
         _mind_lost(kept, testbed, plan, approve)

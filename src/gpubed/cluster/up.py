@@ -108,6 +108,7 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(paths, engine)
         stack.mend()
+        audits.remember(stack)
         asked = audits.testbeds(stack, testbed)
         asked.require_same(testbed)
         run = Run(plan, testbed, stack, asked, approve)

@@ -123,7 +123,7 @@ def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
             known = before.model_copy(deep=True)
             known.testbeds = [made for made in known.testbeds if _counts(paths, made)]
         else:
-            known = _former(paths) if former else _found(paths)
+            known = _former(paths, anew=anew) if former else _found(paths)
             if former:
                 _move_specifications(paths)
         yield known
@@ -244,7 +244,7 @@ def _is_former(paths: ClusterPaths) -> bool:
     return any((paths.state / name).exists() for name in _FORMER)
 
 
-def _former(paths: ClusterPaths) -> Record:
+def _former(paths: ClusterPaths, *, anew: bool = False) -> Record:
     state = paths.state
     known = Record(killed=(state / "killed").exists(), reshaped=(state / "reshaped").exists())
     with suppress(reading.Missing):
@@ -252,7 +252,8 @@ def _former(paths: ClusterPaths) -> Record:
         try:
             known.uuid = str(UUID(found.text().strip()))
         except ValueError:
-            raise found.refusal("it holds no UUID") from None
+            if not anew:
+                raise found.refusal("it holds no UUID") from None
     with suppress(reading.Missing):
         known.removing = reading.file(state / "removing").text()
     with suppress(reading.Missing):

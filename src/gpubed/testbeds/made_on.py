@@ -177,27 +177,35 @@ def kinds(paths: ClusterPaths) -> list[str]:
 
 
 def note(testbed: Testbed, *, applied: bool = False) -> None:
-    """Note that something of a cluster is made on a testbed.
+    """Note that something of a cluster is made on a testbed; what was noted of its kind stays.
 
     Args:
         testbed: Where.
         applied: Whether its specification is about to be applied, and so is kept as the last one.
     """
+    known = record.read(testbed.paths)
+    if applied or not any(
+        made.id for made in known.testbeds if made.backend == testbed.backend.name
+    ):
+        _note(testbed, applied=applied)
+
+
+def _note(testbed: Testbed, *, applied: bool = False) -> None:
     now = None
     with suppress(GpubedError):  # who makes something there says why it cannot be asked
         now = testbed.identity()
-    made, known = _of_now(testbed, record.read(testbed.paths), now), ""
-    if applied or made is None or not made.specifications:
-        known = testbed.reach.keep()
-    elif not now or made.id == now.id:
+    had = _of_now(testbed, record.read(testbed.paths), now)
+    keeps = bool(applied or had is None or not had.specifications) and testbed.reach.wanted
+    if not (keeps or now or had is None):
         return
-    with record.changed(testbed.paths) as changed:
-        made = _of_now(testbed, changed, now) or Made(backend=testbed.backend.name)
+    with record.changed(testbed.paths) as known:
+        made = _of_now(testbed, known, now) or Made(backend=testbed.backend.name)
         if now:
             made.id, made.called = now.id, now.called
-        changed.testbeds = [*(one for one in changed.testbeds if one is not made), made]
-        if known:
-            made.specifications = [*(n for n in made.specifications if n != known), known]
+        # Not before: one that somebody removed counts no more.
+        if keeps and (kept := testbed.reach.keep()):
+            made.specifications = [*(n for n in made.specifications if n != kept), kept]
+        known.testbeds = [*(one for one in known.testbeds if one is not made), made]
 
 
 def forget_attempts(testbed: Testbed) -> None:
@@ -250,7 +258,7 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
         if not (here or same):
             return  # noted once something is made there
     if same is None or (same.id, same.called) != (now.id, now.called) or same is not of_kind[-1]:
-        note(testbed)
+        _note(testbed)
 
 
 def forget_command(paths: ClusterPaths, backend: str) -> str:
