@@ -295,16 +295,20 @@ def _collected(data, folder):
     collected.load(Cluster(cluster, plan, sample_allocation(plan)))
 
 
-def _left_out(data, folder):
+def _known(data, folder):
     cluster = _cluster(folder)
-    _file(cluster.left_out, data)
+    _file(cluster.record, data)
     left_out.read(cluster, sample_plan(nodes=[{"name": "node", "count": 3, "min": 2}]))
-
-
-def _served(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.served, data)
     served_folder.left_behind(cluster, PLAN, ())
+
+
+def _former(name):
+    def read(data, folder):
+        cluster = _cluster(folder)
+        _file(cluster.state / name, data)
+        served_folder.left_behind(cluster, PLAN, ())
+
+    return read
 
 
 def _facts(data, folder):
@@ -981,8 +985,10 @@ def _readers():
         Reader("lease", _lease, record.model_dump_json().encode()),
         Reader("watch", _watch, remembered.model_dump_json().encode()),
         Reader("collected", _collected, came.model_dump_json().encode()),
-        Reader("left-out", _left_out, json_text({"node-2": "broken"})),
-        Reader("served-folder", _served, json_text(SERVED)),
+        Reader("record", _known, json_text({"left_out": {"node-2": "broken"}, "served": SERVED})),
+        Reader("former-left-out", _former("left_out.json"), json_text({"node-2": "broken"})),
+        Reader("former-served-folder", _former("served.json"), json_text(SERVED)),
+        Reader("former-testbed", _former("testbeds/local.json"), json_text({"id": "a"})),
         Reader("facts", _facts, json_text(FACTS)),
         Reader("packages", _packages, json_text(PACKAGES)),
         Reader("applied", _applied, json_text({"base": "1"})),

@@ -176,7 +176,7 @@ def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
     assert call("--tags", "base").exit_code == 0
     assert not record.read(cluster).served, "its role was not among them"
     assert call("--tags", "nfs").exit_code == 0
-    assert json.loads(cluster.served.read_text())["node"] == "node-0"
+    assert record.read(cluster).served["node"] == "node-0"
     del asked["words"]
     cluster.spec.write_text(f"{text}\n{served.replace('nfs', 'nfs, server: node-1')}\n")
     with pytest.raises(UsageError, match="/shared, which node-0 serves") as refused:

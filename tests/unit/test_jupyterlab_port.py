@@ -11,6 +11,7 @@ from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, roles
 from gpubed.nodes.cluster import Cluster
+from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BEFORE, EDITED = sample_plan(), sample_plan(services={"jupyterlab": {"port": 9999}})
@@ -56,9 +57,8 @@ def test_once_it_is_applied_nothing_is_pending(cluster, by_hand):
     assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
 
 
-@pytest.mark.parametrize("kept", [None, "{", '{"port": 0}'])
-def test_where_nobody_kept_it_the_specification_counts(cluster, kept):
-    cluster.door.unlink() if kept is None else cluster.door.write_text(kept)
+def test_where_nobody_kept_it_the_specification_counts(cluster):
+    mark(cluster, jupyterlab_port=None)
     assert jupyterlab_port.port(Cluster(cluster, EDITED, GRANTED)) == 9999
     assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
 

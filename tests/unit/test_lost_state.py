@@ -23,6 +23,7 @@ from gpubed.testbeds import registry
 from gpubed.testbeds.base import Existing, Finding
 from gpubed.testbeds.specification import load_plan
 from support.bound import kind
+from support.known import mark
 from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -420,9 +421,8 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
 
     monkeypatch.setattr(kind("static"), "_on", look)
     record.keep_uuid(paths, UUID)
-    paths.served.write_text(
-        '{"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}'
-    )
+    served_by = {"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}
+    mark(paths, served=served_by)
     wanted, asked = load_plan(paths.spec), []
     stack, own = LostStack(paths), registry.bound("static", paths)
     monkeypatch.setattr(type(own), "refusals", lambda *_: [])
@@ -448,7 +448,8 @@ def test_a_plan_loses_no_folder_whose_node_is_taken_over(call, tmp_path, monkeyp
         "storage: {shared: {provider: nfs}}\n"
     )
     record.keep_uuid(paths, UUID)
-    paths.served.write_text('{"node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}')
+    served_by = {"node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}
+    mark(paths, served=served_by)
 
     def lost():
         return json.loads(call("plan", "lab", "--json", "--engine", "embedded").stdout)["lost"]

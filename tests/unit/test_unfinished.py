@@ -79,7 +79,7 @@ def test_a_part_that_is_done_leaves_what_was_noted_before(cluster, before):
         mark(cluster, unfinished="roles")
     with unfinished.noted(cluster, whole=False):
         assert record.read(cluster).unfinished
-    assert record.read(cluster).unfinished == before
+    assert bool(record.read(cluster).unfinished) == before
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_up_goes_on_with_a_configure_that_was_cut_off_before_any_role(cluster, m
     granted = sample_allocation(plan)
     monkeypatch.setattr(configuration_driver, "_paths", lambda _: cluster)
     monkeypatch.setattr(configuration_driver.ConfigurationDriver, "_stale", lambda *_: set())
-    monkeypatch.setattr(configuration_driver, "load_plan", lambda _: plan)
+    monkeypatch.setattr(configuration_driver, "load_plan", lambda *_: plan)
     monkeypatch.setattr(configuration_driver.inventory, "is_rendered", lambda *_: True)
     inputs = {"configure": True, "allocation": granted.model_dump(mode="json"), "cluster": "lab"}
     driver = drivers.driver("configuration")
