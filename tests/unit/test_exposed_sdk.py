@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import doctor, exposure, preview
+from gpubed.cluster import doctor, preview
 from gpubed.engines import stack
 from gpubed.testbeds import registry
 from support.samples import granted_cluster, sample_plan
@@ -43,4 +43,4 @@ def test_plan_says_it_shortly(tmp_path, monkeypatch, engine, told):
     done = CliRunner().invoke(cli.build(), ["plan", "lab", "--json"], standalone_mode=False)
     warnings = json.loads(done.stdout)["warnings"]
     assert sum("other users of this machine" in line for line in warnings) == told
-    assert exposure.warnings(engine, registry.backend("local")) == warnings[-1:] * told
+    assert doctor.exposed(engine, registry.backend("local")) == warnings[-1:] * told

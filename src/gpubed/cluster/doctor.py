@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
-from gpubed.cluster import exposure
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.engines.stack import EngineName
 from gpubed.hardware import host
 from gpubed.nodes import allocation
 from gpubed.nodes.ssh import SSH, Unreachable
@@ -143,5 +143,28 @@ def _engine(backend: Backend | None) -> Finding:
     path = shutil.which("pulumi")
     if path is None:
         return Finding("engine", True, "embedded (no CLI on PATH)")
-    words = [f"Pulumi CLI at {path}", *exposure.warnings("cli", backend)]
+    words = [f"Pulumi CLI at {path}", *exposed("cli", backend)]
     return Finding("engine", True, "; ".join(words))
+
+
+def exposed(engine: EngineName, backend: Backend | None) -> Sequence[str]:
+    """Say what others on the controller can reach while Pulumi works, and what helps.
+
+    Nothing with the embedded engine.
+
+    Args:
+        engine: Which one works.
+        backend: Whose cluster it is; None where it is any.
+    """
+    if engine == "embedded":
+        return []
+    needed = backend is not None and backend.engine_required == "cli"
+    instead = (
+        "run it where nobody else logs in, or in a container or network namespace of its own"
+        if needed
+        else "where others log in: --engine embedded"
+    )
+    return [
+        "while Pulumi's CLI runs, other users of this machine can reach its SDK on loopback and "
+        f"become you; {instead} (docs/concepts/security.md)"
+    ]

@@ -20,6 +20,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
 from gpubed.testbeds import registry
+from gpubed.testbeds.registry import check
 
 
 def load(path: Path, name: str = "") -> ClusterSpec:
@@ -28,7 +29,7 @@ def load(path: Path, name: str = "") -> ClusterSpec:
     Raises:
         UsageError: It has errors; all of them are in the message.
     """
-    found, errors = registry.check(path, name)
+    found, errors = check(path, name)
     if found is None:
         raise refusal(path, errors)
     return found
@@ -40,7 +41,7 @@ def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecEr
     Returns:
         The plan (None when there is none) and all errors by line.
     """
-    found, errors = registry.check(path, name)
+    found, errors = check(path, name)
     if found is None:
         return None, errors
     testbed, paths = registry.backend(spec_backend(found)), Project.find().cluster(found.name)

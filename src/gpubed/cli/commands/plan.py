@@ -7,7 +7,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import costs, doctor, exposure, preview
+from gpubed.cluster import costs, doctor, preview
 from gpubed.cluster.events import look_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused, of_cluster
@@ -46,7 +46,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     obstacles = {one.message: one for one in refused}
     remedies = {why: of_cluster(one.fix or "", paths.name) for why, one in obstacles.items()}
     warnings = testbed.backend.warnings(plan.spec)
-    warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, testbed.backend)]
+    warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in packages if one.ok]
     ui.document(
         "plan",
