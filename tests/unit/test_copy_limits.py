@@ -9,8 +9,8 @@ import paramiko
 import pytest
 from paramiko.sftp import CMD_NAME
 
-from gpubed.core import copy_limits
-from gpubed.core.copy_limits import Beyond
+from gpubed.core import copying
+from gpubed.core.copying import Beyond
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
@@ -43,7 +43,7 @@ def named(name, mode=stat.S_IFREG):
 
 
 def test_a_folder_that_is_listed_without_end_ends_the_copying(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_limits, "_MOST", 1000)
+    monkeypatch.setattr(copying, "_MOST", 1000)
     page = [named(f"file-{number}") for number in range(100)]
     monkeypatch.setattr(paramiko.SFTPHandle, "_get_next_files", lambda _: page)
     with pytest.raises(Beyond) as caught:
@@ -70,7 +70,7 @@ def test_so_does_a_list_that_says_that_it_has_four_thousand_million(
 
 
 def test_and_folders_that_have_folders_without_end(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_limits, "_MOST", 50)
+    monkeypatch.setattr(copying, "_MOST", 50)
     folders = [named(f"folder-{number}", stat.S_IFDIR) for number in range(3)]
     monkeypatch.setattr(Disk, "list_folder", lambda *_: folders)
     monkeypatch.setattr(Disk, "lstat", lambda *_: named("folder", stat.S_IFDIR))
@@ -87,8 +87,8 @@ def test_a_name_that_no_file_here_could_have_ends_it(head, run, tmp_path, monkey
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(copy_limits, "_LONGEST_S", 0.5)
-    monkeypatch.setattr(copy_limits, "_LOOK_S", 0.05)
+    monkeypatch.setattr(copying, "_LONGEST_S", 0.5)
+    monkeypatch.setattr(copying, "_LOOK_S", 0.05)
 
 
 def test_a_server_that_takes_for_ever_ends_it_though_it_is_never_silent(
@@ -122,7 +122,7 @@ def test_what_comes_gives_it_time(head, run, tmp_path, monkeypatch, short):
     monkeypatch.setattr(paramiko.SFTPHandle, "read", slow)
     head.get(str(run / "checkpoint"), tmp_path / "checkpoint")
     assert (tmp_path / "checkpoint").read_bytes() == content
-    assert time.monotonic() - started > copy_limits._LONGEST_S
+    assert time.monotonic() - started > copying._LONGEST_S
 
 
 def test_all_files_of_a_copy_leave_a_tenth_of_the_disk_that_was_free(

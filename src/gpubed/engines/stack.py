@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubed.core import reading, runlock, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.engines import embedded, former_state
+from gpubed.engines import embedded
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.specification import load
@@ -144,8 +144,13 @@ class Stack:
         return self._cli("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
-        """Put right what a former version recorded; both engines act upon the state."""
-        self._embedded().edit(former_state.mended)
+        """Mark volumes as retained: former versions did not, and deleted their data with them."""
+        self._embedded().edit(
+            lambda resources: [
+                {**one, "retainOnDelete": True} if one["type"].endswith(":Volume") else one
+                for one in resources
+            ]
+        )
 
     def interrupted(self) -> bool:
         """Say whether an earlier run was killed while it created something."""

@@ -22,7 +22,7 @@ from typing import Any, Self
 import paramiko
 
 from gpubed.core import copying, reading
-from gpubed.core.copy_limits import Beyond
+from gpubed.core.copying import Beyond
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node, door
