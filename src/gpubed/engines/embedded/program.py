@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import linecache
 import logging
 import runpy
@@ -19,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pulumi
 import pulumi.runtime
 
-from gpubed.core import garbage
 from gpubed.engines.embedded import child
 
 _LOGGED = 32
@@ -48,7 +48,7 @@ def main() -> int:
     # the stack of calls, which gRPC carries each time, the innermost frames do.
     linecache.checkcache = lambda *_: None
     traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
-    garbage.look_rarely()
+    gc.set_threshold(50_000)  # of what a short process makes, most lasts to its end
     # The engine drops debug messages, and each would be a blocking call.
     pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]
