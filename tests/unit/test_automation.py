@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from pulumi import automation as api
 
-from gpubed.cluster import costs
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.engines import automation, stack
-from gpubed.engines.embedded import Result
 
 PLUGIN = """1 error occurred:
 \t* creating urn:pulumi:vw::gpubed::openstack:compute/instance:Instance::node-0: 1 error occurred:
@@ -106,28 +104,6 @@ def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
 def test_an_unknown_engine_is_refused():
     with pytest.raises(UsageError, match="there is no engine 'cil'"):
         stack.choose("cil")
-
-
-@pytest.mark.parametrize(
-    ("diffs", "keys", "why"),
-    [(["image"], ["image"], ("image",)), (None, ["failed"], ("failed",)), (None, None, ())],
-)
-def test_why_a_node_is_replaced_is_told_also_where_no_input_is_another(diffs, keys, why):
-    """A node that had failed is asked for again, and nothing goes with it."""
-    heard = []
-    run = automation._Run(heard.append, True)
-    step = api.StepEventMetadata(
-        api.OpType.REPLACE,
-        "urn:pulumi:lab::gpubed::gpubed:index:Node::node-2",
-        "gpubed:index:Node",
-        "",
-        keys=keys,
-        diffs=diffs,
-    )
-    pre = api.ResourcePreEvent(step)
-    run.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
-    assert [one.why for one in run.steps] == [why]
-    assert bool(costs.doomed(Result({}, tuple(run.steps), {}, 0.0))) is (why != ("failed",))
 
 
 def test_a_changed_configuration_alone_is_no_change_as_with_the_embedded_engine():

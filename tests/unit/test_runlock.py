@@ -1,7 +1,5 @@
 """One run at a time; no worker outlives its run; a dead holder holds nobody back."""
 
-import errno
-import fcntl
 import getpass
 import os
 import signal
@@ -135,23 +133,6 @@ def test_of_several_who_measure_nobody_is_named_who_has_ended(tmp_path, share):
     assert runlock.measurer(tmp_path) is None
     with runlock.measuring(tmp_path, "bench"):
         assert runlock.measurer(tmp_path).verb == "bench"
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
-    """Its client makes record locks of them, as flock(2) says, and is a STAND-IN here."""
-    lock = fcntl.flock
-
-    def flock(file, way):
-        if way & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        lock(file, way)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with runlock.measuring(tmp_path, "bench", shared=shared):
-        assert runlock.measurer(tmp_path).verb == "bench"
-    assert runlock.measurer(tmp_path) is None
-    assert runlock.holder(tmp_path) is None
 
 
 def test_who_measures_is_nobody_else_to_the_workers_of_its_run(tmp_path):

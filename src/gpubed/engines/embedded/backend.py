@@ -27,11 +27,6 @@ _LARGEST = 2**29  # bytes; ten thousand nodes have less
 class StackFile:
     """One stack in a file backend.
 
-    Args:
-        root: The folder that contains `.pulumi/`.
-        project: The project's name.
-        stack: The stack's name.
-
     Attributes:
         path: The checkpoint.
         backup: The checkpoint before the last write.

@@ -57,12 +57,6 @@ class Child:
     """A Python child in a session of its own, so that Ctrl-C reaches the engine alone.
 
     Start it from a thread that outlives it: the kernel's parent-death signal follows the thread.
-
-    Args:
-        arguments: What follows the interpreter.
-        cwd: Where it runs.
-        environment: Added to this process's environment.
-        on_line: Receives every line of its stdout and stderr.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Which resources go together: dependents of a replacement, layers of a deletion."""
+"""Which resources go together: dependents of a replacement, layers of a deletion.
+
+All lists of states have dependencies before dependents.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,6 @@ def of_replacement(
 
     A resource that the program has registered already cannot depend on the root
     any more, whatever the old state says.
-
-    Args:
-        root: The resource that is deleted before its replacement is created.
-        olds: The state before the run.
-        registered: URNs the program has registered.
-        must_replace: Asks the provider, given the inputs with the root's values unknown.
     """
     reachable, condemned = {root.urn}, {root.urn}
     chosen: list[State] = []
@@ -50,12 +47,7 @@ def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
 
 
 def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]]:
-    """Order deletions: each layer may go at once, after the layers before it.
-
-    Args:
-        doomed: What to delete.
-        states: All states, dependencies before dependents.
-    """
+    """Order deletions: each layer may go at once, after the layers before it."""
     edges = Edges(states)
     wanted = {id(state) for state in doomed}
     depth: dict[int, int] = {}
@@ -71,11 +63,7 @@ def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]
 
 
 class Edges:
-    """The dependencies of each resource, among entries that may share URNs.
-
-    Args:
-        states: All states, dependencies before dependents.
-    """
+    """The dependencies of each resource, among entries that may share URNs."""
 
     def __init__(self, states: Sequence[State]) -> None:
         self._index = {id(state): index for index, state in enumerate(states)}

@@ -66,12 +66,7 @@ class Engine:
         locks.require_free(self._file.locks)
 
     def preview(self, on_event: EventSink = discard, *, refresh: bool = False) -> Result:
-        """Compute what `up` would do; change nothing.
-
-        Args:
-            on_event: Hears of every step.
-            refresh: Read every resource first, instead of starting from the last state.
-        """
+        """Compute what `up` would do; with `refresh`, read every resource first."""
 
         def work(operation: Operation) -> Properties:
             if refresh:
@@ -91,11 +86,8 @@ class Engine:
     ) -> Result:
         """Read every resource into the state; touch none.
 
-        The result counts `same`, `update` (it differs) and `delete` (it has gone).
-
-        Args:
-            on_event: Hears of every step.
-            clear_pending_creates: Forget creations that an earlier run was killed in.
+        The result counts `same`, `update` (it differs) and `delete` (it has gone). With
+        `clear_pending_creates`, creations that an earlier run was killed in are forgotten.
         """
         if not self._exists():
             return Result({}, (), {}, 0.0)
@@ -126,11 +118,7 @@ class Engine:
                 self._file.edit(change)
 
     def remove(self) -> None:
-        """Forget the stack, like `pulumi stack rm`; a missing one is fine.
-
-        Raises:
-            Refused: Resources remain.
-        """
+        """Forget a stack without resources, like `pulumi stack rm`; a missing one is fine."""
         if self._exists():
             with self._locked():
                 if self._stack.latest().get("resources"):

@@ -79,12 +79,7 @@ class Result:
 
 
 class Reporter:
-    """Passes the events of a run on, one at a time, and counts them.
-
-    Args:
-        sink: The caller's.
-        preview: Steps are planned, not done.
-    """
+    """Passes the events of a run on, one at a time, and counts them."""
 
     def __init__(self, sink: EventSink, *, preview: bool) -> None:
         self._sink = sink

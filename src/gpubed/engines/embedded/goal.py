@@ -56,10 +56,6 @@ class Goal:
 def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
     """Decode a registration.
 
-    Args:
-        request: The SDK's message.
-        root: The project's folder.
-
     Raises:
         Refusal: It asks for something the embedded engine leaves out.
     """

@@ -18,12 +18,7 @@ class Journal:
 
     A provider call is preceded by a pending operation that is already on disk,
     so that a killed engine leaves a trace of it. Results are written by the next
-    group commit.
-
-    Args:
-        checkpoint: The state before the run.
-        cipher: Seals secrets; its salt is recorded.
-        file: Where to write; None for a preview, which writes nothing.
+    group commit. Without a file, for a preview, nothing is written.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class Journal:
             return [*self._done.values(), *self._base.values()]
 
     def begin(self, state: State, type_: str) -> Operation:
-        """Record that a provider is about to be called, and waits until that is on disk."""
+        """Record that a provider is about to be called, and wait until that is on disk."""
         operation = Operation(state, type_)
         with self._changed:
             self._pending.append(operation)
@@ -78,13 +73,7 @@ class Journal:
     def record(
         self, new: State | None = None, replaces: State | None = None, *, changed: bool = True
     ) -> None:
-        """Add a finished state and drops the one it takes the place of.
-
-        Args:
-            new: The state after the step, None for a deletion.
-            replaces: The state to drop.
-            changed: False leaves the file alone until something else changes.
-        """
+        """Add a finished state and drops the one it takes the place of."""
         with self._changed:
             if replaces:
                 self._base.pop(id(replaces), None)

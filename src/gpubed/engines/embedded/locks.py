@@ -51,9 +51,6 @@ def hold(folder: Path) -> Iterator[None]:
     Check, write, check again: two runs that start together both see the other
     and both give way, which is how the CLI does it.
 
-    Args:
-        folder: The stack's lock folder.
-
     Raises:
         Locked: Another run holds the stack.
         GpubedError: The lock cannot be written.

@@ -55,15 +55,7 @@ _REFUSED: dict[str, Callable[[Any], tuple[str, str]]] = {
 
 
 class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
-    """Serves one program on a private socket.
-
-    Args:
-        run: The operation.
-        registrar: Decides about registrations.
-        config: The stack's configuration.
-        root: The project's folder.
-        socket: Where to listen.
-    """
+    """Serves one program on a private socket."""
 
     def __init__(
         self, run: Run, registrar: Registrar, config: Properties, root: Path, socket: Path

@@ -29,16 +29,7 @@ _GRACE_SECONDS = 3.0  # for steps in flight, once the run is interrupted
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation on an open stack.
-
-    Attributes:
-        stack: The stack's files.
-        opened: Its state before the operation.
-        reporter: Hears of it.
-        preview: Nothing is changed or saved.
-        parallel: How many steps may run at once.
-        environment: Extra variables for the program and the providers.
-    """
+    """An operation on an open stack; a preview changes and saves nothing."""
 
     stack: Stack
     opened: OpenStack
@@ -67,11 +58,7 @@ class Operation:
         self._without_program(lambda run: steps.delete_all(run, resources, resources))
 
     def refresh(self, *, clear: bool) -> Properties:
-        """Read every resource and return the stack's outputs.
-
-        Args:
-            clear: Forget interrupted creations.
-        """
+        """Read every resource and return the stack's outputs."""
         resources = list(self.opened.checkpoint.resources)
 
         def work(run: Run) -> None:

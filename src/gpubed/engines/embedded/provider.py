@@ -36,16 +36,7 @@ class Diff:
 
 
 class Provider:
-    """Calls to dynamic providers; one process serves the whole run.
-
-    Args:
-        project: The project's name, which providers ask for.
-        cwd: The folder of Pulumi.yaml.
-        socket: Where the process listens; in a folder that only this user may enter.
-        environment: Extra variables for the process.
-        parallel: How many calls may run at once.
-        on_line: Receives what providers print.
-    """
+    """Calls to dynamic providers; one process serves the whole run."""
 
     def __init__(
         self,

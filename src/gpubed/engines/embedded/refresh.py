@@ -12,12 +12,7 @@ from gpubed.engines.embedded.values import Properties, changed_keys
 
 
 def refresh(run: Run, states: Sequence[State]) -> None:
-    """Read all resources at once; the state alone changes.
-
-    Args:
-        run: The operation.
-        states: All entries, dependencies before dependents.
-    """
+    """Read all resources at once; the state alone changes."""
     gone: set[int] = set()
 
     def one(state: State) -> None:

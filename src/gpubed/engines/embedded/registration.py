@@ -33,13 +33,7 @@ class Verdict(NamedTuple):
 
 
 class Registrar:
-    """Takes registrations from many threads and carries each one out.
-
-    Args:
-        run: The operation.
-        olds: The state before the run.
-        config: The stack's configuration, which the default provider records.
-    """
+    """Takes registrations from many threads and carries each one out."""
 
     def __init__(self, run: Run, olds: Sequence[State], config: Properties) -> None:
         self._run = run

@@ -24,13 +24,7 @@ class Halted(Exception):
 
 @dataclass
 class Step:
-    """Details of a step that its last event tells.
-
-    Attributes:
-        why: The keys that changed or forced the step.
-        counts_as: The operation it is counted as.
-        message: A remark for the user.
-    """
+    """Details of a step for its last event: the changed keys, the operation to count, a remark."""
 
     why: tuple[str, ...]
     counts_as: str

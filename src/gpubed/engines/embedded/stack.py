@@ -70,14 +70,7 @@ class Stack:
         return {}
 
     def open(self, *, save_salt: bool) -> OpenStack:
-        """Read everything.
-
-        Args:
-            save_salt: Write a missing salt line into Pulumi.<stack>.yaml.
-
-        Raises:
-            GpubedError: The state or the passphrase does not fit.
-        """
+        """Read everything; `save_salt` writes a missing salt line into Pulumi.<stack>.yaml."""
         latest = self.latest()
         config = StackConfig.load(self.config_file)
         state_salt = _salt(latest)

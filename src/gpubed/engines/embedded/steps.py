@@ -43,16 +43,7 @@ def create(
     keep_old: bool = False,
     why: tuple[str, ...] = (),
 ) -> None:
-    """Create a resource.
-
-    Args:
-        run: The operation.
-        new: The resource.
-        op: `create` or `create-replacement`.
-        old: The state it replaces.
-        keep_old: The old one still exists and is deleted at the end of the run.
-        why: The inputs that forced the replacement.
-    """
+    """Create a resource; with `keep_old`, the one it replaces is deleted at the end of the run."""
     with run.step(op, new, why):
         operation = None
         if run.preview:
@@ -94,14 +85,7 @@ def replaced(run: Run, new: State, why: tuple[str, ...] = ()) -> None:
 
 
 def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) -> None:
-    """Delete a resource.
-
-    Args:
-        run: The operation.
-        old: The resource.
-        op: `delete` or `delete-replaced`.
-        recreate: Its entry stays, marked, until the replacement exists.
-    """
+    """Delete a resource; with `recreate`, its entry stays, marked, until the replacement exists."""
     with run.step(op, old):
         operation = None
         kept = old.retain_on_delete or old.pending_replacement
@@ -118,13 +102,7 @@ def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) 
 
 
 def delete_all(run: Run, states: Sequence[State], doomed: list[State]) -> None:
-    """Delete resources, dependents first; protected ones stay, and what they depend on.
-
-    Args:
-        run: The operation.
-        states: All entries, dependencies before dependents.
-        doomed: The entries to delete.
-    """
+    """Delete resources, dependents first; protected ones stay, and what they depend on."""
     kept = [state for state in doomed if state.protect and not state.delete]
     if kept:
         foundations = dependents.Edges(states).all_of(kept) | set(map(id, kept))
