@@ -13,12 +13,7 @@ from pathlib import Path
 
 
 class GpubedError(Exception):
-    """Something failed in a way that the user can understand and fix.
-
-    Args:
-        message: What failed and why, in one sentence.
-        hint: The command or edit that fixes it, if one is known.
-    """
+    """A failure that the user can understand; `hint` is the command or edit that fixes it."""
 
     exit_code = 1
 

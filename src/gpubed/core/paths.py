@@ -86,11 +86,7 @@ class Project:
 
     @classmethod
     def find(cls) -> Project:
-        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml.
-
-        Raises:
-            UsageError: The current folder was removed.
-        """
+        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
         try:
             here = Path.cwd()
         except FileNotFoundError:
@@ -126,8 +122,8 @@ class Project:
         """Put the program where both engines look for it; keep one that the user has changed.
 
         Raises:
-            UsageError: A program of a former version was changed by hand, or the folder's name
-                holds what OpenSSH or Ansible would expand.
+            UsageError: A program of a former version was changed by hand, or OpenSSH or Ansible
+                would expand the folder's name.
         """
         ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -46,17 +46,13 @@ class Holder(BaseModel):
 
 @contextmanager
 def hold(state: Path, verb: str) -> Iterator[list[int]]:
-    """Hold a cluster for the length of a run.
+    """Hold a cluster, by its state folder, for the length of a run.
 
     Args:
-        state: The cluster's state folder.
-        verb: Shown to another run that comes meanwhile.
+        verb: Shown to another run that comes meanwhile, which raises `Locked`.
 
     Yields:
         The process ids of abandoned workers that had to be ended.
-
-    Raises:
-        Locked: Another run holds the cluster.
     """
     with locked(state / "lock", verb):
         ended = _end_orphans(state)
@@ -71,13 +67,7 @@ def hold(state: Path, verb: str) -> Iterator[list[int]]:
 def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
     """Hold a cluster's nodes while something is measured on them.
 
-    Args:
-        state: The cluster's state folder.
-        verb: Shown to another run that comes meanwhile.
-        shared: Whether others who share them may measure at the same time.
-
-    Raises:
-        Locked: Another run measures, and one of the two must be alone.
+    Others may measure at the same time only where all share (`shared`); else `Locked` is raised.
     """
     with ExitStack() as held:
         try:
@@ -99,11 +89,7 @@ def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
 
 
 def holder(state: Path) -> Holder | None:
-    """Return the run that holds a cluster; None for none.
-
-    Args:
-        state: The cluster's state folder.
-    """
+    """Return the run that holds a cluster, by its state folder; None for none."""
     return holder_of(state / "lock")
 
 
@@ -125,13 +111,10 @@ def is_ours(who: Holder, state: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
-    """Hold a lock file; wait for it up to `wait` seconds.
+    """Hold a lock file; wait for it up to `wait` seconds, then raise `Locked`.
 
     Args:
         shared: Whether others who share it may hold it, too.
-
-    Raises:
-        Locked: Another process holds it; the message names it, and since when.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
@@ -153,14 +136,7 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
 
 
 def require_free(state: Path) -> None:
-    """Refuse to look at a cluster that a run is changing.
-
-    Args:
-        state: The cluster's state folder.
-
-    Raises:
-        Locked: A run holds it; the message names it, and since when.
-    """
+    """Raise `Locked` for a cluster that a run is changing."""
     if holder(state):
         raise _refusal(state / "lock")
 
