@@ -58,7 +58,7 @@ SPARE = {"min": 2, "on_failure": "leave_out"}
 @pytest.fixture(autouse=True, scope="module")
 def _impatient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpubed.nodes.ssh._ATTEMPTS", 1)
+        patch.setattr("gpubed.nodes.ssh._PAUSES_S", (0.0,))
         # The whole cluster is refused by doctor where a host is missing; here it comes so far.
         patch.setattr("gpubed.backends.static.testbed.StaticTestbed.doctor", lambda *_: [])
         yield

@@ -5,9 +5,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from gpubed.engines.embedded.lifeline import descendants
 from support import listening
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
@@ -19,7 +19,10 @@ def watch(cluster, verb, *words):
     ports, sockets = set(), {}
     process = cluster.start(verb, cluster.name, *words, stderr=subprocess.PIPE)
     while process.poll() is None:
-        family = [process.pid, *descendants(process.pid)]
+        family = [
+            process.pid,
+            *(p.pid for p in psutil.Process(process.pid).children(recursive=True)),
+        ]
         ports |= listening.tcp(family)
         for path in listening.unix(family) - set(sockets):
             try:

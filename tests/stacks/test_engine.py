@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.core.errors import Locked, Refused
 from gpubed.engines.embedded import LogEvent, ProgramFailed, Refusal, StepFailed
 from gpubed.engines.embedded.checkpoint import verify
 from gpubed.engines.embedded.cipher import PassphraseCipher
@@ -65,23 +65,14 @@ def test_a_stack_lives_from_up_to_remove(scenes):
     engine.remove()
 
 
-def test_an_unchanged_up_leaves_the_state_file_alone(scenes):
+def test_an_unchanged_up_leaves_the_state_file_and_other_ciphertext_alone(scenes):
     scenes.up(A, B, exports={"pw": "!hush"})
     before = scenes.state_file.read_bytes()
     assert scenes.up(A, B, exports={"pw": "!hush"}).changes == {"same": 3}
     assert scenes.state_file.read_bytes() == before
-
-
-def test_an_update_keeps_the_ciphertext_of_what_did_not_change(scenes):
-    scenes.up(A, B)
-    sealed = _sealed(scenes, "b")
+    sealed = next(r for r in scenes.latest()["resources"] if r["urn"].endswith("::b"))["inputs"]
     scenes.up({"name": "a", "props": {"size": 5}}, B)
-    assert _sealed(scenes, "b") == sealed
-
-
-def _sealed(scenes, name):
-    raw = next(r for r in scenes.latest()["resources"] if r["urn"].endswith(f"::{name}"))
-    return raw["inputs"]["pw"]["ciphertext"]
+    assert sealed["pw"]["ciphertext"] in scenes.state_file.read_text()
 
 
 def test_events_tell_what_changed_and_what_was_said(scenes):
@@ -133,6 +124,7 @@ def test_a_stack_that_is_not_there_has_nothing_to_destroy(scenes):
         ({"aliases": ["urn:pulumi:dev::scenes::x::y"]}, "aliases"),
         ({"replace_on_changes": ["size"]}, "replaceOnChanges"),
         ({"import_": "id-7"}, "importing resources"),
+        ({"id": "id-7"}, "reading resources"),
     ],
 )
 def test_what_is_left_out_is_refused_by_name_and_points_to_the_cli(scenes, options, feature):
@@ -181,27 +173,6 @@ def test_two_runs_exclude_each_other(scenes):
 
     scenes.engine().up(second)
     assert refused.is_set()
-
-
-def test_damaged_state_names_the_backup(scenes):
-    scenes.up(A)
-    scenes.state_file.write_text(scenes.state_file.read_text()[:200])
-    with pytest.raises(GpubedError, match="cannot be read") as caught:
-        scenes.engine().preview()
-    assert caught.value.hint.count("dev.json.bak") == 1
-
-
-def test_newer_state_and_wrong_passphrase_are_refused(scenes):
-    scenes.up(A)
-    scenes.passphrase_file.write_text("other")
-    with pytest.raises(GpubedError, match="passphrase"):
-        scenes.engine().preview()
-    scenes.passphrase_file.unlink()
-    with pytest.raises(PrerequisiteMissing, match="passphrase file"):
-        scenes.engine().preview()
-    scenes.state_file.write_text('{"version": 5, "checkpoint": {}}')
-    with pytest.raises(GpubedError, match="version 5"):
-        scenes.engine().preview()
 
 
 def test_steps_run_in_parallel_when_nothing_orders_them(scenes):

@@ -1,20 +1,14 @@
-"""What is replaced although nothing changed: tainted in the state, or asked for by its URN."""
+"""What `pulumi state taint` has marked is replaced although nothing changed."""
 
 import json
 
 import pytest
-
-from gpubed.core.errors import UsageError
 
 pytestmark = pytest.mark.quick
 
 A = {"name": "a", "props": {"size": 1}}
 B = {"name": "b", "props": {"size": "@a.ip"}}
 FIRST = {"opts": {"delete_before_replace": True}}
-
-
-def urn(scenes, name):
-    return next(s["urn"] for s in scenes.state() if s["urn"].endswith(f"::{name}"))
 
 
 def taint(scenes, name):
@@ -54,24 +48,6 @@ def test_nobody_asks_the_provider_so_only_the_program_says_what_goes_first(scene
     taint(scenes, "a")
     scenes.up({**first, **FIRST})
     assert scenes.calls("create", "delete") == ["delete a", "create a"]
-
-
-def test_a_urn_says_it_too_and_is_forgotten_after_the_run(scenes):
-    scenes.up({**A, **FIRST}, B)
-    scenes.set({**A, **FIRST}, B)
-    wanted = [urn(scenes, "a")]
-    planned = scenes.engine().preview(replace=wanted)
-    assert {s.why for s in planned.steps if s.op == "replace"} == {("id",)}
-    done = scenes.engine().up(replace=wanted)
-    assert done.changes["replace"] == 1
-    assert scenes.calls("delete", "create") == ["delete a", "create a"]
-    assert scenes.up({**A, **FIRST}, B).changes == {"same": 3}
-
-
-def test_what_the_stack_does_not_have_cannot_be_replaced(scenes):
-    scenes.up(A)
-    with pytest.raises(UsageError, match="no resource urn:nowhere"):
-        scenes.engine().up(replace=["urn:nowhere"])
 
 
 def test_a_refresh_keeps_the_mark(scenes):

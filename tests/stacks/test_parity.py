@@ -29,9 +29,13 @@ def test_engine_agrees_with_the_recorded_cli(scenes, sequence, steps, players, d
 def test_cli_still_answers_as_recorded(scenes, sequence, steps, players, differences):
     played = [scenes.play(step, players["cli"]) for step in steps]
     if os.environ.get("GPUBED_RECORD"):
-        recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-        text = json.dumps({**recorded, sequence: played}, indent=1, ensure_ascii=False)
-        RECORDED.write_text(text + "\n")
+        recorded = {**json.loads(RECORDED.read_text()), sequence: played}
+        kept = (
+            f"{json.dumps(name)}: [\n"
+            + ",\n".join(json.dumps(step, ensure_ascii=False) for step in steps)
+            for name, steps in recorded.items()
+        )
+        RECORDED.write_text("{\n" + "\n],\n".join(kept) + "\n]\n}\n")
     for account, expected in zip(played, json.loads(RECORDED.read_text())[sequence], strict=True):
         assert not differences(account, expected)
 

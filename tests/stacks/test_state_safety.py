@@ -120,10 +120,6 @@ def test_a_wrong_passphrase_is_noticed_before_anything_is_done(scenes):
     assert "passphrase" in said
     assert scenes.calls() == []
     assert scenes.state_file.read_text() == before
-
-
-def test_a_missing_passphrase_is_named(scenes):
-    scenes.up(A)
     scenes.passphrase_file.unlink()
     assert str(scenes.passphrase_file) in refuse(scenes, A)
 

@@ -197,7 +197,6 @@ def _normal(state):
             if v
         },
         "protect": state.protect,
-        "external": state.external,
         "retainOnDelete": state.retain_on_delete,
         "pendingReplacement": state.pending_replacement,
         "ignoreChanges": state.ignore_changes,

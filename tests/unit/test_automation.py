@@ -1,6 +1,5 @@
 """What the CLI says, in our words. STAND-IN: a script that only fails; the CLI is in tests/live."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -10,11 +9,8 @@ from pathlib import Path
 import pytest
 from pulumi import automation as api
 
-from gpubed.cluster import costs
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.engines import automation, stack
-from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
-from gpubed.engines.silence import Silence
 
 PLUGIN = """1 error occurred:
 \t* creating urn:pulumi:vw::gpubed::openstack:compute/instance:Instance::node-0: 1 error occurred:
@@ -30,35 +26,27 @@ gpubed.core.errors.Refused: there is no flavor 'huge'
 
 def diagnosed(*messages, severity="error"):
     """Return what comes of a failed command whose diagnostics were these."""
-    heard = []
-    quiet = Silence(heard.append, automation._interrupt)
-    translator = automation._Translator(heard.append, True, quiet)
+    run = automation._Run(lambda _: None, True)
     for message in messages:
         event = api.DiagnosticEvent(message, "red", severity)
-        translator.handle(api.EngineEvent(0, 0, diagnostic_event=event))
-    assert all(isinstance(event, LogEvent) for event in heard)
-    with pytest.raises(GpubedError) as caught, automation._pulumi_errors(translator):
+        run.handle(api.EngineEvent(0, 0, diagnostic_event=event))
+    with pytest.raises(GpubedError) as caught, run.translated():
         raise api.errors.CommandError(api.CommandResult(stdout="", stderr="error: no", code=255))
     return caught.value
 
 
-def test_an_error_of_many_lines_is_told_whole():
-    assert diagnosed(f"{PLUGIN}\n\n", "preview failed").message == PLUGIN
-
-
-def test_of_a_traceback_the_exception_is_told_with_all_its_lines():
-    told = diagnosed(TRACEBACK, "update failed").message
-    assert told.splitlines()[0] == "gpubed.core.errors.Refused: there is no flavor 'huge'"
-    assert "there is no image 'old'" in told
-    assert "provider.py" not in told
-
-
-def test_the_same_error_is_told_once():
-    assert diagnosed(PLUGIN, PLUGIN).message == PLUGIN
-
-
-def test_warnings_are_no_reason():
-    assert diagnosed("deprecated", severity="warning").message == "no"
+@pytest.mark.parametrize(
+    ("messages", "severity", "told"),
+    [
+        ([f"{PLUGIN}\n\n", "preview failed"], "error", PLUGIN),
+        ([PLUGIN, PLUGIN], "error", PLUGIN),
+        ([TRACEBACK, "update failed"], "error", TRACEBACK[TRACEBACK.index("gpubed.core") :]),
+        (["deprecated"], "warning", "no"),
+    ],
+    ids=["many lines", "told twice", "a traceback", "a warning"],
+)
+def test_an_error_is_told_once_and_whole_without_its_traceback(messages, severity, told):
+    assert diagnosed(*messages, severity=severity).message == told
 
 
 @pytest.fixture
@@ -102,7 +90,8 @@ def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
 @pytest.mark.process
 def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
     """As where a cloud takes the plugin's connection, and never answers."""
-    monkeypatch.setattr(automation, "Silence", functools.partial(Silence, limit=1.0, every=0.3))
+    monkeypatch.setattr(automation, "SILENCE_S", 1.0)
+    monkeypatch.setattr(automation, "REMARK_S", 0.3)
     root, heard, began = cli("exec sleep 300"), [], time.monotonic()
     with pytest.raises(GpubedError) as caught:
         automation.operate("preview", "lab", root, {}, heard.append)
@@ -112,62 +101,22 @@ def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
     assert any("no answer for" in event.message for event in heard), "it was told meanwhile"
 
 
-def step(type_, status="started"):
-    return ResourceEvent("create", status, f"urn::{type_}", type_, "node-0")
-
-
-def test_what_is_pending_is_named_and_what_has_limits_of_its_own_is_let_be():
-    told, ended = [], []
-    with Silence(told.append, lambda: ended.append(1), limit=0.5, every=0.1) as silence:
-        silence.heard(step("pulumi-python:dynamic/gpubed:Configuration"))
-        time.sleep(0.8)
-        assert (told, ended) == ([], [])
-        silence.heard(step("pulumi-python:dynamic/gpubed:Configuration", "done"))
-        silence.heard(step("openstack:compute/instance:Instance"))
-        time.sleep(0.8)
-    assert "pending: create Instance node-0" in told[0].message
-    assert "create Instance node-0" in silence.reason
-    assert ended == [1]
-
-
 def test_an_unknown_engine_is_refused():
     with pytest.raises(UsageError, match="there is no engine 'cil'"):
         stack.choose("cil")
 
 
-@pytest.mark.parametrize(
-    ("diffs", "keys", "why"),
-    [(["image"], ["image"], ("image",)), (None, ["failed"], ("failed",)), (None, None, ())],
-)
-def test_why_a_node_is_replaced_is_told_also_where_no_input_is_another(diffs, keys, why):
-    """A node that had failed is asked for again, and nothing goes with it."""
-    heard = []
-    translator = automation._Translator(heard.append, True, Silence(heard.append, print))
-    step = api.StepEventMetadata(
-        api.OpType.REPLACE,
-        "urn:pulumi:lab::gpubed::gpubed:index:Node::node-2",
-        "gpubed:index:Node",
-        "",
-        keys=keys,
-        diffs=diffs,
-    )
-    pre = api.ResourcePreEvent(step)
-    translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
-    assert [one.why for one in translator.steps] == [why]
-    assert bool(costs.doomed(Result({}, tuple(translator.steps), {}, 0.0))) is (why != ("failed",))
-
-
 def test_a_changed_configuration_alone_is_no_change_as_with_the_embedded_engine():
     """After `pulumi config set` the CLI updates its record of it, the default provider."""
     heard = []
-    translator = automation._Translator(heard.append, True, Silence(heard.append, print))
+    run = automation._Run(heard.append, True)
     type_ = "pulumi:providers:pulumi-python"
     step = api.StepEventMetadata(
         api.OpType.UPDATE, f"urn:pulumi:lab::gpubed::{type_}::default", type_, ""
     )
     pre = api.ResourcePreEvent(step)
-    translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
-    assert (heard, translator.changes()) == ([], {})
+    run.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
+    assert heard == run.steps == []
 
 
 @pytest.fixture

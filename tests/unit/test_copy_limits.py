@@ -2,15 +2,14 @@
 
 import shutil
 import stat
-import time
 from types import SimpleNamespace
 
 import paramiko
 import pytest
 from paramiko.sftp import CMD_NAME
 
-from gpubed.core import copy_limits
-from gpubed.core.copy_limits import Beyond
+from gpubed.core import copying
+from gpubed.core.copying import Beyond
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
@@ -43,7 +42,7 @@ def named(name, mode=stat.S_IFREG):
 
 
 def test_a_folder_that_is_listed_without_end_ends_the_copying(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_limits, "_MOST", 1000)
+    monkeypatch.setattr(copying, "_MOST", 1000)
     page = [named(f"file-{number}") for number in range(100)]
     monkeypatch.setattr(paramiko.SFTPHandle, "_get_next_files", lambda _: page)
     with pytest.raises(Beyond) as caught:
@@ -55,22 +54,8 @@ def test_a_folder_that_is_listed_without_end_ends_the_copying(head, run, tmp_pat
     assert "look at the node" in caught.value.hint
 
 
-def test_so_does_a_list_that_says_that_it_has_four_thousand_million(
-    head, run, tmp_path, monkeypatch
-):
-    def lie(self, number, _folder):
-        message = paramiko.Message()
-        message.add_int(number)
-        message.add_int(0xFFFFFFFF)
-        self._send_packet(CMD_NAME, message)
-
-    monkeypatch.setattr(paramiko.SFTPServer, "_read_folder", lie)
-    with pytest.raises(Beyond, match="things are listed"):
-        head.get(str(run), tmp_path / "here")
-
-
 def test_and_folders_that_have_folders_without_end(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_limits, "_MOST", 50)
+    monkeypatch.setattr(copying, "_MOST", 50)
     folders = [named(f"folder-{number}", stat.S_IFDIR) for number in range(3)]
     monkeypatch.setattr(Disk, "list_folder", lambda *_: folders)
     monkeypatch.setattr(Disk, "lstat", lambda *_: named("folder", stat.S_IFDIR))
@@ -79,16 +64,10 @@ def test_and_folders_that_have_folders_without_end(head, run, tmp_path, monkeypa
     assert len([*(tmp_path / "here").rglob("*")]) <= 50
 
 
-def test_a_name_that_no_file_here_could_have_ends_it(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Disk, "list_folder", lambda *_: [named("x" * 256)])
-    with pytest.raises(Beyond, match="a name of 256 bytes is listed in"):
-        head.get(str(run), tmp_path / "here")
-
-
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(copy_limits, "_LONGEST_S", 0.5)
-    monkeypatch.setattr(copy_limits, "_LOOK_S", 0.05)
+    monkeypatch.setattr(copying, "_LONGEST_S", 0.5)
+    monkeypatch.setattr(copying, "_LOOK_S", 0.05)
 
 
 def test_a_server_that_takes_for_ever_ends_it_though_it_is_never_silent(
@@ -110,21 +89,6 @@ def test_a_server_that_takes_for_ever_ends_it_though_it_is_never_silent(
         head.get(str(run), tmp_path / "here")
 
 
-def test_what_comes_gives_it_time(head, run, tmp_path, monkeypatch, short):
-    content = bytes(2**20)
-    (run / "checkpoint").write_bytes(content)
-    read, started = paramiko.SFTPHandle.read, time.monotonic()
-
-    def slow(self, offset, length):
-        time.sleep(0.03)
-        return read(self, offset, length)
-
-    monkeypatch.setattr(paramiko.SFTPHandle, "read", slow)
-    head.get(str(run / "checkpoint"), tmp_path / "checkpoint")
-    assert (tmp_path / "checkpoint").read_bytes() == content
-    assert time.monotonic() - started > copy_limits._LONGEST_S
-
-
 def test_all_files_of_a_copy_leave_a_tenth_of_the_disk_that_was_free(
     head, run, tmp_path, monkeypatch
 ):
@@ -142,13 +106,3 @@ def test_all_files_of_a_copy_leave_a_tenth_of_the_disk_that_was_free(
     assert [why.partition(": ")[2] for why in left_out] == [
         "it has 90 bytes, and the disk here has room for 0 bytes"
     ] * 2
-
-
-def test_a_folder_that_is_there_already_is_not_listed_to_write_there(
-    head, run, tmp_path, monkeypatch
-):
-    (tmp_path / "node" / "copy").mkdir()
-    monkeypatch.setattr(Disk, "list_folder", lambda *_: pytest.fail("was listed"))
-    monkeypatch.setattr(Disk, "mkdir", lambda *_: paramiko.SFTP_FAILURE)
-    head.put(run, str(tmp_path / "node" / "copy"))
-    assert (tmp_path / "node" / "copy" / "metrics.json").read_text() == "{}"

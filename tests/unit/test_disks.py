@@ -52,12 +52,6 @@ def test_what_is_full_is_named_with_its_percentage(df, words):
     assert disks.full(looked(df)) == ([words] if words else [])
 
 
-def test_one_file_system_is_named_once():
-    """Several of the places that are asked for may be on it."""
-    df = "/var 100% 0 4% 9000\n"
-    assert len(disks.full(looked(ROOMY + df + df))) == 1
-
-
 def test_a_node_that_says_something_else_is_not_full():
     assert looked("cut\n") == []
 

@@ -11,12 +11,6 @@ from support.cluster import ROOT
 
 SOURCE = ROOT / "src" / "gpubed"
 
-# Of folders whose modules are entries: what each has. Helpers begin with "_" or live a floor up.
-REGISTRIES = {
-    "jobs/launchers": ("create",),
-    "cli/commands": ("command", "app"),
-}
-
 
 @pytest.fixture
 def copy(tmp_path):
@@ -48,12 +42,6 @@ def test_a_helper_beside_verbs_leaves_all_of_them_as_they_are(copy):
     assert "No such command" in copy(code, "sharing").stderr
 
 
-@pytest.mark.process
-def test_a_helper_beside_launchers_is_none(copy):
-    said = copy("from gpubed.jobs import launchers; launchers.named('words')").stderr
-    assert "UsageError: there is no launcher 'words'" in said
-
-
 @pytest.mark.parametrize(
     ("text", "is_one"),
     [
@@ -71,22 +59,3 @@ def test_an_entry_has_its_entry_point_at_the_top(tmp_path, text, is_one):
     (tmp_path / "one.py").write_text(text)
     (tmp_path / "_two.py").write_text("def create():\n    ...\n")
     assert entries.names(tmp_path, "create") == (("one",) if is_one else ())
-
-
-@pytest.mark.parametrize("folder", REGISTRIES)
-def test_what_is_no_entry_says_so_by_its_name(folder):
-    points, found = REGISTRIES[folder], entries.names(SOURCE / folder, *REGISTRIES[folder])
-    lost = {path.stem for path in (SOURCE / folder).glob("[!_]*.py")} - {*found}
-    assert not lost, (
-        f"{', '.join(f'{folder}/{name}.py' for name in sorted(lost))}: neither has {points} at its "
-        f"top, so it is not listed; a helper's name begins with '_', or it lives a floor up"
-    )
-
-
-@pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in (SOURCE / "backends").glob("*/config.py")), ids=str
-)
-def test_a_backend_has_its_entry_points(folder):
-    for file, point in (("config.py", "class Config("), ("backend.py", "def create()")):
-        text = (folder / file).read_text()
-        assert f"\n{point}" in text, f"{folder.relative_to(ROOT)}/{file} has no `{point}`"

@@ -53,23 +53,3 @@ def test_19_of_20_families_without_a_difference_tell_none(
         found = families.corrected([one and one.p for one in ratios])
         alarms += any(one and one.shows for one in found)
     assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)
-
-
-def test_what_differs_is_found_however_many_do_not() -> None:
-    """10 % among 19 comparisons of noise of 1 %, five repetitions each."""
-    chance, found = random.Random(5), 0
-
-    def sample(mean: float) -> list[float]:
-        return [mean * math.exp(chance.gauss(0, 0.01)) for _ in range(5)]
-
-    for _ in range(100):
-        ratios = [intervals.ratio(sample(1.1 if n == 0 else 1), sample(1)) for n in range(20)]
-        [first, *_] = families.corrected([one and one.p for one in ratios])
-        found += bool(first and first.shows)
-    assert found >= 95
-
-
-@pytest.mark.parametrize(("p", "said"), [(0.0432, "0.043"), (1e-9, "< 0.0001"), (1.0, "1")])
-def test_p_values_have_as_many_digits_as_they_are_worth(p: float, said: str) -> None:
-    assert families.written(families.Chance(p, p, 1)) == said
-    assert families.written(None) == ""

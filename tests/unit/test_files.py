@@ -36,11 +36,6 @@ def test_a_full_disk_names_the_file() -> None:
         file.write("a line\n")
 
 
-def test_another_error_stays_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^\[Errno 13\] no$"), files.named(tmp_path):
-        raise OSError(13, "no")
-
-
 def test_a_link_that_somebody_names_stays_one(tmp_path: Path) -> None:
     named, own = tmp_path / "named", tmp_path / "own"
     named.symlink_to(own)

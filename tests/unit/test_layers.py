@@ -50,7 +50,6 @@ KERNELS = {
     "backends/local/addresses.py",
     "backends/local/doctor.py",
     "backends/local/vm/accelerator.py",
-    "engines/embedded/lifeline.py",
     "engines/embedded/locks.py",
     "access/peers.py",
     "core/runlock.py",

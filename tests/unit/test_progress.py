@@ -1,7 +1,5 @@
 """Events of a run reach whoever follows it."""
 
-import json
-
 from gpubed.core import progress
 
 
@@ -19,10 +17,3 @@ def test_without_a_listener_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.delenv(progress.VARIABLE, raising=False)
     progress.emit("note", message="x")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_event_files_hold_json_lines(tmp_path, monkeypatch):
-    path = tmp_path / "events"
-    monkeypatch.setenv(progress.VARIABLE, str(path))
-    progress.emit("check", id="x", value=float("nan"))
-    assert json.loads(path.read_text())["id"] == "x"

@@ -5,10 +5,8 @@ import subprocess
 import pytest
 
 from gpubed.cluster import up
-from gpubed.cluster.condition import Condition
 from gpubed.core import progress, record, runlock
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project
 from gpubed.nodes import rates
 from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
@@ -75,15 +73,6 @@ def test_the_nodes_script_changes_the_rate_alone_and_shapes_anew(tmp_path):
     assert done.read_text().endswith("\nrestart gpubed-link.service\n")
 
 
-def test_links_at_their_declared_rate_are_left_alone(cluster, granted, told):
-    links = rates.Links(cluster, granted)
-    links.hold(granted.nodes, None)
-    links.hold(granted.nodes, 200_000_000)
-    assert links.restore() == []
-    assert told == []
-    assert not record.read(cluster).reshaped
-
-
 def test_a_link_is_changed_once_and_put_back(cluster, granted, told):
     links = rates.Links(cluster, granted)
     links.hold(granted.nodes[:1], 50_000_000)
@@ -120,13 +109,6 @@ def test_a_link_that_cannot_be_put_back_is_not_forgotten(cluster, granted, told)
     assert not record.read(cluster).reshaped
 
 
-def test_a_cluster_without_declared_rates_has_none_to_change(tmp_path, granted, told):
-    paths = Project(tmp_path).cluster("lab")
-    links = rates.Links(paths, granted.model_copy(update={"experiment": None}))
-    links.hold(granted.nodes, None)
-    assert told == []
-
-
 def test_up_puts_links_back_before_it_measures_them_and_refuses_at_its_end(
     cluster, granted, told, monkeypatch
 ):
@@ -154,12 +136,3 @@ def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluste
         assert not rates.left_changed(cluster)
     with runlock.locked(cluster.watching, "watch"):
         assert rates.left_changed(cluster)
-
-
-def test_a_cluster_with_such_links_is_not_whole():
-    found = Condition({"node-0": "ready"}, reshaped=True)
-    assert found.state == "degraded"
-    assert found.words == [
-        "links may have another rate than declared, since a `bench` or `chaos` was killed: "
-        "they get it back"
-    ]

@@ -41,15 +41,6 @@ def test_ranks_start_where_they_were_asked_for(asked, got):
     assert slots(choose(cluster(4, 4, 2), **asked)) == got
 
 
-def test_a_head_without_ranks_is_no_node_of_a_job():
-    """Beside nodes with GPUs it has none; it is still where the job starts from."""
-    whole = cluster(0, 4, 4)
-    assert slots(choose(whole, nodes=1)) == [0, 4, 0]
-    assert choose(whole, nodes=1).head.name == "node-0"
-    with pytest.raises(UsageError, match="no node 'node-0' that jobs may use"):
-        choose(whole, on=["head"])
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

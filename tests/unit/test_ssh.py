@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import shutil
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes import ssh
-from gpubed.nodes.allocation import Allocation, Hop, Network, Node
+from gpubed.nodes.allocation import Hop, Node
 from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut, LoginRefused, Unreachable
 
 pytestmark = pytest.mark.process
@@ -104,14 +103,6 @@ def test_arguments_are_quoted(paths: ClusterPaths, monkeypatch: pytest.MonkeyPat
     assert channel.commands == [ssh.in_sh("ls 'a b; rm -rf /' /x")]
 
 
-def test_without_arguments_percent_signs_stay(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channel = Channel()
-    connection(channel, paths, monkeypatch).run("date +%s")
-    assert channel.commands == [ssh.in_sh("date +%s")]
-
-
 @pytest.mark.parametrize("shell", ["dash", "bash", "tcsh", "fish"])
 @pytest.mark.parametrize(
     ("command", "says"),
@@ -142,15 +133,6 @@ def test_any_login_shell_runs_a_command_as_sh_does(shell: str, command: str, say
     assert done.returncode == (7 if "exit" in command else 0)
 
 
-def test_an_error_does_not_print_a_script_of_ours(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing = connection(Channel(b"", b"sudo: no", 1), paths, monkeypatch)
-    with pytest.raises(CommandFailed) as caught:
-        failing.run("sh -c %s", "echo one\necho two")
-    assert caught.value.message == "a script on node-0 failed with exit code 1\nsudo: no"
-
-
 def test_result_has_both_streams_and_is_frozen(
     paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,13 +154,6 @@ def test_failure_carries_result_and_last_ten_lines(
     assert message.startswith("`make` on node-0 failed with exit code 7\nline 20\n")
     assert message.endswith("line 29")
     assert caught.value.result.exit_code == 7
-
-
-def test_end_without_exit_code_is_named(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(CommandFailed, match="killed, or the connection was lost"):
-        connection(Channel(code=-1), paths, monkeypatch).run("x")
 
 
 def test_slow_command_is_cut_off_with_what_it_said(
@@ -203,30 +178,6 @@ class Refusing:
         raise self.errors[min(self.calls, len(self.errors)) - 1]
 
 
-def test_connecting_is_retried_then_unreachable(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusing = Refusing([OSError("no route to host")])
-    made = SSH(NODE, paths)
-    monkeypatch.setattr(made, "_connect", refusing)
-    with pytest.raises(Unreachable, match="no route to host"):
-        made.run("true")
-    assert refusing.calls == 3
-
-
-def test_a_node_that_refuses_is_told_of_in_the_system_s_words(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library said "[Errno None] Unable to connect to port 22"."""
-    refused = OSError(errno.EHOSTUNREACH, "No route to host")
-    none = paramiko.ssh_exception.NoValidConnectionsError({(NODE.control_address, 22): refused})
-    made = SSH(NODE, paths)
-    monkeypatch.setattr(made, "_connect", Refusing([none]))
-    with pytest.raises(Unreachable, match=r"192\.0\.2\.1:22: No route to host") as caught:
-        made.run("true")
-    assert "Errno" not in caught.value.message
-
-
 @pytest.mark.parametrize(
     ("identity", "way_on"), [(None, "gpubed up lab --refresh"), ("/my/key", "your known_hosts")]
 )
@@ -243,24 +194,6 @@ def test_wrong_host_key_is_not_retried_and_named(
     assert refusing.calls == 1
     for part in ("node-0 (192.0.2.1)", own.fingerprint, seen.fingerprint, way_on, "do not go on"):
         assert part in str(caught.value)
-
-
-def test_missing_private_key_is_named(paths: ClusterPaths) -> None:
-    with pytest.raises(ssh.GpubedError, match="id_ed25519 cannot be read"):
-        SSH(NODE, paths).run("true")
-
-
-def test_allocation_stands_for_its_head(paths: ClusterPaths) -> None:
-    worker = NODE.model_copy(update={"name": "node-1", "role": "worker"})
-    allocation = Allocation(
-        cluster="lab",
-        uuid="u",
-        backend="local",
-        nodes=(NODE, worker),
-        control=Network(subnet="192.0.2.0/24"),
-        experiment=None,
-    )
-    assert SSH(allocation, paths).node is NODE
 
 
 class Nobody(paramiko.ServerInterface):
@@ -326,15 +259,6 @@ def test_who_answers_and_lets_nobody_in_is_not_silent(
     assert not caught.value.is_silence
 
 
-def test_at_another_address_a_host_is_the_same_one(paths: ClusterPaths) -> None:
-    hop = Hop(address="gate", user="me", host_keys=("ssh-ed25519 AAAA",))
-    known = {"port": 2222, "host_keys": ("ssh-ed25519 BBBB",), "via": (hop,)}
-    made = SSH(NODE.model_copy(update=known), paths, "/me/key").at("10.0.0.5")
-    assert made.node == NODE.model_copy(update={**known, "control_address": "10.0.0.5"})
-    assert made._identity == "/me/key"
-    assert made._jump is not None
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -358,25 +282,3 @@ def test_what_a_hop_says_is_no_word_about_the_node_behind_it(
     assert type(caught.value) is kind
     assert (caught.value.on_the_way, caught.value.is_silence) == (True, False)
     assert failing.calls == 3, "what fails may pass"
-
-
-@pytest.mark.parametrize(("code", "silent"), [(1, False), (2, True)])
-def test_a_hop_that_lets_nobody_through_is_not_the_silence_of_the_node(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, code: int, silent: bool
-) -> None:
-    hop = Hop(address="gate", user="me", host_keys=())
-    made = SSH(NODE.model_copy(update={"via": (hop,)}), paths)
-    refused = paramiko.ChannelException(code, "Connect failed")
-
-    class Transport:
-        """A STAND-IN for the connection to the hop."""
-
-        def open_channel(self, *_: object, timeout: float) -> None:
-            raise refused
-
-    assert made._jump is not None
-    monkeypatch.setattr(made._jump, "_transport", Transport)
-    with pytest.raises(Unreachable) as caught:
-        made.run("true")
-    assert caught.value.is_silence is silent
-    assert isinstance(caught.value, LoginRefused) is not silent, "the hop is alive"

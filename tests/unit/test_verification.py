@@ -1,17 +1,14 @@
 """A verification stands for the nodes that it was made on."""
 
-from collections import namedtuple
 from datetime import UTC, datetime
 
 import pytest
 
-from gpubed.checks import verify
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import applied
 from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
 
@@ -81,35 +78,3 @@ def test_in_80_columns_names_are_whole_and_what_is_skipped_is_told_by_its_reason
     assert "hardware.identified  node-0>node-1" in said
     assert f"fail clock.offset node-1: {why}\n" in said
     assert "- gpu.count, gpu.memory: no GPU was asked for\n" in said
-
-
-def test_nodes_know_that_a_verification_measures_while_each_check_looks(monkeypatch, tmp_path):
-    """What it sends is no use of theirs; checks and sessions are STAND-INs."""
-    said, answer = [], namedtuple("Answer", "stdout")
-
-    class Session:
-        def __init__(self, node, _cluster):
-            self.name = node.name
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            said.append("closed")
-
-        def run(self, command, **_):
-            if "gpubed-use" in command:
-                said.append(command.rpartition(" ")[2])
-            return answer("{}")  # of facts it tells none
-
-    def looks(_context):
-        said.append("looks")
-        yield Check(id="network.mtu", result="pass")
-
-    monkeypatch.setattr(verify, "SSH", Session)
-    monkeypatch.setattr(verify.stages, "functions", lambda: (looks,))
-    monkeypatch.setattr(verify.applied, "digest", lambda *_: "")
-    verify.verify(
-        Cluster(Project(tmp_path).cluster("lab"), sample_plan(), sample_allocation(sample_plan()))
-    )
-    assert said == [*["own"] * 3, "looks", *["disown"] * 3, *["closed"] * 3]

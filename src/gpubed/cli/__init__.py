@@ -5,6 +5,7 @@ A verb is a function `command`, or an `app` with verbs of its own.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 
 import gpubed
 from gpubed.cli import outline
-from gpubed.core import garbage, progress
+from gpubed.core import progress
 from gpubed.core.errors import (
     GpubedError,
     in_the_way,
@@ -110,7 +111,9 @@ def _bare() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
-    garbage.look_rarely()
+    gc.set_threshold(
+        50_000
+    )  # modules and classes stay; looking for garbage takes a tenth of `check`
     sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
     _replace_what_cannot_be_shown()
     _forget_pulumi_settings()

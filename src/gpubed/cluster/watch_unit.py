@@ -19,8 +19,8 @@ from pathlib import Path
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes import agents, ssh
 from gpubed.nodes import allocation as allocations
+from gpubed.nodes import ssh
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import LoginRefused
 
@@ -147,7 +147,7 @@ def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
     if not paths.allocation.exists():
         return {}
     nodes = allocations.load(paths.allocation).nodes
-    return {key: node for node in nodes for key in agents.keys(node)}
+    return {key: node for node in nodes for key in ssh.agent_keys(node)}
 
 
 def _require_way(node: Node, paths: ClusterPaths) -> None:

@@ -13,12 +13,7 @@ from pathlib import Path
 
 
 class GpubedError(Exception):
-    """Something failed in a way that the user can understand and fix.
-
-    Args:
-        message: What failed and why, in one sentence.
-        hint: The command or edit that fixes it, if one is known.
-    """
+    """A failure that the user can understand; `hint` is the command or edit that fixes it."""
 
     exit_code = 1
 
@@ -29,10 +24,7 @@ class GpubedError(Exception):
 
     @property
     def headline(self) -> str:
-        """The message's own line; behind it may be lines that a node printed.
-
-        For places where those would stand among lines of gpubed, and read as such.
-        """
+        """The message's own line, without lines that a node printed behind it."""
         return self.message.partition("\n")[0]
 
     def __str__(self) -> str:
@@ -56,12 +48,7 @@ _ABOUT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.
 
 
 def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
-    """Return what to tell when something cannot be written.
-
-    Args:
-        error: What the system answered.
-        path: The file, where the error does not name it.
-    """
+    """Return the error about a file that cannot be written; `path` where the system names none."""
     what = path or error.filename2 or error.filename or "a file of the project"
     return PrerequisiteMissing(
         f"{what} cannot be written: {error.strerror}",

@@ -1,9 +1,7 @@
-"""Several comparisons at once: what each shows when all of them could have shown something.
+"""Holm's correction for several comparisons (Scandinavian Journal of Statistics 6 (1979), 65-70).
 
-Of twenty comparisons without a difference, one shows one at a level of 5 %. Holm's correction
-(Scandinavian Journal of Statistics 6 (1979), 65-70) keeps that for the whole family: where there
-is no difference, 19 of 20 families show none at all, however their comparisons depend on each
-other.
+Where there is no difference, 19 of 20 families of comparisons show none at all, however their
+comparisons depend on each other.
 """
 
 from __future__ import annotations
@@ -18,13 +16,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Chance:
-    """How likely it is that chance alone makes a difference as large as a measured one.
-
-    Attributes:
-        alone: The p value of the comparison by itself.
-        among: The same, corrected for its family; of strict p values where there are several.
-        count: How many comparisons the family has.
-    """
+    """P values of a comparison: by itself, and corrected for its family of `count`."""
 
     alone: float
     among: float
@@ -37,7 +29,7 @@ class Chance:
 
     @property
     def would_show(self) -> bool:
-        """Whether it only seems so where nobody minds how many comparisons there are."""
+        """Whether it only seems so without the correction."""
         return self.alone <= LEVEL < self.among
 
 

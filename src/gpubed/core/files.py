@@ -16,11 +16,7 @@ _NAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Say which file cannot be written, where the system does not.
-
-    Raises:
-        OSError: It cannot be; the error has its name.
-    """
+    """Add the file's name to an `OSError` of the body that lacks it."""
     try:
         yield
     except OSError as error:
@@ -30,16 +26,10 @@ def named(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """Read a whole file, and nothing that is none: a device has no end, a pipe may have none.
+    """Read a whole file of at most `limit` bytes; raise `OSError` for anything else.
 
-    Args:
-        path: The file.
-        limit: The most bytes that it may have.
-
-    Raises:
-        OSError: It is not there, is no file, is larger, or cannot be read.
+    A device has no end, and opening a pipe waits for its other end.
     """
-    # A pipe would have us wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,13 +56,9 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
 
     Args:
         path: The file; its folder must exist.
-        content: All that it shall hold.
+        content: The whole content.
         mode: Its permissions, less the umask.
-        durable: Whether it must be there after a power cut, too, under its name: for what cannot
-            be made again.
-
-    Raises:
-        OSError: It cannot be written; the old content stays.
+        durable: Whether it must survive a power cut, as a file that cannot be made again must.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
@@ -92,11 +78,7 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
 
 
 def write_named(path: Path, content: bytes) -> None:
-    """Write where somebody wants it: what a link leads to, and into what is no file, as a device.
-
-    Raises:
-        OSError: It cannot be written; of a file, the old content stays.
-    """
+    """Write to a path that the user names: through links, and into devices and pipes."""
     if path.exists() and not path.is_file():
         with named(path), path.open("wb") as file:
             file.write(content)
@@ -105,11 +87,7 @@ def write_named(path: Path, content: bytes) -> None:
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it, that are there after a power cut, too.
-
-    Raises:
-        OSError: It cannot be made, or something else has its name.
-    """
+    """Make a folder, and those above it, that survive a power cut."""
     if folder.is_dir():
         return
     make(folder.parent)
@@ -118,11 +96,7 @@ def make(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Write the names in a folder to the disk.
-
-    Raises:
-        OSError: They cannot be written.
-    """
+    """Write the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

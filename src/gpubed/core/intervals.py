@@ -27,13 +27,12 @@ _WIDE = 10
 
 
 class P(NamedTuple):
-    """How likely values are that differ at least as much, where there is no difference.
+    """The p value of a difference.
 
     Attributes:
-        alone: By as many degrees of freedom as the interval has.
-        strict: By as many as the smallest set of values has. Welch's are estimated, and too many
-            by chance where values differ much in how they vary: near 5 % that hardly matters,
-            but among several comparisons it is the far end that counts.
+        alone: With the degrees of freedom of the interval.
+        strict: With those of the smallest set of values, for use among several comparisons:
+            Welch's estimate may be too high by chance, which matters at the far end.
     """
 
     alone: float
@@ -41,13 +40,7 @@ class P(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A value and what chance may have done to it.
-
-    Attributes:
-        low: Lower bound of its 95 % interval.
-        high: Its upper bound.
-        p: What chance makes of its difference, either way.
-    """
+    """A value with its 95 % interval and the two-sided p value of its difference."""
 
     value: float
     low: float
@@ -61,29 +54,19 @@ def tells_size(low: float, high: float) -> bool:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Return half the width of the mean's 95 % interval, in the unit of the values.
-
-    Returns:
-        None for fewer than two values, or where one is not finite.
-    """
+    """Return half the width of the mean's 95 % interval; None for one value, or infinite ones."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     return half_width_of(statistics.stdev(values), len(values))
 
 
 def half_width_of(sd: float, n: int) -> float:
-    """Return the same of a sample standard deviation and how many values it is of, two at least."""
+    """Return the same for a sample standard deviation of n values, two at least."""
     return _quantile(n - 1) * sd / math.sqrt(n)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
-    """Return how many times as large `a` is as `b`; there is no difference at 1.
-
-    Geometric means are compared: Welch's interval of the difference of the logarithms.
-
-    Returns:
-        The ratio; see `quotient` for where there is none.
-    """
+    """Return the ratio of the geometric means; see `quotient`."""
     return quotient([a], [b])
 
 
@@ -98,12 +81,12 @@ def quotient(
     Args:
         above: Sets of values, each independent of the others.
         below: The same; a set that is also above must be left out of both.
-        times: What the quotient is multiplied by before it is compared with 1.
+        times: A factor of the quotient, which is then compared with 1.
 
     Returns:
-        The quotient. None for fewer than two values in a set,
-        where all values of one are the same, as of what is computed from a seed: that is no
-        sample of chance; where one is not positive and finite; and where a bound is no number.
+        The quotient. None for fewer than two values in a set, or equal ones, as computed from a
+        seed: that is no sample of chance; where one is not positive and finite; and where a
+        bound is no number.
     """
     sets = [*above, *below]
     if any(len(values) < 2 or len(set(values)) < 2 for values in sets):
@@ -119,14 +102,10 @@ def quotient(
 def difference(
     a: Sequence[float], b: Sequence[float], *, compared_with: float = 0.0
 ) -> Estimate | None:
-    """Return by how much the mean of `a` is above that of `b`, by Welch's test.
-
-    Args:
-        compared_with: The difference that it is told from.
+    """Return the difference of two means, by Welch's test against `compared_with`.
 
     Returns:
-        The difference, in the unit of the values; None for fewer than two values on a side, or
-        where one is not finite.
+        The difference; None for fewer than two values on a side, or where one is not finite.
     """
     if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
         return None
@@ -135,7 +114,7 @@ def difference(
 
 
 def mean_logarithm(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of the logarithms, by Student's t; there is no difference at 0.
+    """Return the mean of the logarithms, by Student's t against 0.
 
     Returns:
         None for fewer than two values, or where one is not positive and finite.
@@ -149,20 +128,15 @@ def mean_logarithm(values: Sequence[float]) -> Estimate | None:
 def _welch(
     middle: float, sets: Sequence[tuple[float, int]], compared_with: float = 0.0
 ) -> Estimate:
-    """Return a sum of means with its interval.
-
-    Args:
-        middle: The sum.
-        sets: Of each mean, the variance of its values and how many there are.
-        compared_with: What it is told from.
-    """
+    """Return a sum of means with its interval; `sets` has the variance and count of each."""
     squares = [(variance / count, count) for variance, count in sets]
     whole, off = sum(square for square, _ in squares), abs(middle - compared_with)
     if not whole:
         certain = 0.0 if off else 1.0
         return Estimate(middle, middle, middle, P(certain, certain))
     # As shares of the whole, whose squares neither vanish nor overflow.
-    freedom = _whole(1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares))
+    estimate = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
+    freedom = max(int(estimate), 1)  # rounded down: rather too wide than too narrow
     error = math.sqrt(whole)
     width, fewest = _quantile(freedom) * error, min(count for _, count in sets) - 1
     p = P(*(_beyond(off / error, each) for each in (freedom, fewest)))
@@ -170,7 +144,6 @@ def _welch(
 
 
 def _powers(logarithm: Estimate) -> Estimate | None:
-    """Return what logarithms stand for; None where that is no number."""
     try:
         value, low, high = map(math.exp, logarithm[:3])
     except OverflowError:
@@ -180,12 +153,7 @@ def _powers(logarithm: Estimate) -> Estimate | None:
 
 @dataclass(frozen=True)
 class Sample:
-    """What is left of values once they are put together, in their unit.
-
-    Attributes:
-        sd: Sample standard deviation (n - 1); None for a single value.
-        n: How many values there were.
-    """
+    """Mean, sample standard deviation (n - 1; None for a single value) and count of values."""
 
     mean: float
     sd: float | None
@@ -201,11 +169,10 @@ def sample(values: Sequence[float]) -> Sample | None:
 
 
 def ratio_of(a: Sample, b: Sample) -> Estimate | None:
-    """Return how many times as large the mean of `a` is as that of `b`.
+    """Return the ratio of two means, as `ratio` where the values themselves are gone.
 
-    As `ratio`, where the values themselves are not there any more: the standard deviation of
-    their logarithms is taken for sd / mean (the delta method), good for deviations of a few
-    per cent.
+    The standard deviation of their logarithms is taken for sd / mean (the delta method), good
+    for deviations of a few per cent.
 
     Returns:
         The ratio; None for fewer than two values on a side, where a deviation is zero, a mean is
@@ -223,11 +190,6 @@ def ratio_of(a: Sample, b: Sample) -> Estimate | None:
     return _powers(_welch(middle, list(zip(squares, (a.n, b.n), strict=True))))
 
 
-def _whole(freedom: float) -> int:
-    """Leave out part of a degree of freedom: an interval is rather too wide than too narrow."""
-    return max(int(freedom), 1)
-
-
 def _quantile(freedom: int) -> float:
     if freedom <= len(_T):
         return _T[freedom - 1]
@@ -235,7 +197,7 @@ def _quantile(freedom: int) -> float:
 
 
 def _beyond(t: float, freedom: int) -> float:
-    """Return how likely Student's t is farther from 0 than that, either way.
+    """Return the two-sided tail probability of Student's t.
 
     The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and
     26.7.4; the normal distribution where it is as good.

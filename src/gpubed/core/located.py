@@ -82,7 +82,7 @@ class Located:
 
         Args:
             location: Of one of pydantic's errors.
-            missing: Whether its last key is one that is missing: it is kept then.
+            missing: Keep the last key, which the document lacks.
         """
         if missing:
             return (*self.place(location[:-1]), location[-1])
@@ -93,12 +93,7 @@ class Located:
 
 
 def read(path: Path) -> Located:
-    """Read a YAML file.
-
-    Raises:
-        MalformedYamlError: The file is not UTF-8, not YAML, too large or ambiguous.
-        OSError: The file cannot be read.
-    """
+    """Read a YAML file; raise `MalformedYamlError` if it is no UTF-8 or YAML, or ambiguous."""
     return parse(files.read(path, MAX_BYTES))
 
 
@@ -121,12 +116,7 @@ def parse(data: bytes, *, merges: bool = False) -> Located:
 
 
 def require_yaml(path: Path) -> None:
-    """Refuse a file that is no mapping in YAML as Ansible reads it, with any tags and anchors.
-
-    Raises:
-        MalformedYamlError: It is none.
-        OSError: It cannot be read.
-    """
+    """Refuse a file that is no mapping in YAML as Ansible reads it, with any tags and anchors."""
     text = _text(files.read(path, _MAX_OTHERS))
     if text.startswith(_SEALED):
         return
@@ -157,10 +147,10 @@ def _in_words(text: str) -> Iterator[None]:
 def _composed(
     text: str, in_dispute: frozenset[str] = _IN_DISPUTE
 ) -> tuple[_Loader, yaml.Node | None]:
-    """Return the tree of a document, and who makes values of its nodes.
+    """Return the tree of a document, and the constructor of its values.
 
-    libyaml, where PyYAML has it, takes a tenth of the time. What it refuses, PyYAML's own parser
-    finds wrong once more: its words are the ones that `_PROBLEMS` knows.
+    libyaml, where PyYAML has it, takes a tenth of the time. For documents that it refuses, the
+    error is PyYAML's own, which `_PROBLEMS` knows.
     """
     if yaml.__with_libyaml__ and not in_dispute.intersection(text):
         with suppress(yaml.YAMLError):
@@ -184,7 +174,6 @@ if yaml.__with_libyaml__:
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Say what to look for; the parser only says which of its symbols it missed."""
     said = ", ".join(part for part in (error.context, error.problem) if part)
     if _TAB in said and error.problem_mark:
         before = text[: error.problem_mark.index].rpartition("\n")[2]

@@ -1,4 +1,4 @@
-"""Where things are. The only module that knows the folders of a project.
+"""The folders and files of a project, which no other module names.
 
 A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
 The *assets* are what gpubed brings (roles, playbooks, jobs, campaigns, the program). In a
@@ -54,10 +54,9 @@ def cache() -> Path:
 
 
 def private_cache() -> Path:
-    """Make the cache where it is not, and let nobody but its user into it.
+    """Make the cache, and let no other user into it: nodes write set-uid files there, as root.
 
-    Nodes write to it, as root: what is set-uid there would make root of who runs it here. A
-    folder of the user's choice that exists stays as it is.
+    A folder of the user's choice that exists stays as it is.
     """
     folder = cache()
     ours = not (os.environ.get("GPUBED_CACHE") and folder.exists())
@@ -68,7 +67,6 @@ def private_cache() -> Path:
 
 
 def _is_former(program: Path) -> bool:
-    """Say whether a former version wrote a program; refuse one that was changed since."""
     content = program.read_bytes()
     if hashlib.sha256(content).hexdigest()[:16] in _FORMER:
         return True
@@ -89,11 +87,7 @@ class Project:
 
     @classmethod
     def find(cls) -> Project:
-        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml.
-
-        Raises:
-            UsageError: The current folder was removed.
-        """
+        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
         try:
             here = Path.cwd()
         except FileNotFoundError:
@@ -108,7 +102,7 @@ class Project:
         return cls(here)
 
     def require_states(self) -> None:
-        """Refuse to go on where what is known of all clusters is out of reach.
+        """Refuse to go on where the state of all clusters is out of reach.
 
         Raises:
             UsageError: Its folder is a link that leads nowhere.
@@ -126,13 +120,11 @@ class Project:
                 raise not_ours(place, states)
 
     def prepare(self) -> None:
-        """Put the program where both engines look for it.
-
-        What is there is kept, unless a former version wrote it.
+        """Put the program where both engines look for it; keep one that the user has changed.
 
         Raises:
-            UsageError: A program of a former version was changed by hand, or the folder's name
-                holds what OpenSSH or Ansible would expand.
+            UsageError: A program of a former version was changed by hand, or OpenSSH or Ansible
+                would expand the folder's name.
         """
         ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,11 +169,11 @@ class Project:
 
 
 def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
-    """Return what to tell where somebody else has what is known of the clusters.
+    """Return the error about a file of another user.
 
     Args:
-        place: What cannot be used.
-        states: The folder of all that is known; a part of it alone would be of no use.
+        place: The file or folder.
+        states: The folder of all states; a part of it alone would be of no use.
     """
     owner = str(place.stat().st_uid)
     with suppress(KeyError):  # a user of another machine
@@ -194,17 +186,23 @@ def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
     )
 
 
+class _Below:
+    """A path of a cluster, below another one."""
+
+    def __init__(self, above: str, name: str) -> None:
+        self._above, self._name = above, name
+
+    def __get__(self, paths: ClusterPaths, _: object) -> Path:
+        above: Path = getattr(paths, self._above)
+        return above / self._name
+
+
 @dataclass(frozen=True)
 class ClusterPaths:
-    """Where one cluster keeps its files."""
+    """The files of one cluster, each of which may be missing."""
 
     project: Project
     name: str
-
-    @property
-    def spec(self) -> Path:
-        """The specification that the user writes."""
-        return self.inventory / "cluster.yml"
 
     @property
     def inventory(self) -> Path:
@@ -212,43 +210,65 @@ class ClusterPaths:
         return self.project.inventories / self.name
 
     @property
-    def hosts(self) -> Path:
-        """The hosts and groups of the inventory."""
-        return self.inventory / "hosts.yml"
-
-    @property
-    def variables(self) -> Path:
-        """The variables that gpubed gives to all hosts.
-
-        A file of the inventory itself, and not of its group_vars: these win, whatever
-        they are called (Ansible's "Understanding variable precedence").
-        """
-        return self.inventory / "gpubed.yml"
-
-    @property
-    def former_variables(self) -> Path:
-        """Where they were before; there they would win over files that sort before them."""
-        return self.inventory / "group_vars" / "all" / "gpubed.yml"
-
-    @property
     def state(self) -> Path:
         """Everything gpubed keeps about the cluster, outside Pulumi's state."""
         return self.project.root / ".gpubed" / self.name
 
-    @property
-    def record(self) -> Path:
-        """What is known of the cluster beside its state; it outlives that."""
-        return self.state / "cluster.json"
-
-    @property
-    def specifications(self) -> Path:
-        """The specifications that led to what is on testbeds."""
-        return self.state / "specifications"
-
-    @property
-    def frozen(self) -> Path:
-        """The specification that a run applies; there while it runs."""
-        return self.state / "cluster.yml"
+    spec = _Below("inventory", "cluster.yml")
+    """The specification that the user writes."""
+    hosts = _Below("inventory", "hosts.yml")
+    """The hosts and groups of the inventory."""
+    variables = _Below("inventory", "gpubed.yml")
+    """The variables that gpubed gives to all hosts. Not in group_vars: these win over the
+    inventory's own (Ansible's "Understanding variable precedence")."""
+    former_variables = _Below("inventory", "group_vars/all/gpubed.yml")
+    """The place of `variables` in former versions, where they win over files that sort before."""
+    record = _Below("state", "cluster.json")
+    """What is known of the cluster beside its state, which it outlives."""
+    specifications = _Below("state", "specifications")
+    """The specifications that led to what is on testbeds."""
+    frozen = _Below("state", "cluster.yml")
+    """The specification that a run applies; there while it runs."""
+    secrets = _Below("state", "secrets")
+    """Private key and tokens; the folder is 0700, files are 0600."""
+    private_key = _Below("secrets", "id_ed25519")
+    """The cluster's ed25519 key."""
+    allocation = _Below("state", "allocation.json")
+    """The nodes and networks that the testbed gave."""
+    lease = _Below("state", "lease.json")
+    """The testbed's last word about the lease."""
+    watch = _Below("state", "watch.json")
+    """What `watch` knows of its former looks."""
+    watching = _Below("state", "watching")
+    """The lock of the one `watch` that a cluster has."""
+    verification = _Below("state", "verification.json")
+    """The last verification."""
+    jupyterlab_token = _Below("secrets", "jupyterlab_token")
+    """JupyterLab's token."""
+    jupyterlab_certificate = _Below("state", "jupyterlab.crt")
+    """The certificate that vouches for JupyterLab's."""
+    facts = _Below("state", "facts")
+    """Ansible's facts, one file per node id."""
+    applied = _Below("state", "applied")
+    """Which role, in which version, was applied to which node."""
+    ssh_config = _Below("state", "ssh_config")
+    """OpenSSH configuration of the cluster."""
+    known_hosts = _Below("state", "known_hosts")
+    """Host keys of all nodes, collected out of band."""
+    runs = _Below("state", "runs")
+    """One folder per job run."""
+    checkpoints = _Below("state", "checkpoints")
+    """Checkpoints that were collected before their storage went: a folder per storage."""
+    collected = _Below("state", "collected.json")
+    """What was collected of the present storage."""
+    writers = _Below("state", "writers")
+    """The locks of runs that write checkpoints, by their folders' names."""
+    campaigns = _Below("state", "campaigns")
+    """One folder per campaign of `bench`."""
+    broken = _Below("state", "broken.json")
+    """Harm by `gpubed chaos` that is not undone yet, and that no look at nodes would tell."""
+    logs = _Below("state", "logs")
+    """One log per verb that did something."""
 
     @property
     def spec_in_use(self) -> Path:
@@ -260,108 +280,11 @@ class ClusterPaths:
         """Whether Pulumi has a state of the cluster."""
         return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
 
-    @property
-    def secrets(self) -> Path:
-        """Private key and tokens; the folder is 0700, files are 0600."""
-        return self.state / "secrets"
-
-    @property
-    def private_key(self) -> Path:
-        """The cluster's ed25519 key."""
-        return self.secrets / "id_ed25519"
-
-    @property
-    def allocation(self) -> Path:
-        """What the testbed gave."""
-        return self.state / "allocation.json"
-
-    @property
-    def lease(self) -> Path:
-        """What the testbed last said about the lease."""
-        return self.state / "lease.json"
-
-    @property
-    def watch(self) -> Path:
-        """What `watch` knows of its former looks; may be missing."""
-        return self.state / "watch.json"
-
-    @property
-    def watching(self) -> Path:
-        """The lock of the one `watch` that a cluster has."""
-        return self.state / "watching"
-
-    @property
-    def verification(self) -> Path:
-        """The last verification."""
-        return self.state / "verification.json"
-
-    @property
-    def jupyterlab_token(self) -> Path:
-        """What JupyterLab asks for."""
-        return self.secrets / "jupyterlab_token"
-
-    @property
-    def jupyterlab_certificate(self) -> Path:
-        """Who vouches for JupyterLab's certificate."""
-        return self.state / "jupyterlab.crt"
-
-    @property
-    def facts(self) -> Path:
-        """What the nodes said about themselves, one file per node id."""
-        return self.state / "facts"
-
-    @property
-    def applied(self) -> Path:
-        """Which role, in which version, was applied to which node."""
-        return self.state / "applied"
-
-    @property
-    def ssh_config(self) -> Path:
-        """OpenSSH configuration of the cluster."""
-        return self.state / "ssh_config"
-
-    @property
-    def known_hosts(self) -> Path:
-        """Host keys of all nodes, collected out of band."""
-        return self.state / "known_hosts"
-
-    @property
-    def runs(self) -> Path:
-        """One folder per job run."""
-        return self.state / "runs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints that were collected before their storage went: a folder per storage."""
-        return self.state / "checkpoints"
-
-    @property
-    def collected(self) -> Path:
-        """What was collected of the present storage; may be missing."""
-        return self.state / "collected.json"
-
-    @property
-    def writers(self) -> Path:
-        """The locks of who writes checkpoints, by their folders' names."""
-        return self.state / "writers"
-
-    @property
-    def campaigns(self) -> Path:
-        """One folder per campaign of `bench`."""
-        return self.state / "campaigns"
-
-    @property
-    def broken(self) -> Path:
-        """What `gpubed chaos` broke and did not undo yet, where no look at nodes would tell."""
-        return self.state / "broken.json"
-
     def require_files(self) -> None:
-        """Refuse what has the name of a file of the cluster and is none.
-
-        Asked before anything changes: else a step half-way would find out, or Ansible.
+        """Refuse a folder in the place of a file of the cluster, before anything changes.
 
         Raises:
-            PrerequisiteMissing: A folder has; says how it is moved away.
+            PrerequisiteMissing: There is one; says how it is moved away.
         """
         for path in (
             *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
@@ -370,8 +293,3 @@ class ClusterPaths:
         ):
             if path.is_dir():
                 raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))
-
-    @property
-    def logs(self) -> Path:
-        """One log per verb that did something."""
-        return self.state / "logs"

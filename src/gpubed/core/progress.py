@@ -1,8 +1,7 @@
-"""The event stream of a run: one JSON object per line, in the order in which things happened.
+"""The event stream of a run: one JSON object per line, in the order of events.
 
-Ansible runs inside Pulumi's provider process, so its progress reaches the user's
-terminal through a file: whoever works appends, the command line follows it. The
-same file is what `gpubed up --events FILE` offers to other programs.
+Ansible runs inside Pulumi's provider process: its progress reaches the user's terminal
+through a file, which is also that of `gpubed up --events FILE`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ _listener: Callable[[Event], None] | None = None
 
 
 def tell(listener: Callable[[Event], None]) -> None:
-    """Tell somebody what happens in this process while nobody follows a file."""
+    """Call a function with the events of this process where no file takes them."""
     global _listener
     _listener = listener
 
 
 def emit(what: str, **fields: Any) -> None:
-    """Append an event, if somebody asked for events; else whoever listens hears of it.
+    """Append an event to the file of `GPUBED_EVENTS`; without one, call the listener.
 
     Args:
         what: `resource`, `roles`, `phase`, `task`, `host`, `checking`, `check`, `error`, `log` or
             `note`.
-        fields: What happened, and to whom.
+        fields: Details.
     """
     if target := os.environ.get(VARIABLE):
         line = json.dumps({"at": round(time.time(), 3), "what": what, **fields}, default=str)

@@ -1,9 +1,7 @@
-"""One way in for what others wrote: bytes → bounded → parsed → a validated shape.
+"""Reads files and replies of others: bytes → bounded → parsed → a validated shape.
 
-A file may be cut off, edited, of another version, or no file at all; a reply may be
-anything. Reading one ends in data of the wanted shape, or in one error that names the
-document, what is wrong with it and what repairs it. Nothing else is ever raised, and
-neither time nor memory depend on more than the size of the document.
+Reading ends in data of the wanted shape, or in one error that names the document, the
+fault and its repair. Time and memory depend on the size of the document alone.
 """
 
 from __future__ import annotations
@@ -40,17 +38,14 @@ class Missing(Unreadable):
 
 @dataclass(frozen=True)
 class Document:
-    """What somebody else wrote.
+    """A file or a reply; every method raises `error` where the document does not fit.
 
     Attributes:
         data: As it came.
-        what: What it is, for errors: a path, or "GPULab's answer to jobs".
-        fix: What repairs it.
-        error: What is raised when it is not as it should be.
+        what: Its name in errors: a path, or "GPULab's answer to jobs".
+        fix: The command or edit that repairs it.
+        error: The class of errors.
         limit: The most bytes that it may have.
-
-    Raises:
-        Unreadable: It has more.
     """
 
     data: bytes
@@ -64,25 +59,14 @@ class Document:
             raise self.refusal(f"it is larger than {files.size(self.limit)}")
 
     def text(self) -> str:
-        """Return it as text.
-
-        Raises:
-            Unreadable: It is not UTF-8.
-        """
+        """Return it as text, which must be UTF-8."""
         try:
             return self.data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise self.refusal(f"it is not UTF-8 text (byte {error.start})") from None
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
-        """Return what its JSON says.
-
-        Args:
-            shape: What it must be: a model, or any type that Pydantic can check.
-
-        Raises:
-            Unreadable: It is not JSON, or has another shape.
-        """
+        """Return its JSON as a model, or as any type that Pydantic can check."""
         if not self.data.strip():
             raise self.refusal("it is empty")
         if self.data.count(b",") > (most := self.limit // _PER_VALUE):
@@ -93,7 +77,7 @@ class Document:
             raise self.refusal(words(error)) from None
 
     def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
-        """Return what its YAML says; see `json`, and `located` for what is refused."""
+        """Return its YAML likewise; `located` says what is refused."""
         try:
             parsed = located.parse(self.data, merges=merges)
         except located.MalformedYamlError as error:
@@ -111,7 +95,7 @@ class Document:
             raise self.refusal("it is not base64") from None
 
     def inflated(self) -> Document:
-        """Return what zlib or gzip made smaller; the limit holds for that, too."""
+        """Decompress it (zlib or gzip); the limit holds for the result, too."""
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells the two formats apart
         try:
             data = unpacker.decompress(self.data, self.limit + 1)
@@ -122,14 +106,13 @@ class Document:
         return replace(self, data=data)
 
     def _faulty(self, faults: list[str]) -> Unreadable:
-        """Return what to raise for all that is wrong at once: it is corrected in one go."""
         if len(faults) == 1:
             return self.refusal(faults[0])
         lines = "".join(f"\n  {short(fault)}" for fault in faults)
         return self.error(f"{self.what} has {len(faults)} errors:{lines}", self.fix)
 
     def refusal(self, why: str) -> Unreadable:
-        """Return what to raise when it is not as it should be."""
+        """Return the error about this document."""
         return self.error(f"{self.what} cannot be read: {short(why)}", self.fix)
 
 
@@ -140,13 +123,7 @@ def file(
     limit: int = _FILE,
     error: type[Unreadable] = Unreadable,
 ) -> Document:
-    """Read a file.
-
-    Args:
-        path: Where it is.
-        fix: The command or edit that repairs it.
-        limit: The most bytes that it may have.
-        error: What is raised when it is not as it should be.
+    """Read a file; see `Document` for the arguments.
 
     Raises:
         Missing: There is none.
@@ -169,19 +146,8 @@ def reply(
     limit: int = _REPLY,
     error: type[Unreadable] = Unreadable,
 ) -> Document:
-    """Take what a program or a server answered.
-
-    Args:
-        data: The answer.
-        what: Whose answer to what, for errors.
-        fix: The command that leads to another answer.
-        limit: The most bytes that it may have.
-        error: What is raised when it is not as it should be.
-
-    Raises:
-        Unreadable: It is too large.
-    """
-    # What could not be decoded or will not be encoded is for the parser to refuse.
+    """Return the answer of a program or a server as a `Document`, which has the arguments."""
+    # The parser refuses lone surrogates.
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     return Document(raw, what, fix, error, limit)
 
@@ -190,14 +156,13 @@ def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
     return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
 
 
-@cache
+@cache  # making one takes longer than reading a line of progress with it
 def _adapter_of(shape: Any) -> TypeAdapter[Any]:
-    # To make one takes longer than to read a line of progress with it.
     return TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:
-    """Say the first of what is wrong: where, and how; never the value, which may be secret."""
+    """Say where the first fault is, and which; never the value, which may be secret."""
     if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
         return f"{error.error_count()} of its values are wrong"
     first = wording.errors(error)[0]
@@ -217,7 +182,7 @@ def _placed(where: Sequence[str | int], how: str) -> str:
 
 
 def _faults(error: ValidationError, document: located.Located, shape: Any) -> list[str]:
-    """Say all that is wrong, by line; of an unknown key, the nearest that there is."""
+    """Return all faults, by line; for an unknown key, with the nearest known one."""
     if error.error_count() > _FAULTS:
         return [f"line 1: {words(error)}"]
     found: dict[located.Location, list[str]] = {}

@@ -2,15 +2,13 @@
 
 The lock is a `flock`, so it vanishes with its holder however that ends. Workers
 (the provider process and the Ansible it starts) carry the cluster in their
-environment; the next run ends those that a killed run left behind. Who measures is in
-it, too: to its own workers it is nobody else.
+environment; the next run ends those that a killed run left behind.
 """
 
 from __future__ import annotations
 
 import fcntl
 import getpass
-import json
 import os
 import signal
 import socket
@@ -19,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Locked
@@ -31,15 +29,14 @@ _A_LOOK = 0.1
 
 
 class Holder(BaseModel):
-    """Who holds a lock, as the lock says; without a verb where it cannot say."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    """The holder of a lock, as the lock names it; without a verb where it cannot."""
 
     verb: str = ""
     pid: int = 0
     user: str = ""
     host: str = ""
     since: str = ""
+    shared: bool = False
 
     def __str__(self) -> str:
         if not self.verb:
@@ -49,17 +46,13 @@ class Holder(BaseModel):
 
 @contextmanager
 def hold(state: Path, verb: str) -> Iterator[list[int]]:
-    """Hold a cluster for the length of a run.
+    """Hold a cluster, by its state folder, for the length of a run.
 
     Args:
-        state: The cluster's state folder.
-        verb: Shown to whoever comes second.
+        verb: Shown to another run that comes meanwhile, which raises `Locked`.
 
     Yields:
         The process ids of abandoned workers that had to be ended.
-
-    Raises:
-        Locked: Another run holds the cluster.
     """
     with locked(state / "lock", verb):
         ended = _end_orphans(state)
@@ -74,13 +67,7 @@ def hold(state: Path, verb: str) -> Iterator[list[int]]:
 def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
     """Hold a cluster's nodes while something is measured on them.
 
-    Args:
-        state: The cluster's state folder.
-        verb: Shown to whoever comes second.
-        shared: Whether others who share them may measure at the same time.
-
-    Raises:
-        Locked: Somebody measures who must be alone, or this must be and somebody measures.
+    Others may measure at the same time only where all share (`shared`); else `Locked` is raised.
     """
     with ExitStack() as held:
         try:
@@ -94,48 +81,40 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
 
 @contextmanager
 def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
-    """Keep others from measuring meanwhile, where nobody does who was there before.
-
-    Args:
-        state: The cluster's state folder.
-        verb: Shown to whoever comes second.
-    """
+    """Keep others from measuring meanwhile, unless one already measures."""
     with ExitStack() as held:
         with suppress(Locked):
             held.enter_context(measuring(state, verb))
         yield
 
 
+def holder(state: Path) -> Holder | None:
+    """Return the run that holds a cluster, by its state folder; None for none."""
+    return holder_of(state / "lock")
+
+
 def holder_of(path: Path) -> Holder | None:
-    """Say who holds a lock file for itself; None where nobody does."""
+    """Return the holder of a lock file that is not shared; None for none."""
     return _holder(path, fcntl.LOCK_SH)
 
 
 def measurer(state: Path) -> Holder | None:
-    """Say who measures on a cluster's nodes, the last one where several do; None for nobody.
-
-    Args:
-        state: The cluster's state folder.
-    """
+    """Return the run that measures on a cluster's nodes, the last of several; None for none."""
     return _holder(state / MEASURING, fcntl.LOCK_EX)
 
 
 def is_ours(who: Holder, state: Path) -> bool:
-    """Say whether who measures on a cluster is this process, or the run whose worker it is."""
+    """Say whether a measuring process is this one, or the run whose worker this one is."""
     run = holder(state) if os.environ.get(WORKER) == str(state) else None
     return who.pid in (os.getpid(), run.pid if run else None)
 
 
 @contextmanager
 def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
-    """Hold a lock file; wait for it up to `wait` seconds.
+    """Hold a lock file; wait for it up to `wait` seconds, then raise `Locked`.
 
     Args:
-        shared: Whether others who share it may hold it, too; the last of them that is still at
-            work is who is named.
-
-    Raises:
-        Locked: Somebody else holds it; the message names who, and since when.
+        shared: Whether others who share it may hold it, too.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
@@ -145,32 +124,27 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
             user=getpass.getuser(),
             host=socket.gethostname(),
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
+            shared=shared,
         )
-        # Of two that begin at once, one may be left out: who is named holds it all the same.
-        named = [*(_holders(path) if shared else ()), me]
         # On a full disk the lock holds all the same, only without a name.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
-            told = "\n".join(json.dumps(one.model_dump()) for one in named)
-            os.pwrite(descriptor, told.encode(), 0)
+            os.pwrite(descriptor, me.model_dump_json().encode(), 0)
         yield
     finally:
         os.close(descriptor)
 
 
-def holder(state: Path) -> Holder | None:
-    """Say who holds a cluster; None where nobody does.
-
-    Args:
-        state: The cluster's state folder.
-    """
-    return holder_of(state / "lock")
+def require_free(state: Path) -> None:
+    """Raise `Locked` for a cluster that a run is changing."""
+    if holder(state):
+        raise _refusal(state / "lock")
 
 
 def _holder(path: Path, way: int) -> Holder | None:
-    """Say who holds a lock in such a way that nobody could take it in this way."""
+    """Return the holder that keeps others from taking a lock in this way."""
     try:
-        # NFS lets only who may write ask for a lock that nobody else has (flock(2)).
+        # NFS gives an exclusive lock only to a file that is open for writing (flock(2)).
         with path.open("r+" if way == fcntl.LOCK_EX else "r") as lock:
             fcntl.flock(lock, way | fcntl.LOCK_NB)
     except FileNotFoundError:
@@ -182,21 +156,8 @@ def _holder(path: Path, way: int) -> Holder | None:
     return None
 
 
-def require_free(state: Path) -> None:
-    """Refuse to look at a cluster that a run is changing.
-
-    Args:
-        state: The cluster's state folder.
-
-    Raises:
-        Locked: A run holds it; the message names who, and since when.
-    """
-    if holder(state):
-        raise _refusal(state / "lock")
-
-
 def _acquire(path: Path, wait: float, kind: int) -> int:
-    # Who only looks whether it is held (`holder`) holds it for a moment.
+    # A look (`holder`) holds it for a moment.
     deadline = time.monotonic() + max(wait, _A_LOOK)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +169,7 @@ def _acquire(path: Path, wait: float, kind: int) -> int:
             raise not_ours(path, path.parent.parent) from None
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            # `down` may have removed the file since: such a lock would hold nobody back.
+            # `down` may have removed the file since: such a lock would hold no run back.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor
         except BlockingIOError:
@@ -226,32 +187,16 @@ def _refusal(path: Path) -> Locked:
 
 
 def _who(path: Path) -> Holder:
-    """Say who holds a lock; the last one that is still at work where several do."""
-    return next(reversed(_holders(path)), Holder())
-
-
-def _holders(path: Path) -> list[Holder]:
-    """Return who said that they hold a lock, oldest first; of several, who has ended is left out.
-
-    Each that shares it is a line of its own.
-    """
+    """Return the last process that took a lock, nameless if it has given a shared one up since."""
     try:
-        lines = reading.file(path).text().splitlines()
-        told = [reading.reply(line, str(path)).json(Holder) for line in lines]
-    except reading.Unreadable:
-        return []
-    return told if len(told) < 2 else [one for one in told if _may_hold(one, path)]
-
-
-def _may_hold(who: Holder, path: Path) -> bool:
-    if who.host != socket.gethostname():
-        return True  # nobody can tell from here
-    try:
-        return has_open(who.pid, path)
-    except PermissionError:
-        return True
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        who = reading.file(path).json(Holder)
+        if not who.shared or who.host != socket.gethostname() or has_open(who.pid, path):
+            return who
+    except PermissionError:  # another user's process
+        return who
+    except (reading.Unreadable, FileNotFoundError, ProcessLookupError):
+        pass
+    return Holder()
 
 
 def has_open(process: int, path: Path) -> bool:
@@ -266,24 +211,17 @@ def has_open(process: int, path: Path) -> bool:
 
 
 def _end_orphans(state: Path) -> list[int]:
-    orphans = workers(state)
-    for pid in orphans:
-        _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE
-    while (left := workers(state)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in left:
-        _signal(pid, signal.SIGKILL)
-    while (left := workers(state)) and time.monotonic() < deadline + _GRACE:
-        time.sleep(0.1)
+    orphans = left = workers(state)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + _GRACE
+        while (left := workers(state)) and time.monotonic() < deadline:
+            time.sleep(_A_LOOK)
     if left:
         raise GpubedError(f"processes of a killed run do not end: {left}", "kill them, then retry")
     return orphans
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def workers(state: Path) -> list[int]:

@@ -33,11 +33,7 @@ def ensure_token(path: Path) -> None:
 
 
 def ensure_key(path: Path) -> str:
-    """Make an ed25519 key pair unless it is there.
-
-    Returns:
-        The public key in OpenSSH form, without a comment.
-    """
+    """Make an ed25519 key pair unless it is there; return the public key, as `public_key`."""
     if not path.exists():
         key = Ed25519PrivateKey.generate()
         write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -45,10 +41,10 @@ def ensure_key(path: Path) -> str:
 
 
 def public_key(path: Path) -> str:
-    """Return the public half of a key in OpenSSH form; empty when there is no key.
+    """Return the public half of a key in OpenSSH form without a comment; empty for no key.
 
     Raises:
-        Unreadable: There is one, and it is damaged.
+        Unreadable: The key is damaged.
     """
     try:
         kept = reading.file(path, f"put {path} back as it was", limit=_LARGEST)
@@ -62,12 +58,7 @@ def public_key(path: Path) -> str:
 
 
 def require_key(paths: ClusterPaths) -> None:
-    """Refuse to go on without the key that lets us in to a cluster's nodes.
-
-    Raises:
-        GpubedError: It is lost.
-        Unreadable: It is damaged.
-    """
+    """Refuse to go on where the key to a cluster's nodes is lost or damaged."""
     if not public_key(paths.private_key):
         raise GpubedError(
             f"the cluster's SSH key is lost ({paths.private_key}): no node lets us in",
@@ -76,23 +67,15 @@ def require_key(paths: ClusterPaths) -> None:
 
 
 def text(path: Path) -> str:
-    """Return a secret that is one line of text, as `ensure_token` writes it.
-
-    Raises:
-        Unreadable: It is missing or damaged.
-    """
+    """Return a secret that is one line of text, as `ensure_token` writes it."""
     return reading.file(path, f"put {path} back as it was", limit=_LARGEST).text().strip()
 
 
 def password(path: Path, fix: str) -> bytes:
     """Return a password that the user keeps in a file, without the end of its line.
 
-    Args:
-        path: The file.
-        fix: What helps where it cannot be read.
-
     Raises:
-        PrerequisiteMissing: Others can read the file, or it cannot be read.
+        PrerequisiteMissing: Others can read the file, or it cannot be read; hints `fix`.
     """
     try:
         if path.stat().st_mode & 0o077:

@@ -33,12 +33,7 @@ def notes(shape: Any, path: Sequence[str | int]) -> Iterator[Any]:
 
 
 def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a document says, with the defaults of what it leaves out, at each level.
-
-    Args:
-        shape: The model that the document is of.
-        content: The document; what the model does not know stays in it.
-    """
+    """Return a document with the defaults of its model at each level; unknown keys stay."""
     whole = dict(content)
     for name, field in _of_model(shape).items():
         key = field.alias or name

@@ -46,14 +46,7 @@ def _parse(value: object, units: Mapping[str, float], example: str) -> float:
 
 
 def parse_rate(value: object) -> int:
-    """Read a data rate such as ``200 Mbit/s`` or ``10 Gbps``.
-
-    Returns:
-        The rate in bit/s.
-
-    Raises:
-        ValueError: The text is not a number with a known unit.
-    """
+    """Read a data rate such as ``200 Mbit/s`` or ``10 Gbps``; returns bit/s, raises ValueError."""
     return round(_parse(value, _RATE, "200 Mbit/s"))
 
 
@@ -63,17 +56,11 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_seconds(value: object, example: str = "24 h") -> float:
-    """Read a duration such as ``24 h`` or ``5 ms``, of ten years at most.
+    """Read a duration such as ``24 h``, of ten years at most; returns seconds, raises ValueError.
 
     Args:
-        value: What was written.
-        example: What the error says that it must look like.
-
-    Returns:
-        Seconds.
-
-    Raises:
-        ValueError: It is none, or longer.
+        value: The text.
+        example: A duration for the error message.
     """
     seconds = _parse(value, _SECONDS, example)
     if seconds > _MOST_S:

@@ -68,8 +68,7 @@ def errors(error: ValidationError) -> list[Any]:
 def placed(error: ValidationError, document: located.Located) -> list[tuple[located.Location, Any]]:
     """Return pydantic's errors with their places in a document.
 
-    For a union, pydantic also says why the value is not of the other kinds: this is left out
-    where an error lies within the value.
+    For a union, errors about other kinds are left out where one lies within the value.
     """
     found = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
     return [
@@ -81,11 +80,9 @@ def placed(error: ValidationError, document: located.Located) -> list[tuple[loca
 
 
 def of(details: Mapping[str, Any], shape: Any = None) -> str:
-    """Say what is wrong with a value, without the value: it may be secret.
+    """Word one of pydantic's errors without the value, which may be secret.
 
-    Args:
-        details: One of pydantic's errors.
-        shape: The model of the document, which gives the unit of bounds.
+    The model of the document (`shape`) gives the unit of bounds.
     """
     known, context = _WORDS.get(details["type"]), details.get("ctx", {})
     if known is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +16,17 @@ from typing import Literal
 from pulumi import automation
 
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.engines.embedded import EventSink, LogEvent, ResourceEvent, Result, lifeline
+from gpubed.engines.embedded import EventSink, LogEvent, ResourceEvent, Result, child
 from gpubed.engines.embedded.cipher import OPENED_BY
 from gpubed.engines.embedded.failures import last_words
-from gpubed.engines.silence import Silence
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
+# The plugins of clouds wait without end for a service that takes a connection and never answers.
+SILENCE_S = 1800.0  # what Pulumi's OpenStack plugin itself waits for a server
+REMARK_S = 60.0
+_DYNAMIC = "pulumi-python:"  # these have limits of their own, and tell their progress elsewhere
 _SEALED_OTHERWISE = "incorrect passphrase"
-# What the CLI says once more at the end, whatever failed.
+# The CLI's last line, whatever failed.
 _SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
 
 
@@ -39,91 +44,73 @@ def operate(
         verb: What to do.
         stack: The stack's name; it is made where there is none.
         root: The folder of Pulumi.yaml.
-        variables: What the CLI finds its state and its passphrase by.
+        variables: Tell the CLI where its state and its passphrase are.
         sink: Hears of every step.
         options: Further arguments of the Automation API's method.
 
     Raises:
         PrerequisiteMissing: The CLI has no version that the SDK works with.
-        GpubedError: What the CLI said last, when it failed.
+        GpubedError: The CLI failed, or was silent for half an hour.
     """
+    # Workers need GPUBED_… and this Python; the CLI gets nothing else of the environment.
+    kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     workspace = automation.LocalWorkspaceOptions(
-        work_dir=str(root), env_vars={**_inherited(), **variables}
+        work_dir=str(root), env_vars={**kept, "PATH": path, **variables}
     )
-    silence = Silence(sink, _interrupt)
-    started, translator = time.monotonic(), _Translator(sink, verb == "preview", silence)
-    with _pulumi_errors(translator), silence:
+    started, run = time.monotonic(), _Run(sink, verb == "preview")
+    with run.translated():
         there = automation.create_or_select_stack(
             stack_name=stack, work_dir=str(root), opts=workspace
         )
-        getattr(there, verb)(on_event=translator.handle, on_output=lambda _line: None, **options)
-    return Result(
-        changes=translator.changes(),
-        steps=tuple(translator.steps),
-        outputs={},
-        seconds=time.monotonic() - started,
-    )
+        getattr(there, verb)(on_event=run.handle, on_output=lambda _line: None, **options)
+    changes = Counter(step.op for step in run.steps)
+    return Result(changes, tuple(run.steps), {}, time.monotonic() - started)
 
 
-def _inherited() -> dict[str, str]:
-    """Hand on what workers need; the CLI gets its own copy of the environment."""
-    kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+class _Run:
+    """Turns the CLI's engine events and errors into those of gpubed; ends a silent CLI."""
 
-
-def _interrupt() -> None:
-    """End the CLI and its plugins: what was pending is in the state, and looked at next time."""
-    lifeline.end([pid for pid in lifeline.descendants(os.getpid()) if pid != os.getpid()])
-
-
-@contextmanager
-def _pulumi_errors(told: _Translator) -> Iterator[None]:
-    """Turn the CLI's failure into ours: all that it reported, or else its last words."""
-    try:
-        yield
-    except automation.errors.InvalidVersionError as error:
-        why = str(error).split(". ")[0]
-        raise PrerequisiteMissing(
-            f"the Pulumi CLI at {shutil.which('pulumi')} does not go with Pulumi's SDK here: {why}",
-            "gpubed doctor --fix installs one that does: put that first on PATH",
-        ) from error
-    except automation.errors.CommandError as error:
-        text = str(error)
-        if _SEALED_OTHERWISE in text:
-            raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
-        if reason := told.silence.reason:
-            raise GpubedError(
-                f"ended, since the testbed is silent: {reason}",
-                "look at its status page, or ask its operators; then run the same command "
-                "again: it looks at what was pending, and goes on",
-            ) from error
-        message = "\n".join(told.errors) or _last_diagnostic(text)
-        raise GpubedError(message, "the whole output is in the log") from error
-
-
-def _last_diagnostic(text: str) -> str:
-    _, found, last = text.rpartition("error:")
-    return last.strip() if found else text.strip()[-500:]
-
-
-class _Translator:
-    """Turns the CLI's engine events into ours."""
-
-    def __init__(self, sink: EventSink, planning: bool, silence: Silence) -> None:
-        self._sink = sink
-        self.silence = silence
-        self._planning = planning
+    def __init__(self, sink: EventSink, planning: bool) -> None:
+        self._sink, self._planning = sink, planning
         self._since: dict[tuple[str, str], float] = {}
+        self._pending: dict[str, ResourceEvent] = {}
+        self._heard = time.monotonic()
+        self._over = threading.Event()
+        self._silent = ""
         self.steps: list[ResourceEvent] = []
-        self.errors: list[str] = []
+        self._errors: list[str] = []
 
-    def changes(self) -> dict[str, int]:
-        counted: dict[str, int] = {}
-        for step in self.steps:
-            counted[step.op] = counted.get(step.op, 0) + 1
-        return counted
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Watch the CLI while the body runs; raise its errors or else its last words."""
+        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+        try:
+            yield
+        except automation.errors.InvalidVersionError as error:
+            why, cli = str(error).split(". ")[0], shutil.which("pulumi")
+            raise PrerequisiteMissing(
+                f"the Pulumi CLI at {cli} does not go with Pulumi's SDK here: {why}",
+                "gpubed doctor --fix installs one that does: put that first on PATH",
+            ) from error
+        except automation.errors.CommandError as error:
+            text = str(error)
+            if _SEALED_OTHERWISE in text:
+                raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
+            if self._silent:
+                raise GpubedError(
+                    f"ended, since the testbed is silent: {self._silent}",
+                    "look at its status page, or ask its operators; then run the same command "
+                    "again: it looks at what was pending, and goes on",
+                ) from error
+            _, found, last = text.rpartition("error:")
+            message = "\n".join(self._errors) or (last if found else text[-500:]).strip()
+            raise GpubedError(message, "the whole output is in the log") from error
+        finally:
+            self._over.set()
 
     def handle(self, event: automation.EngineEvent) -> None:
+        """Take one of the CLI's events."""
         if pre := event.resource_pre_event:
             self._step(pre.metadata, "planned" if self._planning else "started")
         elif done := event.res_outputs_event:
@@ -134,15 +121,15 @@ class _Translator:
         elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
             # Plugins tell all they send when debugging, secrets among it.
             message = said.message.strip()
-            if said.severity == "error" and message not in (*self.errors, *_SUMMARIES):
-                self.errors.append(last_words(message))
+            if said.severity == "error" and message not in (*self._errors, *_SUMMARIES):
+                self._errors.append(last_words(message))
             self._sink(LogEvent(said.severity, message, said.urn or None))
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
         if "::pulumi:providers:" in metadata.urn and metadata.urn.endswith("::default"):
             return  # it only records the stack's configuration
         key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
-        since = self._since.setdefault(key, now)
+        since, self._heard = self._since.setdefault(key, now), now
         event = ResourceEvent(
             op=str(getattr(metadata.op, "value", metadata.op)),
             status=status,
@@ -150,10 +137,25 @@ class _Translator:
             type=metadata.type,
             name=metadata.urn.rsplit("::", 1)[-1],
             seconds=now - since if status in ("done", "failed") else None,
-            # Of what only its driver knows, as that a node had failed, no input is another.
+            # Only the driver knows, for example, that a node had failed: no input differs then.
             why=tuple(metadata.diffs or metadata.keys or ()),
         )
-        self.silence.heard(event)
-        if status != "started":
+        if status == "started":
+            self._pending[event.urn] = event
+        else:
+            self._pending.pop(event.urn, None)
             self.steps.append(event)
         self._sink(event)
+
+    def _watch(self) -> None:
+        while not self._over.wait(REMARK_S):
+            pending, silent = list(self._pending.values()), time.monotonic() - self._heard
+            if silent < REMARK_S or any(step.type.startswith(_DYNAMIC) for step in pending):
+                continue
+            steps = ", ".join(f"{s.op} {s.type.rsplit(':', 1)[-1]} {s.name}" for s in pending)
+            words = f"no answer for {silent:.0f} s; pending: {steps or 'the first answer'}"
+            if silent >= SILENCE_S:
+                self._silent = words
+                child.end_descendants()
+                return
+            self._sink(LogEvent("warning", words, None))

@@ -1,6 +1,6 @@
 """An interrupted run ends soon, whatever it waits for, and says so with its exit code.
 
-Ctrl-C, a polite kill and a closed terminal are the same to a run: the first of them lets
+Ctrl-C, SIGTERM and a closed terminal are the same to a run: the first of them lets
 steps in flight end and be saved. What does not end in time is ended as a kill would, which
 the next run repairs (`runlock`, `engine.journal`).
 """
@@ -15,15 +15,14 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from gpubed.engines.embedded import lifeline
+from gpubed.engines.embedded import child
 
 _WORDS = ["interrupted", "run the same command again: it goes on where it stopped"]
 _SEEN: list[int] = []
 EXIT = 128  # with the signal's number: the exit code, as shells count it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# With the seconds that descendants have to end, less than 10 in all.
-_LIMIT_S = 5.0
-_ONE_S = 0.25  # within so long, signals are one
+_LIMIT_S = 5.0  # with the seconds that descendants have to end, less than 10 in all
+_ONE_S = 0.25  # `timeout` and terminals send two signals at a time, which count as one
 
 
 def handle(*, limited: bool) -> list[int]:
@@ -39,7 +38,6 @@ def handle(*, limited: bool) -> list[int]:
     last = [-math.inf]
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        # Some send two at a time, and the second would cut short what the first one begins.
         now, before = time.monotonic(), last[0]
         last[0] = now
         if now - before < _ONE_S:
@@ -52,19 +50,19 @@ def handle(*, limited: bool) -> list[int]:
         raise KeyboardInterrupt
 
     for number in _SIGNALS:
-        # A shell ignores Ctrl-C for what it starts behind its back; who asks for the end means it.
+        # A shell ignores SIGINT for its background jobs; it counts here all the same.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     return _SEEN
 
 
 def came() -> bool:
-    """Whether this run is being interrupted: what fails from then on was cut off."""
+    """Return whether this run is being interrupted: later failures come from that."""
     return bool(_SEEN)
 
 
 def is_the_end() -> None:
-    """Take an interruption from now on for the end that was told of: nothing is said of it."""
+    """Take an interruption from now on for the usual end: nothing is said of it."""
     _WORDS[0] = ""
 
 
@@ -79,15 +77,15 @@ def then(hint: str) -> None:
 
 
 def leave_nobody() -> None:
-    """End everything that this process started; no signal keeps it from that."""
-    if threading.current_thread() is threading.main_thread():  # no other may say so
+    """End everything that this process started; signals no longer interrupt it."""
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-    lifeline.end(lifeline.descendants(os.getpid()))
+    child.end_descendants()
 
 
 def _end(number: int) -> None:
-    # Past what draws on the terminal: a thread that is stuck may hold its lock for ever.
+    # Not through the terminal's display: a thread that is stuck may hold its lock for ever.
     if _WORDS[0]:
         with suppress(OSError):
             os.write(2, f"error: {_WORDS[0]}\n  → {_WORDS[1]}\n".encode())

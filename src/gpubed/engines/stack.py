@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubed.core import reading, runlock, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.engines import embedded, former_state
+from gpubed.engines import embedded
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.specification import load
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gpubed.engines.embedded import Engine, EventSink, Result
 
 EngineName = Literal["cli", "embedded"]
-_CLI_FIX = "gpubed doctor --fix"
 # Variables by which plain `pulumi` would encrypt a stack with another passphrase, or write a state
 # that the embedded engine does not find or cannot read.
 UNSET = (
@@ -41,28 +40,17 @@ UNSET = (
 
 
 def choose(wanted: str | None) -> EngineName:
-    """Return the engine to use: what was asked for, else the CLI where it is on PATH.
-
-    Raises:
-        UsageError: There is no such engine.
-        PrerequisiteMissing: The CLI was asked for and is not there.
-    """
+    """Return the engine to use: the wanted one, else the CLI where it is on PATH."""
     if wanted not in (None, "cli", "embedded"):
         raise UsageError(f"there is no engine {wanted!r}", "--engine cli or --engine embedded")
     present = shutil.which("pulumi") is not None
     if wanted == "cli" and not present:
-        raise PrerequisiteMissing("the Pulumi CLI is not on PATH", _CLI_FIX)
-    if wanted == "embedded" or not present:
-        return "embedded"
-    return "cli"
+        raise PrerequisiteMissing("the Pulumi CLI is not on PATH", "gpubed doctor --fix")
+    return "cli" if present and wanted != "embedded" else "embedded"
 
 
 def passphrase_file(project: Project) -> Path:
-    """Return the file with the passphrase of the project's stacks, made for the first of them.
-
-    Raises:
-        PrerequisiteMissing: It is lost: another one would open none of them.
-    """
+    """Return the file with the passphrase of the project's stacks, made for the first of them."""
     path = project.pulumi / "passphrase"
     if not path.exists():
         _require_unsealed(project, path)
@@ -97,14 +85,12 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
         "PULUMI_BACKEND_URL": project.pulumi.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # It would fetch a plugin for every package that is installed, needed or not;
-        # where one is needed, `gpubed doctor --fix` fetches it.
+        # Else it fetches a plugin for every package that is installed.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The interpreter that gpubed runs in has what the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
-        # The program and its providers start other programs while gRPC is in calls; its handlers
-        # of forks would end them.
+        # Its handlers of forks would end the program, which starts others during calls.
         "GRPC_ENABLE_FORK_SUPPORT": "false",
     }
 
@@ -136,23 +122,27 @@ class Stack:
     def refresh(self, sink: EventSink) -> Result:
         """Read every resource from the testbed; what is gone leaves the state.
 
-        Creations that an earlier run was killed in are forgotten: the drivers adopt
-        what such a creation left behind.
+        Creations that an earlier run was killed in are forgotten: drivers adopt their leftovers.
         """
         if self.engine == "embedded":
             return self._embedded().refresh(sink, clear_pending_creates=True)
         return self._cli("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
-        """Put right what a former version recorded; both engines act upon the state."""
-        self._embedded().edit(former_state.mended)
+        """Mark volumes as retained: former versions did not, and deleted their data with them."""
+        self._embedded().edit(
+            lambda resources: [
+                {**one, "retainOnDelete": True} if one["type"].endswith(":Volume") else one
+                for one in resources
+            ]
+        )
 
     def interrupted(self) -> bool:
         """Say whether an earlier run was killed while it created something."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
     def has_resources(self) -> bool:
-        """Say whether a run has made anything yet, and nobody removed it."""
+        """Say whether the state has resources."""
         return bool(self.export().get("deployment", {}).get("resources"))
 
     def destroy(self, sink: EventSink) -> Result:
@@ -172,16 +162,13 @@ class Stack:
 
     def _embedded(self) -> Engine:
         project = self.paths.project
-        return embedded.Engine(  # loaded only here: who asks which engine there is needs none
+        return embedded.Engine(  # loaded here: `choose` needs none
             project.root,
             self.paths.name,
             backend_dir=project.pulumi,
             passphrase_file=passphrase_file(project),
-            worker_environment=self._worker_environment(),
+            worker_environment={"GPUBED_ROOT": str(project.root)},
         )
-
-    def _worker_environment(self) -> dict[str, str]:
-        return {"GPUBED_ROOT": str(self.paths.project.root)}
 
     def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
         # The Automation API loads the whole SDK, which only this needs.
@@ -205,6 +192,5 @@ class Stack:
         return result if verb == "destroy" else replace(result, outputs=self.outputs())
 
     def _files(self) -> set[Path]:
-        """Return the files of the stack: its state and its configuration."""
         kept, name = self.paths.project.pulumi, self.paths.name
         return {*kept.glob(f".pulumi/stacks/*/{name}.json*"), *kept.glob(f"config/*.{name}.yaml")}

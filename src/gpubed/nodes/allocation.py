@@ -127,11 +127,7 @@ class Allocation(_Model):
 
     @property
     def head(self) -> Node:
-        """The node where environments are built, services run and jobs start.
-
-        Raises:
-            GpubedError: There are no nodes: the testbed runs jobs only.
-        """
+        """The node where environments are built, services run and jobs start."""
         self.require_nodes()
         return self.nodes[0]
 
@@ -141,11 +137,7 @@ class Allocation(_Model):
         return tuple(node for node in self.nodes if node.slots)
 
     def require_nodes(self) -> None:
-        """Refuse what needs nodes.
-
-        Raises:
-            GpubedError: There are none: the testbed runs jobs only.
-        """
+        """Raise `GpubedError` where there are none: the testbed runs jobs only."""
         if not self.nodes:
             raise GpubedError(
                 f"cluster {self.cluster} has no nodes: {self.backend} runs jobs only",

@@ -1,6 +1,6 @@
-"""One way in for what a command on a node printed: whoever is root there answers anything.
+"""Output of commands on nodes, parsed: a root user there may answer anything.
 
-What does not fit ends in one error that names the node, the command and what it said.
+An answer that does not fit ends in one error that names node, command and answer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ T = TypeVar("T")
 
 
 class Misfit(Unreadable):
-    """A node answered something else than was asked for.
-
-    Args:
-        node: Its name.
-        message: What it was asked, and what it said.
-    """
+    """A node answered something else than was asked for."""
 
     def __init__(self, node: str, message: str) -> None:
         super().__init__(message)
@@ -37,24 +32,14 @@ class Misfit(Unreadable):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed on a node.
-
-    Attributes:
-        node: The node's name.
-        command: What was asked.
-        text: The answer.
-    """
+    """The output of a command on a node."""
 
     node: str
     command: str
     text: str
 
     def number(self) -> float:
-        """Return it as a finite number.
-
-        Raises:
-            Misfit: It is none.
-        """
+        """Return it as a finite number; raise `Misfit` if it is none."""
         text = self.text.strip()
         if _NUMBER.fullmatch(text):
             try:
@@ -65,25 +50,14 @@ class Answer:
         raise self.misfit("no number")
 
     def whole(self) -> int:
-        """Return it as a whole number from 0 on.
-
-        Raises:
-            Misfit: It is none.
-        """
+        """Return it as a whole number from 0 on; raise `Misfit` if it is none."""
         found = whole(self.text.strip())
         if found is None:
             raise self.misfit("no whole number")
         return found
 
     def parts(self, count: int) -> list[Answer]:
-        """Return its words, each as an answer of its own.
-
-        Args:
-            count: How many there must be.
-
-        Raises:
-            Misfit: There are others.
-        """
+        """Return its words, each as an answer; raise `Misfit` if they are not `count`."""
         words = self.text.split(maxsplit=count)
         if len(words) != count:
             raise self.misfit(f"not {count} words")
@@ -94,11 +68,7 @@ class Answer:
         return Answer(self.node, self.command, text)
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
-        """Return what its JSON says; see `reading.Document.json`.
-
-        Raises:
-            Misfit: It is not JSON, or has another shape.
-        """
+        """Return what its JSON says, as `reading.Document.json` does; raise `Misfit`."""
         try:
             return reading.reply(self.text, "it").json(shape)
         except Unreadable as error:

@@ -24,15 +24,7 @@ _LONGEST = 100  # characters of a path that are shown
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A file system, as `df` sees it.
-
-    Attributes:
-        path: Where it is mounted.
-        used: Percent of its space.
-        free_mib: What is left of it for users other than root, in MiB.
-        used_files: Percent of its inodes; 0 where it does not count them.
-        free_files: How many are left.
-    """
+    """A file system, as `df` sees it; `used` in percent, inodes 0 where it does not count them."""
 
     path: str
     used: int
@@ -42,7 +34,7 @@ class FileSystem:
 
     @property
     def full(self) -> str:
-        """Why nothing more can be written to it, in words; empty where that is not so."""
+        """Why nothing more can be written to it; empty where something can."""
         if self.used >= 100 and self.free_mib < _NEED_MIB:
             return f"{self.path} is {self.used} % full ({self.free_mib} MiB are free)"
         if self.used_files >= 100 and self.free_files < _NEED_FILES:
@@ -51,15 +43,10 @@ class FileSystem:
 
 
 def look(ssh: SSH, *others: str) -> list[FileSystem]:
-    """Return the file systems that a node works with, each once.
-
-    A row that `df` never writes says nothing of a file system, and so it is none.
+    """Return the file systems that a node works with, each once; rows unlike `df`'s are skipped.
 
     Args:
         others: Further places to look at.
-
-    Raises:
-        Unreachable: The node does not answer.
     """
     places = (*_PLACES, *others)
     said = ssh.run(_ASK % shlex.join(places), check=False).stdout.splitlines()

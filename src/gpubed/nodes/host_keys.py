@@ -1,9 +1,10 @@
-"""The host keys that an SSH server presents: looked at, and compared with a node's own."""
+"""The host keys that SSH servers present, and a comparison with a node's own."""
 
 from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 import paramiko
 
@@ -21,18 +22,15 @@ def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: flo
         Unreachable: Nothing answers within `timeout` seconds.
         HostKeyMismatch: It answers with another key.
     """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            connection = socket.create_connection((address, port), CONNECT_S)
-            # A server has several keys; ask for the kinds that we can compare.
-            key = _greet(connection, _kinds(host_keys))
-            break
-        except CONNECTION_ERRORS as error:
-            if time.monotonic() > deadline:
-                why = f"{address}:{port} does not answer SSH: {error or type(error).__name__}"
-                raise Unreachable(why) from None
-        time.sleep(_PAUSE_S)
+    kinds = {key.split()[0] for key in host_keys}
+    # An RSA key signs in newer ways than its name tells.
+    kinds |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set()
+    try:
+        # A server has several keys; ask for the kinds that can be compared.
+        key = _asked(lambda: socket.create_connection((address, port), CONNECT_S), timeout, kinds)
+    except CONNECTION_ERRORS as error:
+        why = f"{address}:{port} does not answer SSH: {error or type(error).__name__}"
+        raise Unreachable(why) from None
     if key not in host_keys:
         raise HostKeyMismatch(f"{address}:{port}", host_keys, key)
 
@@ -43,20 +41,35 @@ def presented(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
     Raises:
         Unreachable: Nothing answers within `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
     with SSH(node, paths) as ssh:
-        while True:
-            try:
-                return _greet(ssh.dial(), None)
-            except CONNECTION_ERRORS as error:
-                ssh.close()
-                if time.monotonic() > deadline:
-                    raise ssh.unreachable(error) from None
-            time.sleep(_PAUSE_S)
+
+        def dial() -> socket.socket | paramiko.Channel:
+            ssh.close()
+            return ssh.dial()
+
+        try:
+            return _asked(dial, timeout)
+        except CONNECTION_ERRORS as error:
+            raise ssh.unreachable(error) from None
+
+
+def _asked(
+    dial: Callable[[], socket.socket | paramiko.Channel],
+    timeout: float,
+    kinds: set[str] | None = None,
+) -> str:
+    """Return the host key that a server presents; try until the time is over."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return _greet(dial(), kinds)
+        except CONNECTION_ERRORS:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _greet(connection: socket.socket | paramiko.Channel, kinds: set[str] | None) -> str:
-    """Return the host key of whoever is at the other end, and close the connection."""
     with connection:
         transport = paramiko.Transport(connection)
         try:
@@ -68,9 +81,3 @@ def _greet(connection: socket.socket | paramiko.Channel, kinds: set[str] | None)
         finally:
             transport.close()
     return f"{key.get_name()} {key.get_base64()}"
-
-
-def _kinds(host_keys: tuple[str, ...]) -> set[str]:
-    kinds = {key.split()[0] for key in host_keys}
-    # An RSA key signs in newer ways than its name tells.
-    return kinds | ({"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set())

@@ -13,17 +13,7 @@ _TIMEOUT_S = 180.0  # apt takes its time
 
 
 def run(ssh: SSH, program: str, *words: str, check: bool = True) -> CommandResult:
-    """Run a Python program, as root where sudo asks for no password.
-
-    Args:
-        ssh: A session on the host.
-        program: The file, below `roles`.
-        words: Its arguments.
-        check: Whether a failure raises an error.
-
-    Raises:
-        GpubedError: The host cannot be reached, or has no python3, or the program fails.
-    """
+    """Run a Python program below `roles`, as root where sudo asks for no password."""
     text = reading.file(assets() / "roles" / program).text()
     command = " ".join(["sh -c %s sh", *("%s" for _ in words)])
     return ssh.run(command, _AS_ROOT, *words, check=check, stdin=text, timeout=_TIMEOUT_S)

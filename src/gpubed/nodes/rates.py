@@ -1,9 +1,8 @@
 """The rate of links while something is measured: nodes that shape their own links change it.
 
-A node's `gpubed-link` does the work, as at boot and in `up`; `/etc/gpubed/link` says the rate.
-A file of the cluster's state tells that links may have another rate than the declared one, from
-before the first is changed until the last is as declared: whoever is killed in between leaves
-it to the next `bench` or `up`.
+A node's `gpubed-link` does the work, as at boot and in `up`; `/etc/gpubed/link` has the rate.
+A file of the cluster's state is there while links may have another rate than the declared one;
+after a kill in between, the next `bench` or `up` puts them back.
 """
 
 from __future__ import annotations
@@ -31,14 +30,7 @@ _BARE = re.compile(r"\s*\d+(\.\d+)?\s*[kMGT]\s*")
 
 
 def parse(value: object) -> int:
-    """Read a rate, also without its unit: `100M`.
-
-    Returns:
-        The rate in bit/s.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Read a rate in bit/s, also without its unit: `100M`; raises ValueError."""
     text = f"{value}bit/s" if isinstance(value, str) and _BARE.fullmatch(value) else value
     try:
         return _RATE.validate_python(text)
@@ -52,11 +44,7 @@ def compact(bps: int) -> str:
 
 
 def require_declared(paths: ClusterPaths) -> None:
-    """Refuse to measure on links that may have another rate than the declared one.
-
-    Raises:
-        GpubedError: They may, since a `bench` or `chaos` is at work, or was killed.
-    """
+    """Refuse to measure on links that may have another rate than the declared one."""
     if record.read(paths).reshaped:
         raise GpubedError(
             f"links of {paths.name} may have another rate than declared: a `gpubed bench` or "
@@ -66,9 +54,9 @@ def require_declared(paths: ClusterPaths) -> None:
 
 
 def left_changed(paths: ClusterPaths) -> bool:
-    """Say whether links may have another rate than the declared one, and nobody is at work on that.
+    """Say whether a killed `bench` or `chaos` may have left links with another rate.
 
-    A `bench` has the cluster meanwhile, a `chaos` the lock of who looks after it.
+    While at work, a `bench` holds the cluster, and a `chaos` the lock of `watch`.
     """
     if not record.read(paths).reshaped or runlock.holder(paths.state):
         return False
@@ -77,7 +65,7 @@ def left_changed(paths: ClusterPaths) -> bool:
 
 
 class Links:
-    """The links of a cluster, and at which rate each is, as far as this run knows."""
+    """The links of a cluster, and the rate of each, as far as this run knows."""
 
     def __init__(self, paths: ClusterPaths, allocation: Allocation) -> None:
         self._paths = paths
@@ -103,7 +91,12 @@ class Links:
 
     def restore(self) -> list[str]:
         """Give every link its declared rate; return why some could not have it."""
-        faults = [fault for node in self._nodes if (fault := self._restored(node))]
+        faults = []
+        for node in self._nodes:
+            try:
+                self.hold([node], None)
+            except GpubedError as error:
+                faults.append(f"{node.name}: {error.message}")
         if not faults:
             self._note(reshaped=False)
         return faults
@@ -113,13 +106,6 @@ class Links:
             with record.changed(self._paths) as known:
                 known.reshaped = reshaped
 
-    def _restored(self, node: Node) -> str:
-        try:
-            self.hold([node], None)
-        except GpubedError as error:
-            return f"{node.name}: {error.message}"
-        return ""
-
     def _shape(self, node: Node, bps: int) -> None:
         with SSH(node, self._paths) as session:
             session.run("sudo -n sh -c %s sh %s", _SHAPE, str(bps))
@@ -127,11 +113,5 @@ class Links:
 
 
 def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:
-    """Give links the declared rate where a run that was killed may have left another one.
-
-    Returns:
-        Why some could not have it; empty where all have it.
-    """
-    if not record.read(paths).reshaped:
-        return []
-    return Links(paths, allocation).restore()
+    """Give links the declared rate after a killed run; return why some could not have it."""
+    return Links(paths, allocation).restore() if record.read(paths).reshaped else []

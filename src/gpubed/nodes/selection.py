@@ -24,9 +24,6 @@ def choose(
         nodes: How many of them, counted from the first.
         ranks: How many ranks; a node is filled before the next one is begun.
         on: Names of nodes; `head` is the head's, too.
-
-    Raises:
-        UsageError: There are not so many, no such nodes, or none at all to choose from.
     """
     if (nodes, ranks, tuple(on)) == (None, None, ()):
         return allocation

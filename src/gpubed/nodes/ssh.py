@@ -20,9 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
 from gpubed.core import copying, reading
-from gpubed.core.copy_limits import Beyond
+from gpubed.core.copying import Beyond
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node, door
@@ -32,8 +33,7 @@ from gpubed.nodes.known_hosts import known_as
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 CONNECT_S = 15.0
-_ATTEMPTS = 3
-_PAUSE_S = 0.5
+_PAUSES_S = (0.0, 0.5, 1.0)  # before each attempt to connect
 _NO_EXIT_CODE = -1  # paramiko's too
 _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
@@ -48,14 +48,7 @@ CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command did.
-
-    Attributes:
-        stdout: Its output.
-        stderr: Its messages.
-        exit_code: 0 for success; -1 when it was cut off or killed.
-        seconds: How long it ran.
-    """
+    """The result of a command; its exit code is -1 when it was cut off or killed."""
 
     stdout: str
     stderr: str
@@ -80,25 +73,18 @@ class Unreachable(GpubedError):
 
     @property
     def is_silence(self) -> bool:
-        """Whether nobody answers in the node's place: it may have died."""
+        """Whether the node may have died: no other answers in its place."""
         return not self.on_the_way
 
 
 class LoginRefused(Unreachable):
-    """It answers with its own host key, but does not let us in: it lives."""
+    """The node lives: it answers with its own host key, but refuses the login."""
 
     is_silence = False
 
 
 class HostKeyMismatch(Unreachable):
-    """Another host key than the allocated node's; never retried.
-
-    Args:
-        who: Where it was seen, in words.
-        expected: The node's own keys (`type base64`).
-        seen: The key that was presented.
-        hint: What to do when the node itself has changed its key.
-    """
+    """Another host key than the allocated node's; never retried."""
 
     is_silence = False
 
@@ -114,7 +100,7 @@ class HostKeyMismatch(Unreachable):
 
 
 class _Blocked(ConnectionError):
-    """A host on the way did not let us through; like other failures, that may pass."""
+    """A failure of a host on the way; like others, it may pass."""
 
     def __init__(self, why: Unreachable) -> None:
         super().__init__(why.message)
@@ -122,13 +108,7 @@ class _Blocked(ConnectionError):
 
 
 class CommandFailed(GpubedError):
-    """A command ended with another exit code than 0.
-
-    Args:
-        node: Where it ran.
-        command: What ran.
-        result: What it left.
-    """
+    """A command ended with another exit code than 0."""
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
         called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
@@ -253,10 +233,10 @@ class SSH:
             except (Unreachable, CommandFailed):
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE_S)
+            time.sleep(0.5)
 
     def answers(self, port: int, timeout: float) -> bool:
-        """Say whether a port of the node answers somebody who comes the way that we come."""
+        """Say whether a port of the node answers, by the same way."""
         there = (self.node.control_address, port)
         try:
             if self._jump is None:
@@ -270,18 +250,16 @@ class SSH:
 
     def _open(self) -> paramiko.Channel:
         """Return a fresh channel; connects, or connects again, before anything is sent."""
-        attempt = 1
-        while True:
+        for pause in _PAUSES_S:
+            time.sleep(pause)
             try:
                 return self._transport().open_session(timeout=CONNECT_S)
             except paramiko.BadHostKeyException as error:
                 raise self._mismatch(error.key) from None
             except CONNECTION_ERRORS as error:
                 self.close()
-                if attempt == _ATTEMPTS:
-                    raise self.unreachable(error) from None
-            time.sleep(_PAUSE_S * attempt)
-            attempt += 1
+                why = self.unreachable(error)
+        raise why
 
     def _transport(self) -> paramiko.Transport:
         if self._client is None:
@@ -354,7 +332,7 @@ class SSH:
             raise _Blocked(_on_the_way(LoginRefused(why, _FORWARD))) from None
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """Return what to tell when the node cannot be reached."""
+        """Return the error that says why the node cannot be reached."""
         node, cluster = self.node, self._paths.name
         if isinstance(error, _Blocked):
             return error.why
@@ -423,7 +401,7 @@ class SSH:
 
 
 def in_sh(command: str) -> str:
-    """Return a command that any login shell hands to `sh`, where the umask is the usual one.
+    """Return a command that any login shell hands to `sh`, with the usual umask.
 
     csh and fish quote line ends, `!` and backslashes by other rules.
     """
@@ -435,13 +413,12 @@ def in_sh(command: str) -> str:
 
 
 def is_silent(node: Node, error: GpubedError | None) -> bool:
-    """Say whether an error tells that a node is silent, and nobody answers in its place.
+    """Say whether an error tells that a node is silent, and no other answers in its place.
 
     The last host on the way may be the node itself, at another address: then its silence counts.
     """
-    if not isinstance(error, Unreachable) or isinstance(error, LoginRefused | HostKeyMismatch):
-        return False
-    return error.on_the_way == node.is_own_door
+    refused = isinstance(error, LoginRefused | HostKeyMismatch)
+    return isinstance(error, Unreachable) and not refused and error.on_the_way == node.is_own_door
 
 
 def is_hidden(node: Node, error: GpubedError | None) -> bool:
@@ -449,30 +426,34 @@ def is_hidden(node: Node, error: GpubedError | None) -> bool:
     return isinstance(error, Unreachable) and error.on_the_way and not node.is_own_door
 
 
-def greet(node: Node, paths: ClusterPaths) -> None:
-    """Log in to a node and out again.
+def agent_keys(node: Node) -> list[str]:
+    """Return the keys on the way to a node that only an SSH agent can use: locked or lost ones."""
 
-    Raises:
-        Unreachable: It does not let us in; says why.
-        HostKeyMismatch: Somebody else answers in its place.
-    """
+    def opens(identity: str) -> bool:
+        try:
+            paramiko.PKey.from_path(Path(identity).expanduser())
+        except (OSError, TypeError, ValueError, paramiko.SSHException, UnknownKeyType):
+            return False
+        return True
+
+    return [hop.identity for hop in node.via if hop.identity and not opens(hop.identity)]
+
+
+def greet(node: Node, paths: ClusterPaths) -> None:
+    """Log in to a node and out again; raises `Unreachable` where it does not let us in."""
     with SSH(node, paths) as ssh:
         ssh.run("true")
 
 
 def _on_the_way(error: Unreachable) -> Unreachable:
-    """Mark what a hop says as no word about the node behind it."""
     error.on_the_way = True
     return error
 
 
 def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) -> None:
-    """Let what goes wrong after a host has proved its key be a refusal, whatever paramiko says.
+    """Raise `AuthenticationException` for an error after a host has proved its key.
 
-    Of a refused RSA key it says that it is no Ed25519 key, of a missing one that of the file.
-
-    Raises:
-        paramiko.AuthenticationException: It is one.
+    Of a refused RSA key paramiko says that it is no Ed25519 key, of a missing one that of the file.
     """
     if isinstance(error, paramiko.AuthenticationException | paramiko.BadHostKeyException):
         return
@@ -481,7 +462,6 @@ def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) ->
 
 
 def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
-    """Return the connection through which a node is reached, if it is not reached at once."""
     if not node.via:
         return None
     *before, hop = node.via
@@ -497,14 +477,12 @@ def _public_key(text: str) -> paramiko.PKey:
 
 
 def _fingerprint(key: str) -> str:
-    """Return a public key's fingerprint as `ssh-keygen -l` writes it."""
     kind, encoded = key.split()[:2]
     digest = base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest())
     return f"SHA256:{digest.decode().rstrip('=')} ({kind})"
 
 
 def _words(error: Exception) -> str:
-    """Return what a system or library says of an error; of several addresses, what each said."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         said = (getattr(each, "strerror", None) or str(each) for each in error.errors.values())
         return "; ".join(dict.fromkeys(filter(None, said))) or type(error).__name__
@@ -545,4 +523,4 @@ def _feed(channel: paramiko.Channel, content: bytes) -> None:
         channel.sendall(content)
         channel.shutdown_write()
     except OSError:
-        pass  # the command ended without reading its input, which is its right
+        pass  # the command ended without reading its input

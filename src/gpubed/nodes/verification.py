@@ -69,11 +69,7 @@ class Verification(_Model):
 
     @classmethod
     def last(cls, path: Path) -> Verification | None:
-        """Return the last verification, or None when there is none.
-
-        Raises:
-            Unreadable: There is one, and it cannot be read.
-        """
+        """Return the last verification, or None when there is none."""
         try:
             return reading.file(path, f"gpubed verify {path.parent.name}").json(cls)
         except reading.Missing:
@@ -84,11 +80,7 @@ class Verification(_Model):
         files.write_if_changed(path, self.model_dump_json(indent=2) + "\n")
 
     def is_of(self, allocation: Allocation, configured: str) -> bool:
-        """Say whether it was made on exactly these nodes, with what is applied to them now.
-
-        Args:
-            configured: Digest of what is applied to them.
-        """
+        """Say whether it was made on exactly these nodes, with this digest of what is applied."""
         nodes = {node.id for node in allocation.nodes}
         return set(self.node_ids) == nodes and self.configured == configured
 

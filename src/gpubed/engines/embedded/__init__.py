@@ -2,8 +2,8 @@
 
 It serves the SDK's own protocol, drives dynamic providers through the SDK's own
 server, and keeps Pulumi's own files. Absent on purpose, and refused by name:
-binary plugins, other languages, targets, aliases, transforms, hooks, imports,
-stack references, assets, remote components. The Pulumi CLI does all of that.
+binary plugins, other languages, targets, aliases, transforms, hooks, imports, reading
+resources, stack references, assets, remote components. The Pulumi CLI does all of that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpubed.engines.embedded.engine import Engine
-    from gpubed.engines.embedded.events import EventSink, LogEvent, ResourceEvent
+    from gpubed.engines.embedded.events import EventSink, LogEvent, ResourceEvent, Result
     from gpubed.engines.embedded.failures import ProgramFailed, Refusal, StepFailed
-    from gpubed.engines.embedded.result import Result
 
 __all__ = [
     "Engine",
@@ -29,25 +28,18 @@ __all__ = [
     "StepFailed",
 ]
 
-# gRPC looks at this when it is loaded. Its own handlers of forks end the process where another
+# gRPC reads this when it is loaded. Its own handlers of forks end the process where another
 # thread is in a call, and this process serves calls while it starts ssh, docker and Ansible.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-
-_HOMES = {
-    "Engine": "engine",
-    "EventSink": "events",
-    "LogEvent": "events",
-    "ProgramFailed": "failures",
-    "Refusal": "failures",
-    "ResourceEvent": "events",
-    "Result": "result",
-    "StepFailed": "failures",
-}
 
 
 def __getattr__(name: str) -> Any:
     # The program and the providers run modules of this package as children:
     # loading the whole engine there would cost each of them a third of its start.
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for home in ("events", "failures", "engine"):
+        module = importlib.import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)

@@ -9,7 +9,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -21,50 +20,30 @@ from gpubed.engines.embedded.failures import DamagedState, Refusal
 from gpubed.engines.embedded.values import Properties
 
 _KEPT = 10
-_LONGEST = 500  # of what is said about a name of any length
+_LONGEST = 500  # characters of a reason; a damaged state's names may be of any length
 _LARGEST = 2**29  # bytes; ten thousand nodes have less
 
 
-@dataclass(frozen=True)
 class StackFile:
     """One stack in a file backend.
 
-    Args:
-        root: The folder that contains `.pulumi/`.
-        project: The project's name.
-        stack: The stack's name.
+    Attributes:
+        path: The checkpoint.
+        backup: The checkpoint before the last write.
+        kept: The folder of the states before each of the last runs.
+        locks: The folder of this stack's lock files.
     """
 
-    root: Path
-    project: str
-    stack: str
-
-    @property
-    def path(self) -> Path:
-        """The checkpoint."""
-        return self._home / "stacks" / self.project / f"{self.stack}.json"
-
-    @property
-    def backup(self) -> Path:
-        """The checkpoint before the last write."""
-        return self.path.with_name(f"{self.path.name}.bak")
-
-    @property
-    def kept(self) -> Path:
-        """The folder of the states before each of the last runs."""
-        return self._home / "backups" / self.project / self.stack
-
-    @property
-    def locks(self) -> Path:
-        """The folder of this stack's lock files."""
-        return self._home / "locks" / "organization" / self.project / self.stack
-
-    @property
-    def _home(self) -> Path:
-        return self.root / ".pulumi"
+    def __init__(self, root: Path, project: str, stack: str) -> None:
+        self.project, self.stack = project, stack
+        self._home = root / ".pulumi"
+        self.path = self._home / "stacks" / project / f"{stack}.json"
+        self.backup = self.path.with_name(f"{stack}.json.bak")
+        self.kept = self._home / "backups" / project / stack
+        self.locks = self._home / "locks" / "organization" / project / stack
 
     def read(self) -> Properties | None:
-        """Returns the checkpoint, or None when there is no such stack.
+        """Return the checkpoint, or None when there is no such stack.
 
         Raises:
             DamagedState: The file is damaged.
@@ -80,11 +59,7 @@ class StackFile:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Tells which state is damaged, and what repairs it.
-
-        Raises:
-            DamagedState: What the body has found wrong.
-        """
+        """Add the file and its repair to a `DamagedState` that the body raises."""
         try:
             yield
         except DamagedState as error:
@@ -92,10 +67,9 @@ class StackFile:
             raise DamagedState(message, error.hint or self._repair()) from None
 
     def _repair(self) -> str:
-        """Returns the command that brings back the newest earlier state that can be read."""
+        """Return the command that brings back the newest earlier state that can be read."""
         here = quote(str(self.path))
         if self.path.exists() and not os.access(self.path, os.R_OK):
-            # Whole, as far as anybody knows: another user, such as root, has run gpubed here.
             mine = f"sudo chown -R {getpass.getuser()} {quote(str(self.path.parents[3]))}"
             return f"{mine}   (it is {self.path.owner()}'s)"
         present = None
@@ -112,69 +86,48 @@ class StackFile:
         )
 
     def keep(self) -> None:
-        """Keeps the present checkpoint among the last states, where the CLI keeps them too."""
-        if not self.path.exists():
-            return
-        with contextlib.suppress(OSError):  # a copy the less is no reason to stop
-            self.kept.mkdir(parents=True, exist_ok=True)
-            earlier = sorted(self.kept.iterdir())
-            # Clocks are put back; the newest state must be the last by name all the same.
-            last = max((_number(path) for path in earlier), default=0)
-            _second(self.path, self.kept / f"{self.stack}.{max(time.time_ns(), last + 1)}.json")
-            for old in sorted(self.kept.iterdir())[:-_KEPT]:
-                old.unlink()
+        """Keep the present checkpoint among the last states, where the CLI keeps them too."""
+        with contextlib.suppress(OSError):  # without this copy, the run is as good
+            if self.path.exists():
+                self.kept.mkdir(parents=True, exist_ok=True)
+                _link(self.path, self.kept / f"{self.stack}.{time.time_ns()}.json")
+                for old in sorted(self.kept.iterdir())[:-_KEPT]:
+                    old.unlink()
 
     def write(self, text: str) -> None:
-        """Replaces the checkpoint, durably, keeping the previous content as `.bak`.
-
-        Whatever goes wrong, the old content stays whole.
+        """Replace the checkpoint, durably, keeping the previous content as `.bak`.
 
         Raises:
-            GpubedError: The folder cannot be written.
+            GpubedError: The file cannot be written; the old content stays.
         """
         try:
-            self._write(text)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not (meta := self._home / "meta.yaml").exists():
+                files.write(meta, b"version: 1\n")
+            if self.path.exists():
+                self.backup.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    _link(self.path, self.backup)
+            # For the owner only: it names machines and holds ciphertext.
+            files.write(self.path, text.encode(), 0o600, durable=True)
         except OSError as error:
             raise unwritable(error, self.path) from error
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
-        """Changes the resources of the checkpoint as they are on disk, whoever wrote them.
+        """Change the resources of the checkpoint as they are on disk.
 
         Raises:
             DamagedState: The file is damaged.
         """
-        latest = (self.read() or {}).get("latest") or {}
-        resources = latest.get("resources") or []
-        if (changed := change(resources)) == resources:
-            return
-        document = reading.file(self.path, limit=_LARGEST).json(Properties)
-        document["checkpoint"]["latest"]["resources"] = changed
-        self.keep()
-        self.write(json.dumps(document) + "\n")
-
-    def _write(self, text: str) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        meta = self._home / "meta.yaml"
-        if not meta.exists():
-            files.write(meta, b"version: 1\n")
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            # State names machines and holds ciphertext: for the owner only.
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                self.backup.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # a copy the less is no reason to stop
-                    _second(self.path, self.backup)
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        resources = ((self.read() or {}).get("latest") or {}).get("resources") or []
+        if (changed := change(resources)) != resources:
+            document = reading.file(self.path, limit=_LARGEST).json(Properties)
+            document["checkpoint"]["latest"]["resources"] = changed
+            self.keep()
+            self.write(json.dumps(document) + "\n")
 
     def remove(self) -> None:
-        """Deletes the stack's files."""
+        """Delete the stack's files."""
         for path in (self.path, self.backup, self.path.with_name(f"{self.path.name}.attrs")):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.kept, ignore_errors=True)
@@ -190,18 +143,12 @@ class StackFile:
             raise Refusal("the legacy state layout", str(stacks))
 
 
-def _second(path: Path, other: Path) -> None:
-    """Give a file a second name, which needs no space; copy it where there are no such names."""
+def _link(path: Path, other: Path) -> None:
+    """Give a file a second name, which needs no space; copy it where the disk has no links."""
     try:
         os.link(path, other)
     except OSError:
         shutil.copy2(path, other)
-
-
-def _number(path: Path) -> int:
-    """Return the time in the name of a kept state; 0 where something else has that name."""
-    number = path.name.split(".")[-2:-1]
-    return int(number[0]) if number and number[0].isdecimal() else 0
 
 
 def _parsed(path: Path) -> Properties:

@@ -1,8 +1,9 @@
-"""A child process whose output nobody loses."""
+"""Child processes of the engine, which end with it."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,24 +11,52 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
-from gpubed.engines.embedded.lifeline import ENGINE_PID
-
+PROVIDER_THREADS = "GPUBED_PROVIDER_THREADS"
+_ENGINE_PID = "GPUBED_ENGINE_PID"
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 3.0
 _STOP_SECONDS = 8.0
+# gRPC would write about forks and shutdown to stderr.
+_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "false"}
+
+
+def attach() -> None:
+    """Ask the kernel for SIGTERM when the engine dies; SIGTERM ends all descendants, too."""
+    signal.signal(signal.SIGTERM, _end)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # The engine may have died before the request took effect.
+    if os.getppid() != int(os.environ[_ENGINE_PID]):
+        sys.exit("the engine has gone")
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    end_descendants()
+    # A usual exit would join the worker threads, which wait for the processes just ended.
+    os._exit(128 + signal.SIGTERM)
+
+
+def end_descendants() -> None:
+    """End all descendants of this process, those in sessions of their own too.
+
+    They get SIGTERM, and after 3 s SIGKILL.
+    """
+    import psutil  # type: ignore[import-untyped]
+
+    family = psutil.Process().children(recursive=True)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        _, family = psutil.wait_procs(family, _GRACE_SECONDS)
 
 
 class Child:
     """A Python child in a session of its own, so that Ctrl-C reaches the engine alone.
 
-    It must be started from a thread that outlives it: the kernel's parent-death
-    signal follows the thread, not the process.
-
-    Args:
-        arguments: What follows the interpreter.
-        cwd: Where it runs.
-        environment: Added to this process's environment.
-        on_line: Receives every line of its stdout and stderr.
+    Start it from a thread that outlives it: the kernel's parent-death signal follows the thread.
     """
 
     def __init__(
@@ -38,11 +67,10 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            # They run in the project's folder, where a file may be called like a module. The
-            # program puts its own folder on sys.path.
+            # -P: a file of the project may be called like a module.
             [sys.executable, "-u", "-P", *arguments],
             cwd=cwd,
-            env={**os.environ, **_QUIET, **environment, ENGINE_PID: str(os.getpid())},
+            env={**os.environ, **_QUIET, **environment, _ENGINE_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -50,39 +78,31 @@ class Child:
             errors="replace",
             start_new_session=True,
         )
+        assert self._process.stdout and self._process.stderr  # noqa: S101, PT018
+        self._stdout = self._process.stdout
         self._on_line = on_line
         self._pumps: list[threading.Thread] = []
-        assert self._process.stderr is not None  # noqa: S101
         self._pump(self._process.stderr)
+        self.poll, self.wait = self._process.poll, self._process.wait
 
     def first_line(self) -> str:
-        """Returns the first line of stdout; empty when the child ended without one."""
-        assert self._process.stdout is not None  # noqa: S101
-        return self._process.stdout.readline().strip()
+        """Return the first line of stdout; empty when the child ended without one."""
+        return self._stdout.readline().strip()
 
     def pump_output(self) -> None:
-        """Forwards the rest of stdout."""
-        assert self._process.stdout is not None  # noqa: S101
-        self._pump(self._process.stdout)
-
-    def poll(self) -> int | None:
-        """Returns the exit code, or None while the child runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Waits for the end and returns the exit code, or None after the time is over."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        return None
+        """Forward the rest of stdout."""
+        self._pump(self._stdout)
 
     def stop(self) -> None:
-        """Ends the child and its descendants, then reads what they still said."""
+        """End the child and its descendants, then read the rest of their output."""
         if self.poll() is None:
             self._process.terminate()
-            if self.wait(_STOP_SECONDS) is None:
+            try:
+                self.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+                self.wait()
         for thread in self._pumps:
             thread.join(1.0)
 
@@ -95,7 +115,3 @@ class Child:
         thread = threading.Thread(target=forward, name="output", daemon=True)
         thread.start()
         self._pumps.append(thread)
-
-
-# gRPC's own chatter about forks and shutdown is no concern of the user.
-_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "false"}

@@ -28,8 +28,8 @@ class PassphraseCipher:
 
     Args:
         passphrase: The stack's passphrase.
-        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; without one, a new
-            one is made once it is needed, which takes as long as it takes to open one.
+        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; None makes a new one
+            once it is needed: a preview of a new stack saves the time of the derivation.
 
     Raises:
         GpubedError: The passphrase does not open the salt line.
@@ -42,20 +42,22 @@ class PassphraseCipher:
         self._known: dict[tuple[str, str], str] = {}
         if salt is None:
             return
-        version, _, rest = salt.partition(":")
-        encoded, _, witness = rest.partition(":")
-        if version != "v1" or not witness:
-            raise _foreign(salt)
         try:
+            version, encoded, witness = salt.split(":", 2)
             self._opening = salt, AESGCM(_derive(passphrase, base64.b64decode(encoded)))
+            if version != "v1":
+                raise ValueError(version)
         except ValueError:
-            raise _foreign(salt) from None
+            raise GpubedError(
+                f"the encryption salt {salt[:20]!r} is not one of Pulumi's",
+                "put the line `encryptionsalt:` of Pulumi.STACK.yaml back",
+            ) from None
         if self._open(witness, "the salt line") != _WITNESS:
             raise _wrong_passphrase("the salt line")
 
     @functools.cached_property
     def _opening(self) -> tuple[str, AESGCM]:
-        """The salt line and what its key opens; a preview of a new stack needs neither."""
+        """The salt line and its key."""
         salt = os.urandom(8)
         aead = AESGCM(_derive(self._passphrase, salt))
         return f"v1:{base64.b64encode(salt).decode()}:{_seal(aead, _WITNESS)}", aead
@@ -66,14 +68,14 @@ class PassphraseCipher:
         return self._opening[0]
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
-        """Returns the ciphertext, the same one as before for a value known in this scope."""
+        """Return the ciphertext, the same one as before for a value known in this scope."""
         known = self._known.get((scope, plaintext))
         if known is None:
             known = self._known[scope, plaintext] = _seal(self._opening[1], plaintext)
         return known
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        """Opens a ciphertext and remembers it for the scope.
+        """Open a ciphertext and remember it for the scope.
 
         Raises:
             GpubedError: It was sealed with another key.
@@ -91,18 +93,8 @@ class PassphraseCipher:
             raise _wrong_passphrase(where) from error
 
 
-def _foreign(salt: str) -> GpubedError:
-    return GpubedError(
-        f"the encryption salt {salt[:20]!r} is not one of Pulumi's",
-        "put the line `encryptionsalt:` of Pulumi.STACK.yaml back",
-    )
-
-
 def _wrong_passphrase(where: str) -> GpubedError:
-    return GpubedError(
-        f"the passphrase does not decrypt {where[:200]}",
-        OPENED_BY,
-    )
+    return GpubedError(f"the passphrase does not decrypt {where[:200]}", OPENED_BY)
 
 
 def _seal(aead: AESGCM, plaintext: str) -> str:

@@ -1,4 +1,7 @@
-"""Which resources go together: dependents of a replacement, layers of a deletion."""
+"""Which resources go together: dependents of a replacement, layers of a deletion.
+
+All lists of states have dependencies before dependents.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +17,27 @@ def of_replacement(
     registered: set[str],
     must_replace: Callable[[State, Properties], bool],
 ) -> list[State]:
-    """Returns what must be deleted before `root` can be, in order of creation.
+    """Return the resources that must be deleted before `root`, in order of creation.
 
     A resource that the program has registered already cannot depend on the root
     any more, whatever the old state says.
-
-    Args:
-        root: The resource that is deleted before its replacement is created.
-        olds: The state before the run.
-        registered: URNs the program has registered.
-        must_replace: Asks the provider, given the inputs with the root's values unknown.
     """
     reachable, condemned = {root.urn}, {root.urn}
     chosen: list[State] = []
-    for state in olds[_index(root, olds) + 1 :]:
+    after = next(index for index, state in enumerate(olds) if state is root)
+    for state in olds[after + 1 :]:
         if state.urn in registered or not reachable.intersection(state.needs()):
             continue
         reachable.add(state.urn)
         inputs = _with_unknowns(state, condemned)
-        if inputs and state.custom and not state.external and must_replace(state, inputs):
+        if inputs and state.custom and must_replace(state, inputs):
             condemned.add(state.urn)
             chosen.append(state)
     return chosen
 
 
-def _index(wanted: State, states: Sequence[State]) -> int:
-    return next(index for index, state in enumerate(states) if state is wanted)
-
-
 def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
-    """Returns the inputs as they would be after the replacement; None: not affected."""
+    """Return the inputs as they would be after the replacement; None: not affected."""
     affected = {
         key for key, urns in state.property_dependencies.items() if condemned.intersection(urns)
     }.intersection(state.inputs)
@@ -53,12 +47,7 @@ def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
 
 
 def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]]:
-    """Orders deletions: each layer may go at once, after the layers before it.
-
-    Args:
-        doomed: What to delete.
-        states: All states, dependencies before dependents.
-    """
+    """Order deletions: each layer may go at once, after the layers before it."""
     edges = Edges(states)
     wanted = {id(state) for state in doomed}
     depth: dict[int, int] = {}
@@ -74,11 +63,7 @@ def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]
 
 
 class Edges:
-    """What each resource depends on, among entries that may share URNs.
-
-    Args:
-        states: All states, dependencies before dependents.
-    """
+    """The dependencies of each resource, among entries that may share URNs."""
 
     def __init__(self, states: Sequence[State]) -> None:
         self._index = {id(state): index for index, state in enumerate(states)}
@@ -89,7 +74,7 @@ class Edges:
             self._children.setdefault(state.parent, []).append(state)
 
     def of(self, state: State) -> list[State]:
-        """Returns the direct dependencies, parent included.
+        """Return the direct dependencies, parent included.
 
         Depending on a component means depending on its earlier children too.
         """
@@ -102,7 +87,7 @@ class Edges:
         return found
 
     def all_of(self, states: Iterable[State]) -> set[int]:
-        """Returns the identities of everything the states depend on, however indirectly."""
+        """Return the identities of everything the states depend on, however indirectly."""
         found: set[int] = set()
         queue = list(states)
         while queue:

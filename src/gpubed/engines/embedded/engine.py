@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from gpubed.core.errors import Refused
 from gpubed.engines.embedded import locks
 from gpubed.engines.embedded.backend import StackFile
-from gpubed.engines.embedded.events import EventSink, discard
+from gpubed.engines.embedded.events import EventSink, Reporter, Result, discard
 from gpubed.engines.embedded.operation import Operation
 from gpubed.engines.embedded.project import Project
-from gpubed.engines.embedded.reporter import Reporter
-from gpubed.engines.embedded.result import Result
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.values import Properties, reveal
 
@@ -26,7 +24,8 @@ class Engine:
 
     It keeps the CLI's files, so that a stack can move between the two at any time.
     Interrupting the caller's thread lets steps in flight finish; a second
-    interruption ends at once.
+    interruption ends at once. Methods that change the stack raise `Locked` while another
+    run holds it, and `StepFailed` for failed steps; finished ones are saved.
 
     Args:
         project_dir: The folder of Pulumi.yaml.
@@ -51,87 +50,46 @@ class Engine:
         worker_environment: Mapping[str, str] | None = None,
     ) -> None:
         project = Project.load(project_dir)
-        file = StackFile(backend_dir, project.name, stack)
-        self._stack = Stack(project, stack, file, passphrase_file)
+        self._file = StackFile(backend_dir, project.name, stack)
+        self._stack = Stack(project, stack, self._file, passphrase_file)
         self._parallel = parallel or 4 * (os.cpu_count() or 1)
         self._environment = dict(worker_environment or {})
 
     def init(self) -> None:
-        """Makes an empty stack, like `pulumi stack init`; an existing one is fine.
-
-        Raises:
-            Locked: Another run holds the stack.
-        """
-        if not self._stack.exists():
+        """Make an empty stack, like `pulumi stack init`; an existing one is fine."""
+        if not self._exists():
             with self._locked():
                 self._stack.create()
 
     def require_free(self) -> None:
-        """Clears what killed runs left locked, the CLI's too, which would wait for them.
+        """Remove the locks of killed runs, the CLI's too; raise `Locked` for another run's."""
+        locks.require_free(self._file.locks)
 
-        Raises:
-            Locked: Another run holds the stack.
-        """
-        locks.require_free(self._stack.file.locks)
-
-    def preview(
-        self,
-        on_event: EventSink = discard,
-        *,
-        refresh: bool = False,
-        replace: Sequence[str] = (),
-    ) -> Result:
-        """Tells what `up` would do; changes nothing.
-
-        Args:
-            on_event: Hears of every step.
-            refresh: Start from what is really there, instead of the last state.
-            replace: As in `up`.
-
-        Raises:
-            GpubedError: The program fails, or asks for what cannot be done.
-        """
+    def preview(self, on_event: EventSink = discard, *, refresh: bool = False) -> Result:
+        """Compute what `up` would do; with `refresh`, read every resource first."""
 
         def work(operation: Operation) -> Properties:
             if refresh:
                 operation.look()
             return operation.deploy()
 
-        return self._operate(on_event, work, preview=True, replace=replace)
+        return self._operate(on_event, work, preview=True)
 
-    def up(self, on_event: EventSink = discard, *, replace: Sequence[str] = ()) -> Result:
-        """Makes the stack what the program says; creates the stack if needed.
-
-        Args:
-            on_event: Hears of every step.
-            replace: URNs of what is replaced whether it changed or not, like
-                `pulumi up --replace`; what the state calls tainted is, too.
-
-        Raises:
-            StepFailed: A step failed; what finished is saved.
-            Locked: Another run holds the stack.
-        """
+    def up(self, on_event: EventSink = discard) -> Result:
+        """Make the stack what the program says; create the stack if needed."""
         with self._locked():
             self._stack.create()
-            return self._operate(on_event, Operation.deploy, save_salt=True, replace=replace)
+            return self._operate(on_event, Operation.deploy, save_salt=True)
 
     def refresh(
         self, on_event: EventSink = discard, *, clear_pending_creates: bool = False
     ) -> Result:
-        """Makes the state say what is really there; touches no resource.
+        """Read every resource into the state; touch none.
 
-        The result counts `same`, `update` (it differs) and `delete` (it has gone).
-
-        Args:
-            on_event: Hears of every step.
-            clear_pending_creates: Forget creations that an earlier run was killed in;
-                for users who have made sure that nothing is left of them.
-
-        Raises:
-            StepFailed: A resource could not be read.
-            Locked: Another run holds the stack.
+        The result counts `same`, `update` (it differs) and `delete` (it has gone). With
+        `clear_pending_creates`, creations that an earlier run was killed in are forgotten.
         """
-        if not self._stack.exists():
+        if not self._exists():
             return Result({}, (), {}, 0.0)
         with self._locked():
             return self._operate(
@@ -139,55 +97,42 @@ class Engine:
             )
 
     def destroy(self, on_event: EventSink = discard) -> Result:
-        """Deletes every resource of the stack; the stack itself stays.
-
-        Raises:
-            StepFailed: A resource could not be deleted or is protected.
-            Locked: Another run holds the stack.
-        """
-        if not self._stack.exists():
+        """Delete every resource of the stack; the stack itself stays."""
+        if not self._exists():
             return Result({}, (), {}, 0.0)
         with self._locked():
             return self._operate(on_event, Operation.destroy)
 
     def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
-        """Returns the outputs of the last state; empty when there is none."""
+        """Return the outputs of the last state; empty when there is none."""
         return dict(reveal(self._stack.outputs(), show_secrets=show_secrets))
 
     def export(self) -> dict[str, Any]:
-        """Returns the state as `pulumi stack export` does, secrets sealed."""
+        """Return the state as `pulumi stack export` does, secrets sealed."""
         return {"version": 3, "deployment": self._stack.latest()}
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
-        """Changes the recorded resources without a run, like `pulumi stack import`.
-
-        Raises:
-            Locked: Another run holds the stack.
-        """
-        if self._stack.exists():
+        """Change the recorded resources without a run, like `pulumi stack import`."""
+        if self._exists():
             with self._locked():
-                self._stack.file.edit(change)
+                self._file.edit(change)
 
     def remove(self) -> None:
-        """Forgets the stack, like `pulumi stack rm`; a missing one is fine.
-
-        Raises:
-            Refused: Resources remain.
-            Locked: Another run holds the stack.
-        """
-        if self._stack.exists():
+        """Forget a stack without resources, like `pulumi stack rm`; a missing one is fine."""
+        if self._exists():
             with self._locked():
                 if self._stack.latest().get("resources"):
                     raise Refused(
                         f"the stack {self._stack.name} still has resources", "destroy them first"
                     )
-                self._stack.file.remove()
+                self._file.remove()
         self._stack.config_file.unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with locks.hold(self._stack.file.locks):
-            yield
+    def _exists(self) -> bool:
+        return self._file.path.exists()
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return locks.hold(self._file.locks)
 
     def _operate(
         self,
@@ -196,25 +141,12 @@ class Engine:
         *,
         preview: bool = False,
         save_salt: bool = False,
-        replace: Sequence[str] = (),
     ) -> Result:
-        begun = time.monotonic()
-        reporter = Reporter(on_event, preview=preview)
+        begun, reporter = time.monotonic(), Reporter(on_event, preview=preview)
         opened = self._stack.open(save_salt=save_salt)
         outputs = work(
-            Operation(
-                self._stack,
-                opened,
-                reporter,
-                preview,
-                self._parallel,
-                self._environment,
-                replace,
-            )
+            Operation(self._stack, opened, reporter, preview, self._parallel, self._environment)
         )
-        return Result(
-            dict(reporter.changes),
-            tuple(reporter.steps),
-            reveal(outputs or {}, show_secrets=False),
-            time.monotonic() - begun,
-        )
+        shown = reveal(outputs or {}, show_secrets=False)
+        seconds = time.monotonic() - begun
+        return Result(dict(reporter.changes), tuple(reporter.steps), shown, seconds)

@@ -1,9 +1,19 @@
-"""What the engine tells its caller while it works."""
+"""Events of a run: what they are, how they reach the caller, and what they add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpubed.engines.embedded.state import State
+
+# Halves of a replacement: Pulumi counts the whole.
+_HALVES = frozenset({"create-replacement", "delete-replaced"})
 
 
 @dataclass(frozen=True)
@@ -17,8 +27,7 @@ class ResourceEvent:
         type: Its type.
         name: Its name in the program.
         seconds: How long the step took, once it is over.
-        why: The inputs that changed or forced the replacement, in alphabetical order: engines
-            and drivers have none of their own.
+        why: The inputs that changed or forced the replacement, in alphabetical order.
         message: The failure in one line, for the user.
     """
 
@@ -48,4 +57,72 @@ EventSink = Callable[[ResourceEvent | LogEvent], None]
 
 
 def discard(_event: ResourceEvent | LogEvent) -> None:
-    """The sink of a caller that does not listen."""
+    """Take an event for a caller that does not listen."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a preview, up, refresh or destroy.
+
+    Attributes:
+        changes: How many resources took each operation, `same` included; the halves of
+            a replacement are steps, but count as one `replace`.
+        steps: The last event of every step, in order of completion.
+        outputs: The stack's outputs; secrets read `[secret]`.
+        seconds: Wall time of the whole operation.
+    """
+
+    changes: Mapping[str, int]
+    steps: tuple[ResourceEvent, ...]
+    outputs: Mapping[str, Any]
+    seconds: float
+
+
+class Reporter:
+    """Passes the events of a run on, one at a time, and counts them."""
+
+    def __init__(self, sink: EventSink, *, preview: bool) -> None:
+        self._sink = sink
+        self._preview = preview
+        self._lock = threading.Lock()
+        self.steps: list[ResourceEvent] = []
+        self.changes: Counter[str] = Counter()
+        self.last_error = ""
+
+    @property
+    def failed(self) -> list[ResourceEvent]:
+        """The steps that failed so far."""
+        with self._lock:
+            return [event for event in self.steps if event.status == "failed"]
+
+    def started(self, op: str, state: State, why: tuple[str, ...] = ()) -> ResourceEvent:
+        """Announce a step and return the event to end it with."""
+        event = ResourceEvent(op, "started", state.urn, state.type, state.name, why=why)
+        if not self._preview and not _is_internal(event):
+            with self._lock:
+                self._sink(event)
+        return event
+
+    def ended(self, event: ResourceEvent, counts_as: str = "", **fields: Any) -> None:
+        """Report the end of a step: `planned` in a preview, else `done`, unless told otherwise."""
+        if _is_internal(event):
+            return
+        fields = {"status": "planned" if self._preview else "done", **fields}
+        event = dataclasses.replace(event, **fields)
+        with self._lock:
+            self.steps.append(event)
+            if counts_as and counts_as not in _HALVES:
+                self.changes[counts_as] += 1
+            self._sink(event)
+
+    def log(self, severity: str, message: str, urn: str | None = None) -> None:
+        """Pass on a line of text."""
+        if severity == "error":
+            self.last_error = message
+        with self._lock:
+            self._sink(LogEvent(severity, message, urn))
+
+
+def _is_internal(event: ResourceEvent) -> bool:
+    """Return whether Pulumi's CLI neither shows nor counts a step."""
+    return event.op == "remove-pending-replace" or event.type.startswith("pulumi:providers:")

@@ -1,4 +1,4 @@
-"""The engine's own errors; everything it refuses is refused here, by name."""
+"""The engine's own errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from gpubed.core.reading import Unreadable
 from gpubed.engines.embedded.events import ResourceEvent
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
-
-_LONGEST = 200
+_LONGEST = 200  # of a name, which a damaged state may give any length
 
 
 def last_words(text: str) -> str:
@@ -24,11 +23,7 @@ def last_words(text: str) -> str:
 
 
 class StepFailed(GpubedError):
-    """One or more steps failed; everything that finished has been saved.
-
-    Args:
-        events: The failed steps.
-    """
+    """One or more steps failed; everything that finished has been saved."""
 
     def __init__(self, events: Sequence[ResourceEvent]) -> None:
         self.events = tuple(events)
@@ -49,12 +44,12 @@ class ProviderFailed(Exception):
 
     @property
     def reason(self) -> str:
-        """What was said, without the traceback before it."""
+        """The text without the traceback before it."""
         return last_words(str(self)) or "the provider gave no reason"
 
 
 class ProviderLost(ProviderFailed):
-    """The provider's process ended during a call: nobody knows what it has done."""
+    """The provider's process ended during a call, which may have had its effect."""
 
 
 class DamagedState(Unreadable):
@@ -62,9 +57,8 @@ class DamagedState(Unreadable):
 
 
 class Refusal(UsageError):
-    """The program or the state uses a Pulumi feature the embedded engine leaves out."""
+    """The program or the state uses a Pulumi feature that the embedded engine leaves out."""
 
     def __init__(self, feature: str, where: str) -> None:
-        # What a damaged state names may be of any length.
         what = f"{feature[:_LONGEST]} ({where[:_LONGEST]})"
         super().__init__(f"the embedded engine does not support {what}", CLI_HINT)

@@ -1,4 +1,4 @@
-"""What the program wants of one resource."""
+"""A registration, decoded: the program's wish for one resource."""
 
 from __future__ import annotations
 
@@ -11,45 +11,12 @@ from typing import Any
 
 from gpubed.engines.embedded.failures import Refusal
 from gpubed.engines.embedded.protocol import resource_pb2 as pb
-from gpubed.engines.embedded.values import Properties, from_struct
+from gpubed.engines.embedded.state import State
+from gpubed.engines.embedded.values import from_struct
 
 PROVIDER_PACKAGE = "pulumi-python"
 
-
-@dataclass(frozen=True)
-class Goal:
-    """A registration, decoded; None means that the program left the option open."""
-
-    type: str
-    name: str
-    custom: bool
-    parent: str
-    inputs: Properties
-    dependencies: list[str]
-    property_dependencies: dict[str, list[str]]
-    protect: bool | None
-    retain_on_delete: bool | None
-    delete_before_replace: bool | None
-    ignore_changes: list[str]
-    additional_secret_outputs: list[str]
-    source_position: str
-
-
-@dataclass(frozen=True)
-class ReadGoal:
-    """A request to read a resource that somebody else manages (`.get`), decoded."""
-
-    type: str
-    name: str
-    id: str
-    parent: str
-    inputs: Properties
-    dependencies: list[str]
-    additional_secret_outputs: list[str]
-    source_position: str
-
-
-# What the monitor advertises includes these, so that the refusal is ours and names the CLI.
+# The monitor advertises these features, so that the refusal comes from here and names the CLI.
 _REFUSED: dict[str, Callable[[Any], Any]] = {
     "remote components": lambda r: r.remote,
     "importing resources": lambda r: r.importId,
@@ -70,12 +37,24 @@ _REFUSED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
-    """Decodes a registration.
+@dataclass(frozen=True)
+class Goal:
+    """A registration; None means that the program left the option open.
 
-    Args:
-        request: What the SDK sent.
-        root: The project's folder.
+    Attributes:
+        state: What does not depend on the parent's options; without a URN yet.
+        name: The resource's name.
+    """
+
+    state: State
+    name: str
+    protect: bool | None
+    retain_on_delete: bool | None
+    delete_before_replace: bool | None
+
+
+def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
+    """Decode a registration.
 
     Raises:
         Refusal: It asks for something the embedded engine leaves out.
@@ -83,63 +62,31 @@ def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
     for feature, is_asked in _REFUSED.items():
         if is_asked(request):
             raise Refusal(feature, request.name)
-    if request.custom:
-        _check_type(request)
-    return Goal(
-        type=request.type,
-        name=request.name,
-        custom=request.custom,
-        parent=request.parent,
+    if request.custom and not request.type.startswith(f"{PROVIDER_PACKAGE}:"):
+        raise Refusal(f"resources of type {request.type}", request.name)
+    needs = {key: list(value.urns) for key, value in request.propertyDependencies.items()}
+    state = State(
+        "",
+        request.type,
+        request.custom,
         inputs=from_struct(request.object),
+        parent=request.parent,
         dependencies=list(request.dependencies),
-        property_dependencies={
-            key: list(value.urns) for key, value in request.propertyDependencies.items()
-        },
-        protect=request.protect if request.HasField("protect") else None,
-        retain_on_delete=request.retainOnDelete if request.HasField("retainOnDelete") else None,
-        delete_before_replace=(
-            request.deleteBeforeReplace if request.deleteBeforeReplaceDefined else None
-        ),
+        property_dependencies=needs,
         ignore_changes=list(request.ignoreChanges),
         additional_secret_outputs=list(request.additionalSecretOutputs),
         source_position=_position(request.sourcePosition, root),
     )
-
-
-def from_read_request(request: pb.ReadResourceRequest, root: Path) -> ReadGoal:
-    """Decodes a request to read.
-
-    Args:
-        request: What the SDK sent.
-        root: The project's folder.
-
-    Raises:
-        Refusal: It asks for something the embedded engine leaves out.
-    """
-    if request.type.endswith(":StackReference"):
-        raise Refusal("stack references", request.name)
-    if request.provider:
-        raise Refusal("explicit providers", request.name)
-    _check_type(request)
-    return ReadGoal(
-        type=request.type,
-        name=request.name,
-        id=request.id,
-        parent=request.parent,
-        inputs=from_struct(request.properties),
-        dependencies=list(request.dependencies),
-        additional_secret_outputs=list(request.additionalSecretOutputs),
-        source_position=_position(request.sourcePosition, root),
+    first = request.deleteBeforeReplace if request.deleteBeforeReplaceDefined else None
+    protect, retain = (
+        getattr(request, name) if request.HasField(name) else None
+        for name in ("protect", "retainOnDelete")
     )
-
-
-def _check_type(request: pb.RegisterResourceRequest | pb.ReadResourceRequest) -> None:
-    if not request.type.startswith(f"{PROVIDER_PACKAGE}:"):
-        raise Refusal(f"resources of type {request.type}", request.name)
+    return Goal(state, request.name, protect, retain, first)
 
 
 def _position(source: Any, root: Path) -> str:
-    """Returns `project:///file#line,column`, so that the state names no path of this machine."""
+    """Return `project:///file#line,column`, so that the state names no path of this machine."""
     if not source.uri:
         return ""
     relative = os.path.relpath(urllib.parse.unquote(urllib.parse.urlparse(source.uri).path), root)

@@ -1,11 +1,11 @@
-"""The state while it changes: every step lands on disk, many steps share one write."""
+"""The state while it changes: every step is written, many steps share one write."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.checkpoint import Checkpoint, Operation, head, manifest
@@ -17,13 +17,8 @@ class Journal:
     """Collects this run's states and writes them with the untouched old ones.
 
     A provider call is preceded by a pending operation that is already on disk,
-    so that a killed engine leaves a trace of whatever it was doing. Results are
-    written by the next group commit.
-
-    Args:
-        checkpoint: The state before the run.
-        cipher: Seals secrets; its salt is recorded.
-        file: Where to write; None for a preview, which writes nothing.
+    so that a killed engine leaves a trace of it. Results are written by the next
+    group commit. Without a file, for a preview, nothing is written.
     """
 
     def __init__(
@@ -45,43 +40,40 @@ class Journal:
             self._writer.start()
 
     def resources(self) -> list[State]:
-        """Returns this run's states in order of completion, then the untouched old ones."""
+        """Return this run's states in order of completion, then the untouched old ones."""
         with self._changed:
             return [*self._done.values(), *self._base.values()]
 
     def begin(self, state: State, type_: str) -> Operation:
-        """Records that a provider is about to be called, and waits until that is on disk."""
+        """Record that a provider is about to be called, and wait until that is on disk."""
         operation = Operation(state, type_)
         with self._changed:
             self._pending.append(operation)
             self._bump()
-            self._await(self._version)
+            version = self._version
+            while self._file and self._written < version and not self._error:
+                self._changed.wait()
+            if self._error:
+                raise self._error
         return operation
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
-        """Lets the changes of the body reach the file together."""
+        """Let the changes of the body reach the file together."""
         with self._changed:
             yield
 
     def settle(self, operation: Operation | None) -> None:
-        """Removes a pending operation; record its result in the same `atomic` body."""
-        if operation is None:
-            return
-        with self._changed:
-            self._pending.remove(operation)
-            self._bump()
+        """Remove a pending operation; record its result in the same `atomic` body."""
+        if operation:
+            with self._changed:
+                self._pending.remove(operation)
+                self._bump()
 
     def record(
         self, new: State | None = None, replaces: State | None = None, *, changed: bool = True
     ) -> None:
-        """Adds a finished state and drops the one it takes the place of.
-
-        Args:
-            new: The state after the step, None for a deletion.
-            replaces: The state to drop.
-            changed: False leaves the file alone until something else changes.
-        """
+        """Add a finished state and drops the one it takes the place of."""
         with self._changed:
             if replaces:
                 self._base.pop(id(replaces), None)
@@ -92,21 +84,21 @@ class Journal:
                 self._bump()
 
     def touch(self, *states: State) -> None:
-        """Notes that states already recorded have changed in place."""
+        """Note that states already recorded have changed in place."""
         with self._changed:
             for state in states:
                 self._encoded.pop(id(state), None)
             self._bump()
 
     def forget_interrupted(self) -> None:
-        """Drops the interrupted creations of earlier runs."""
+        """Drop the interrupted creations of earlier runs."""
         with self._changed:
             if self._pending:
                 self._pending.clear()
                 self._bump()
 
     def close(self) -> None:
-        """Writes what is outstanding and ends the writer.
+        """Write what is outstanding and ends the writer.
 
         Raises:
             GpubedError: The state could not be written.
@@ -123,12 +115,6 @@ class Journal:
         self._version += 1
         self._changed.notify_all()
 
-    def _await(self, version: int) -> None:
-        while self._file and self._written < version:
-            if self._error:
-                raise self._error
-            self._changed.wait()
-
     def _write_loop(self) -> None:
         while True:
             with self._changed:
@@ -142,7 +128,6 @@ class Journal:
                     self._file.keep()
                 self._file.write(text)
             except Exception as error:
-                # Whoever waits for this version must not take it for written.
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
@@ -153,24 +138,27 @@ class Journal:
 
     def _text(self) -> str:
         assert self._file is not None  # noqa: S101
-        name = f"organization/{self._file.project}/{self._file.stack}"
-        salt = {"type": "passphrase", "state": {"salt": self._cipher.salt}}
-        opening = (
-            f"{json.dumps(head(self.resources()), separators=(',', ':'))[:-1]},"
-            f'"checkpoint":{{"stack":{json.dumps(name)},"latest":{{'
-            f'"manifest":{json.dumps(manifest())},"secrets_providers":{json.dumps(salt)}'
-        )
-        resources = _lines(self._encode(state) for state in self.resources())
-        pending = _lines(
+        latest = {
+            "manifest": manifest(),
+            "secrets_providers": {"type": "passphrase", "state": {"salt": self._cipher.salt}},
+        }
+        checkpoint = {"stack": f"organization/{self._file.project}/{self._file.stack}"}
+        resources = [self._encode(state) for state in self.resources()]
+        pending = [
             f'{{"resource":{self._fresh(op.state)},"type":{json.dumps(op.type)}}}'
             for op in self._pending
+        ]
+        # One resource a line keeps the file readable and `diff` useful.
+        lists = "".join(
+            f',"{name}":[\n{lines}\n]'
+            for name, items in (("resources", resources), ("pending_operations", pending))
+            if (lines := ",\n".join(items))
         )
-        lists = ""
-        if resources:
-            lists += f',"resources":{resources}'
-        if pending:
-            lists += f',"pending_operations":{pending}'
-        return f'{opening}{lists},"metadata":{{}}}}}}}}\n'
+        return (
+            f"{json.dumps(head(self.resources()))[:-1]},"
+            f'"checkpoint":{json.dumps(checkpoint)[:-1]},"latest":{json.dumps(latest)[:-1]}{lists},'
+            '"metadata":{}}}}\n'
+        )
 
     def _encode(self, state: State) -> str:
         text = self._encoded.get(id(state))
@@ -180,9 +168,3 @@ class Journal:
 
     def _fresh(self, state: State) -> str:
         return json.dumps(encode(state, self._cipher))
-
-
-def _lines(items: Iterable[str]) -> str:
-    """One resource a line keeps the file readable and `diff` useful."""
-    text = ",\n".join(items)
-    return f"[\n{text}\n]" if text else ""

@@ -9,22 +9,18 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, PositiveInt
 
-from gpubed.core import reading
+from gpubed.core import files, reading
 from gpubed.core.errors import Locked, unwritable
 from gpubed.core.reading import Unreadable
+from gpubed.engines.embedded.checkpoint import timestamp
 
 
 class _Holder(BaseModel):
-    """Who holds a lock, as the lock says."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     pid: PositiveInt
     username: str
     hostname: str
@@ -33,16 +29,27 @@ class _Holder(BaseModel):
     def __str__(self) -> str:
         return f"process {self.pid} of {self.username} on {self.hostname} since {self.timestamp}"
 
+    def has_ended(self) -> bool:
+        """Say whether it was a process of this host; one that only waits for its parent ended."""
+        if self.hostname != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+            # A zombie has no memory.
+            statm = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii")
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            return False
+        return statm.startswith("0 ")
+
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Holds the stack's lock.
+    """Hold the stack's lock.
 
     Check, write, check again: two runs that start together both see the other
     and both give way, which is how the CLI does it.
-
-    Args:
-        folder: The stack's lock folder.
 
     Raises:
         Locked: Another run holds the stack.
@@ -50,7 +57,17 @@ def hold(folder: Path) -> Iterator[None]:
     """
     require_free(folder)
     own = folder / f"{uuid.uuid4()}.json"
-    _write(own)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    host = socket.gethostname()
+    holder = {"pid": os.getpid(), "username": user, "hostname": host, "timestamp": timestamp()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(own, json.dumps(holder).encode())
+    except OSError as error:
+        raise unwritable(error, own) from error
     try:
         require_free(folder, own)
         yield
@@ -58,32 +75,8 @@ def hold(folder: Path) -> Iterator[None]:
         own.unlink(missing_ok=True)
 
 
-def _write(path: Path) -> None:
-    holder = {
-        "pid": os.getpid(),
-        "username": _user(),
-        "hostname": socket.gethostname(),
-        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-    }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(holder), encoding="utf-8")
-    except OSError as error:
-        # A full disk leaves an empty file.
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise unwritable(error, path) from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 def require_free(folder: Path, own: Path | None = None) -> None:
-    """Clears the locks of processes that are gone, and looks whether another is left.
+    """Remove the locks of processes that have ended.
 
     Raises:
         Locked: Another run holds the stack.
@@ -91,37 +84,13 @@ def require_free(folder: Path, own: Path | None = None) -> None:
     for path in sorted(folder.glob("*.json")):
         if path == own:
             continue
-        holder = _read(path)
-        if holder and _is_dead(holder):
+        holder = None
+        with contextlib.suppress(Unreadable):
+            holder = reading.file(path).json(_Holder)
+        if holder and holder.has_ended():
             path.unlink(missing_ok=True)
             continue
         raise Locked(
-            f"the stack is locked by {holder or 'somebody whose lock cannot be read'}",
+            f"the stack is locked by {holder or f'a run whose lock cannot be read: {path}'}",
             f"wait for it; if it is gone: rm {quote(str(path))}",
         )
-
-
-def _read(path: Path) -> _Holder | None:
-    try:
-        return reading.file(path).json(_Holder)
-    except Unreadable:
-        return None
-
-
-def _is_dead(holder: _Holder) -> bool:
-    if holder.hostname != socket.gethostname():
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return _has_ended(holder.pid)
-
-
-def _has_ended(pid: int) -> bool:
-    """Say whether a process is only waiting for its parent to notice; it has no memory then."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/statm").read_text(encoding="ascii").startswith("0 ")
-    return False

@@ -6,43 +6,30 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpubed.core.errors import UsageError
-from gpubed.engines.embedded import deletion, meeting, refresh
+from gpubed.engines.embedded import refresh, steps
 from gpubed.engines.embedded.child import Child
-from gpubed.engines.embedded.events import discard
+from gpubed.engines.embedded.events import Reporter, discard
 from gpubed.engines.embedded.failures import ProgramFailed, StepFailed, last_words
 from gpubed.engines.embedded.journal import Journal
 from gpubed.engines.embedded.monitor import Monitor
 from gpubed.engines.embedded.provider import Provider
 from gpubed.engines.embedded.registration import Registrar
-from gpubed.engines.embedded.reporter import Reporter
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.stack import OpenStack, Stack
-from gpubed.engines.embedded.state import State
-from gpubed.engines.embedded.steps import Steps
-from gpubed.engines.embedded.urn import STACK_TYPE
+from gpubed.engines.embedded.state import STACK_TYPE
 from gpubed.engines.embedded.values import Properties, Secret
 
-# What a step in flight has to end in, once somebody has interrupted the run.
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 3.0  # for steps in flight, once the run is interrupted
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation on an open stack.
-
-    Attributes:
-        stack: The stack's files.
-        opened: Its state before the operation.
-        reporter: Who hears of it.
-        preview: Nothing is changed or saved.
-        parallel: How many steps may run at once.
-        environment: Extra variables for the program and the providers.
-        replace: URNs of what a deployment replaces whether it changed or not.
-    """
+    """An operation on an open stack; a preview changes and saves nothing."""
 
     stack: Stack
     opened: OpenStack
@@ -50,39 +37,28 @@ class Operation:
     preview: bool
     parallel: int
     environment: Mapping[str, str]
-    replace: Sequence[str] = ()
 
     def deploy(self) -> Properties:
-        """Runs the program, deletes what it no longer wants, and returns the stack's outputs."""
-        with self._run() as run:
-            steps = Steps(run)
+        """Run the program, delete what it no longer wants, and return the stack's outputs."""
+        with self._run() as (run, sockets):
             olds, config = self.opened.checkpoint.resources, self.opened.config
-            registrar = Registrar(run, steps, olds, config, self._forced())
-            monitor = Monitor(run, registrar, self.opened.config, self.stack.project.root)
+            registrar = Registrar(run, olds, config)
+            root = self.stack.project.root
+            monitor = Monitor(run, registrar, config, root, sockets / "engine")
             try:
                 # Where all is new, a preview may have nothing to ask it.
-                run.provider.start(self.opened.config, at_once=not self.preview or bool(olds))
-                return self._supervise(run, steps, registrar, monitor)
+                run.provider.start(config, at_once=not self.preview or bool(olds))
+                return self._supervise(run, registrar, monitor)
             finally:
                 monitor.close()
 
-    def _forced(self) -> Sequence[str]:
-        known = {state.urn for state in self.opened.checkpoint.resources}
-        if unknown := [urn for urn in self.replace if urn not in known]:
-            raise UsageError(f"the stack has no resource {unknown[0]}", "pulumi stack --show-urns")
-        return self.replace
-
     def destroy(self) -> None:
-        """Deletes everything, with the configuration the providers were recorded with."""
+        """Delete everything, with the configuration the providers were recorded with."""
         resources = list(self.opened.checkpoint.resources)
-        self._without_program(lambda run: deletion.delete(run, Steps(run), resources, resources))
+        self._without_program(lambda run: steps.delete_all(run, resources, resources))
 
     def refresh(self, *, clear: bool) -> Properties:
-        """Reads every resource and returns the stack's outputs.
-
-        Args:
-            clear: Forget interrupted creations.
-        """
+        """Read every resource and return the stack's outputs."""
         resources = list(self.opened.checkpoint.resources)
 
         def work(run: Run) -> None:
@@ -94,8 +70,7 @@ class Operation:
         return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
 
     def look(self) -> None:
-        """Reads every resource, for a preview: what it starts from is what is really there."""
-        quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
+        """Read every resource, for a preview that starts from it; report nothing."""
         resources = list(self.opened.checkpoint.resources)
 
         def work(run: Run) -> None:
@@ -103,75 +78,88 @@ class Operation:
             there = {id(state) for state in run.journal.resources()}
             self.opened.checkpoint.resources = [s for s in resources if id(s) in there]
 
+        quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
         quiet._without_program(work)
 
     def _without_program(self, work: Callable[[Run], None]) -> None:
-        with self._run() as run:
+        with self._run() as (run, _):
             resources = self.opened.checkpoint.resources
             if any(state.provider for state in resources):
-                run.provider.start(_recorded_config(resources))
+                recorded = (state.outputs for state in resources if state.is_provider)
+                run.provider.start(next(recorded, {}))
             work(run)
 
     @contextlib.contextmanager
-    def _run(self) -> Iterator[Run]:
-        """Gives the body a run; on Ctrl-C, in-flight steps may still end and are saved first.
+    def _run(self) -> Iterator[tuple[Run, Path]]:
+        """Give the body a run, and the folder of its sockets, which only this user may enter.
 
-        Those that take longer are ended with their provider, like any by a second Ctrl-C,
-        wherever in the clean-up it falls: what they leave is in the state as pending.
+        On Ctrl-C, steps in flight may still end and are saved first. Those that take longer are
+        ended with their provider, like any by a second Ctrl-C, wherever in the clean-up it
+        falls: in the state they are pending.
         """
-        file = None if self.preview else self.stack.file
+        project, file = self.stack.project, None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
-        needed = contextlib.ExitStack()
-        sockets = needed.enter_context(meeting.folder())
-        provider = Provider(
-            self.stack.project.name,
-            self.stack.project.root,
-            sockets,
-            self.environment,
-            self.parallel,
-            lambda line: self.reporter.log("info", line),
-        )
-        run = Run(
-            self.stack.name,
-            self.stack.project.name,
-            journal,
-            provider,
-            self.reporter,
-            sockets,
-            self.preview,
-            self.parallel,
-        )
-        self._warn_of_interruptions()
-        try:
-            yield run
-        except BaseException as error:
-            run.stop()
-            interruptions = _interruptions(error)
-            if interruptions < 2:
-                run.wait_idle(_GRACE_SECONDS if interruptions else math.inf)
-            raise
-        finally:
-            provider.stop()
-            journal.close()
-            needed.close()
+        # Not in the project: a socket's path has at most 107 bytes (unix(7)).
+        with tempfile.TemporaryDirectory(prefix="gpubed-", ignore_cleanup_errors=True) as folder:
+            provider = Provider(
+                project.name,
+                project.root,
+                Path(folder, "provider"),
+                self.environment,
+                self.parallel,
+                lambda line: self.reporter.log("info", line),
+            )
+            run = Run(
+                self.stack.name,
+                project.name,
+                journal,
+                provider,
+                self.reporter,
+                self.preview,
+                self.parallel,
+            )
+            for pending in self.opened.checkpoint.pending:
+                self.reporter.log(
+                    "warning",
+                    f"an earlier run was interrupted while {pending.type} {pending.state.name};"
+                    " what of it is there is found again, and counts as made",
+                    pending.state.urn,
+                )
+            try:
+                yield run, Path(folder)
+            except BaseException as error:
+                run.stop()
+                interruptions = _interruptions(error)
+                if interruptions < 2:
+                    run.wait_idle(_GRACE_SECONDS if interruptions else math.inf)
+                raise
+            finally:
+                provider.stop()
+                journal.close()
         if run.error:
             raise run.error
         if failed := self.reporter.failed:
             raise StepFailed(failed)
 
-    def _supervise(
-        self, run: Run, steps: Steps, registrar: Registrar, monitor: Monitor
-    ) -> Properties:
+    def _supervise(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
         program = self._start_program(monitor.address)
         try:
             while not monitor.finished.wait(0.05) and program.poll() is None:
                 pass
             run.wait_idle()
-            if monitor.finished.is_set() and not run.stopping:
-                deletion.delete(run, steps, run.journal.resources(), registrar.leftovers())
-            monitor.let_exit()
-            self._judge(run, program, finished=monitor.finished.is_set())
-            return _record_outputs(run, registrar.root, monitor.outputs)
+            finished = monitor.finished.is_set()
+            if finished and not run.stopping:
+                steps.delete_all(run, run.journal.resources(), registrar.leftovers())
+            monitor.may_exit.set()
+            code = program.wait()
+            # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
+            if not run.stopping and (code or not finished):
+                early = f"it ended early with exit code {code}"
+                last = last_words(self.reporter.last_error) or early
+                run.stop(
+                    ProgramFailed(f"the program failed: {last}", "its traceback is in the log")
+                )
+            return self._outputs(run, registrar, monitor)
         except BaseException:
             run.stop()
             raise
@@ -182,11 +170,11 @@ class Operation:
         project, config = self.stack.project, self.opened.config
         plain = {k: v.value if isinstance(v, Secret) else v for k, v in config.items()}
         secret = [key for key, value in config.items() if isinstance(value, Secret)]
-        preview = "true" if self.preview else "false"
         program = Child(
             [
                 *("-m", "gpubed.engines.embedded.program", address, project.name, self.stack.name),
-                *(str(project.root), project.entry, str(self.parallel), preview),
+                *(str(project.root), project.entry, str(self.parallel)),
+                "true" if self.preview else "false",
             ],
             project.directory,
             {
@@ -199,47 +187,22 @@ class Operation:
         program.pump_output()
         return program
 
-    def _judge(self, run: Run, program: Child, *, finished: bool) -> None:
-        code = program.wait()
-        # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
-        if run.stopping or (finished and not code):
-            return
-        last = last_words(self.reporter.last_error or "") or f"it ended early with exit code {code}"
-        run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
-
-    def _warn_of_interruptions(self) -> None:
-        for pending in self.opened.checkpoint.pending:
-            self.reporter.log(
-                "warning",
-                f"an earlier run was interrupted while {pending.type} {pending.state.name};"
-                " what of it is there is found again, and counts as made",
-                pending.state.urn,
-            )
-
-
-def _record_outputs(run: Run, root: State | None, outputs: Properties | None) -> Properties:
-    if root is None:
-        return {}
-    # After a failure, what the program did not get to export still holds.
-    kept = root.outputs if run.stopping else {}
-    merged = {**kept, **(outputs or {})}
-    if merged != root.outputs:
-        root.outputs = merged
-        run.journal.touch(root)
-    return merged
+    def _outputs(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
+        if (root := registrar.root) is None:
+            return {}
+        # After a failure, what the program did not get to export still holds.
+        kept = root.outputs if run.stopping else {}
+        merged = {**kept, **(monitor.outputs or {})}
+        if merged != root.outputs:
+            root.outputs = merged
+            run.journal.touch(root)
+        return merged
 
 
 def _interruptions(error: BaseException | None) -> int:
-    """Counts the Ctrl-Cs in an exception and in those it interrupted the handling of."""
+    """Count the Ctrl-Cs in an exception and in those it interrupted the handling of."""
     count = 0
     while error is not None:
         count += isinstance(error, KeyboardInterrupt)
         error = error.__context__
     return count
-
-
-def _recorded_config(resources: list[State]) -> Properties:
-    for state in resources:
-        if state.type.startswith("pulumi:providers:"):
-            return state.outputs
-    return {}

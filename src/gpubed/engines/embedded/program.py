@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import linecache
 import logging
 import runpy
@@ -19,16 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pulumi
 import pulumi.runtime
 
-from gpubed.core import garbage
-from gpubed.engines.embedded import lifeline
+from gpubed.engines.embedded import child
 
 _LOGGED = 32
 _FRAMES = 10
 
 
 def main() -> int:
-    """Runs the program in the current directory and returns the exit code."""
-    lifeline.attach()
+    """Run the program in the current directory and return the exit code."""
+    child.attach()
     address, project, stack, root, entry, parallel, preview = sys.argv[1:]
     pulumi.runtime.set_all_config(
         pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
@@ -44,17 +44,14 @@ def main() -> int:
         root_directory=root,
     )
     pulumi.runtime.configure(settings)
-    # The SDK notes with each resource where it is declared, and would look each time whether the
-    # program's files have changed since they were read.
+    # The SDK looks up where each resource is declared. Files are not read again for that, and of
+    # the stack of calls, which gRPC carries each time, the innermost frames do.
     linecache.checkcache = lambda *_: None
-    # Nor does the engine want the whole stack of calls, which gRPC would carry each time: where a
-    # resource is declared is among the innermost.
     traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
-    garbage.look_rarely()
-    # The engine drops debug messages, and the SDK would wait for it to take each of them.
+    gc.set_threshold(50_000)  # of what a short process makes, most lasts to its end
+    # The engine drops debug messages, and each would be a blocking call.
     pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]
-    # Futures left over by a failed program are no news.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     # Every pending registration blocks one thread.
     with ThreadPoolExecutor(4 * int(parallel)) as executor:
@@ -78,8 +75,8 @@ def _run(entry: str, executor: ThreadPoolExecutor) -> int:
 
 async def _program(entry: str) -> None:
     runpy.run_path(entry, run_name="__main__")
-    # Once around the loop, and the SDK knows of all registrations and waits for one after the
-    # other. Before that it would look at all unfinished outputs whenever one of them finishes.
+    # Lets the SDK see all registrations first: else it looks at all unfinished outputs whenever
+    # one of them finishes.
     await asyncio.sleep(0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from gpubed.core import files, reading
 from gpubed.core.errors import UsageError
@@ -16,17 +16,11 @@ from gpubed.engines.embedded.failures import Refusal
 from gpubed.engines.embedded.values import Properties, Secret
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Runtime(_Model):
+class _Runtime(BaseModel):
     name: str = ""
 
 
-class _ProjectFile(_Model):
-    """What is read of Pulumi.yaml."""
-
+class _ProjectFile(BaseModel):
     name: str = ""
     runtime: str | _Runtime = ""
     main: str = "."
@@ -34,9 +28,7 @@ class _ProjectFile(_Model):
     config_dir: str = Field(default=".", alias="stackConfigDir")
 
 
-class _StackConfigFile(_Model):
-    """What is read of Pulumi.<stack>.yaml."""
-
+class _StackConfigFile(BaseModel):
     salt: str | None = Field(default=None, alias="encryptionsalt")
     provider: str = Field(default="passphrase", alias="secretsprovider")
     key: Any = Field(default=None, alias="encryptedkey")
@@ -44,12 +36,12 @@ class _StackConfigFile(_Model):
     config: dict[str, JsonValue] | None = None
 
 
-M = TypeVar("M", bound=_Model)
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Project:
-    """What Pulumi.yaml says.
+    """A Pulumi project.
 
     Attributes:
         name: The project's name, part of every URN.
@@ -67,7 +59,7 @@ class Project:
 
     @classmethod
     def load(cls, root: Path) -> Project:
-        """Reads Pulumi.yaml.
+        """Read Pulumi.yaml.
 
         Raises:
             UsageError: There is none, or it is not a Python project.
@@ -85,23 +77,23 @@ class Project:
         return cls(said.name, root, directory, entry, root / said.config_dir)
 
     def config_file(self, stack: str) -> Path:
-        """Returns the path of the stack's configuration."""
+        """Return the path of the stack's configuration."""
         return self.config_dir / f"Pulumi.{stack}.yaml"
 
 
 @dataclass(frozen=True)
 class StackConfig:
-    """What Pulumi.<stack>.yaml says; values are text, sealed ones still sealed."""
+    """A stack's configuration; values are text, sealed ones still sealed."""
 
     salt: str | None
     values: Properties
 
     @classmethod
     def load(cls, path: Path) -> StackConfig:
-        """Reads the file; a missing one is an empty configuration.
+        """Read the file; a missing one is an empty configuration.
 
         Raises:
-            Refusal: Secrets are kept by another provider than a passphrase.
+            Refusal: It uses another secrets provider than a passphrase, or an environment.
         """
         said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
         if said.provider not in ("passphrase", "default", "") or said.key:
@@ -111,7 +103,7 @@ class StackConfig:
         return cls(said.salt, said.config or {})
 
     def open(self, project: str, cipher: PassphraseCipher) -> Properties:
-        """Returns full key → text, `Secret` where any part of the value is sealed."""
+        """Return full key → text, `Secret` where any part of the value is sealed."""
         opened: Properties = {}
         for key, value in self.values.items():
             full = key if ":" in key else f"{project}:{key}"
@@ -122,7 +114,7 @@ class StackConfig:
 
 
 def add_salt(path: Path, salt: str) -> None:
-    """Puts the salt line into the stack's configuration, leaving the rest as written."""
+    """Put the salt line into the stack's configuration, leaving the rest as written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rest = reading.file(path).text() if path.exists() else ""
     files.write(path, f"encryptionsalt: {salt}\n{rest}".encode())

@@ -10,10 +10,8 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
-from gpubed.engines.embedded import meeting
-from gpubed.engines.embedded.child import Child
+from gpubed.engines.embedded.child import PROVIDER_THREADS, Child
 from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
-from gpubed.engines.embedded.lifeline import PROVIDER_THREADS
 from gpubed.engines.embedded.protocol import provider_pb2 as pb
 from gpubed.engines.embedded.protocol import provider_pb2_grpc
 from gpubed.engines.embedded.state import State
@@ -23,7 +21,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 400 * 1024 * 1024),
     ("grpc.max_send_message_length", 400 * 1024 * 1024),
     ("grpc.server_max_unrequested_time_in_server", 30 * 60),
-    # A proxy of the site has no business between two processes of one machine.
+    # The sockets are of this machine: a proxy of the site is not asked.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -38,34 +36,20 @@ class Diff:
 
 
 class Provider:
-    """Calls to dynamic providers; one process serves the whole run.
-
-    Args:
-        project: The project's name, which providers ask for.
-        cwd: The folder of Pulumi.yaml.
-        sockets: A folder that only this user may enter.
-        environment: Extra variables for the process.
-        parallel: How many calls may run at once.
-        on_line: Receives what providers print.
-    """
+    """Calls to dynamic providers; one process serves the whole run."""
 
     def __init__(
         self,
         project: str,
         cwd: Path,
-        sockets: Path,
+        socket: Path,
         environment: Mapping[str, str],
         parallel: int,
         on_line: Callable[[str], None],
     ) -> None:
-        self._cwd = cwd
-        self._socket = sockets / meeting.PROVIDER
-        self._environment = {
-            **environment,
-            "PULUMI_PROJECT": project,
-            PROVIDER_THREADS: str(parallel),
-        }
-        self._on_line = on_line
+        variables = {"PULUMI_PROJECT": project, PROVIDER_THREADS: str(parallel)}
+        self._cwd, self._socket, self._on_line = cwd, socket, on_line
+        self._environment = {**environment, **variables}
         self._child: Child | None = None
         self._stub: Any = None
         self._channel: grpc.Channel | None = None
@@ -74,7 +58,7 @@ class Provider:
         self._launching, self._connecting = threading.Lock(), threading.Lock()
 
     def start(self, config: Properties, *, at_once: bool = True) -> None:
-        """Starts the process without waiting for it, or leaves that to the first call.
+        """Start the process without waiting for it, or leave that to the first call.
 
         Call it from the run's own thread. Calls come from threads that last until the program has
         ended, after which a preview, which alone may never need the process, makes none.
@@ -84,7 +68,7 @@ class Provider:
             self._launch()
 
     def stop(self) -> None:
-        """Ends the process and whatever it started."""
+        """End the process and whatever it started."""
         with self._launching:
             self._over = True
         if self._child:
@@ -93,70 +77,45 @@ class Provider:
             self._channel.close()
 
     def check(self, urn: str, olds: Properties, news: Properties) -> Properties:
-        """Returns the inputs as the provider wants them.
+        """Return the inputs as the provider wants them.
 
         Raises:
             ProviderFailed: They are not valid, or the call failed.
         """
-        request = pb.CheckRequest(
-            urn=urn, olds=to_struct(olds, plain=True), news=to_struct(news, plain=True)
-        )
-        reply = self._call("Check", request)
+        reply = self._call("Check", pb.CheckRequest(urn=urn, olds=_plain(olds), news=_plain(news)))
         if reply.failures:
             raise ProviderFailed("; ".join(f"{f.property}: {f.reason}" for f in reply.failures))
         return restore_secrets(from_struct(reply.inputs), news)
 
     def diff(self, old: State, news: Properties, ignored: list[str]) -> Diff:
-        """Compares a resource with the inputs it should have."""
-        request = pb.DiffRequest(
-            id=old.id,
-            urn=old.urn,
-            olds=to_struct(old.outputs, plain=True),
-            old_inputs=to_struct(old.inputs, plain=True),
-            news=to_struct(news, plain=True),
-            ignoreChanges=ignored,
-        )
+        """Compare a resource with the inputs it should have."""
+        request = pb.DiffRequest(**_of(old, "olds"), news=_plain(news), ignoreChanges=ignored)
         reply = self._call("Diff", request)
         changed = {pb.DiffResponse.DIFF_NONE: False, pb.DiffResponse.DIFF_SOME: True}
         return Diff(changed.get(reply.changes), tuple(reply.replaces), reply.deleteBeforeReplace)
 
     def create(self, new: State) -> tuple[str, Properties]:
-        """Creates the resource and returns its id and outputs."""
-        request = pb.CreateRequest(urn=new.urn, properties=to_struct(new.inputs, plain=True))
+        """Create the resource and return its id and outputs."""
+        request = pb.CreateRequest(urn=new.urn, properties=_plain(new.inputs))
         reply = self._call("Create", request)
         if not reply.id:
             raise ProviderFailed("the provider's create returned no id")
         return reply.id, restore_secrets(from_struct(reply.properties), new.inputs)
 
-    def update(self, old: State, new: State, ignored: list[str]) -> Properties:
-        """Changes the resource in place and returns its outputs."""
+    def update(self, old: State, new: State) -> Properties:
+        """Change the resource in place and return its outputs."""
         request = pb.UpdateRequest(
-            id=old.id,
-            urn=old.urn,
-            olds=to_struct(old.outputs, plain=True),
-            old_inputs=to_struct(old.inputs, plain=True),
-            news=to_struct(new.inputs, plain=True),
-            ignoreChanges=ignored,
+            **_of(old, "olds"), news=_plain(new.inputs), ignoreChanges=new.ignore_changes
         )
         reply = self._call("Update", request)
         return restore_secrets(from_struct(reply.properties), new.inputs)
 
     def delete(self, old: State) -> None:
-        """Deletes the resource."""
-        request = pb.DeleteRequest(
-            id=old.id,
-            urn=old.urn,
-            properties=to_struct(old.outputs, plain=True),
-            old_inputs=to_struct(old.inputs, plain=True),
-        )
-        self._call("Delete", request)
+        """Delete the resource."""
+        self._call("Delete", pb.DeleteRequest(**_of(old, "properties")))
 
-    def read(self, state: State, known: Properties) -> tuple[str, Properties, Properties | None]:
-        """Asks what the resource is now.
-
-        Args:
-            state: The resource.
-            known: What is known of its outputs.
+    def read(self, state: State) -> tuple[str, Properties, Properties | None]:
+        """Read the resource as it is now.
 
         Returns:
             Its id (empty: it has gone), its outputs, and its inputs if the provider told them.
@@ -164,40 +123,36 @@ class Provider:
         request = pb.ReadRequest(
             id=state.id,
             urn=state.urn,
-            properties=to_struct(known, plain=True),
-            inputs=to_struct(state.inputs, plain=True),
+            properties=_plain(state.outputs),
+            inputs=_plain(state.inputs),
         )
         reply = self._call("Read", request)
-        outputs = restore_secrets(from_struct(reply.properties), known)
+        outputs = restore_secrets(from_struct(reply.properties), state.outputs)
         if not reply.HasField("inputs"):
             return reply.id, outputs, None
         return reply.id, outputs, restore_secrets(from_struct(reply.inputs), state.inputs)
 
     def _call(self, method: str, request: Any) -> Any:
         try:
-            return getattr(self._connected(), method)(request)
+            with self._connecting:
+                if self._stub is None:
+                    self._stub = self._connect()
+            return getattr(self._stub, method)(request)
         except grpc.RpcError as error:
             # Cancelled: the channel was closed on a call that had not noticed its server's end.
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 raise ProviderLost("the provider process ended during the call") from error
             raise ProviderFailed(error.details() or str(error.code())) from error
 
-    def _connected(self) -> Any:
-        with self._connecting:
-            if self._stub is None:
-                self._stub = self._connect()
-        return self._stub
-
     def _launch(self) -> None:
         with self._launching:
-            if self._child or self._over:
-                return
-            self._child = Child(
-                ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
-                self._cwd,
-                self._environment,
-                self._on_line,
-            )
+            if not self._child and not self._over:
+                self._child = Child(
+                    ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
+                    self._cwd,
+                    self._environment,
+                    self._on_line,
+                )
 
     def _connect(self) -> Any:
         if self._config is None:
@@ -213,3 +168,17 @@ class Provider:
         stub = provider_pb2_grpc.ResourceProviderStub(self._channel)
         stub.Configure(pb.ConfigureRequest(args=to_struct(self._config), acceptSecrets=True))
         return stub
+
+
+def _plain(properties: Properties) -> Any:
+    return to_struct(properties, plain=True)
+
+
+def _of(old: State, outputs: str) -> dict[str, Any]:
+    """Return the fields of requests on a resource; the field of its outputs has several names."""
+    return {
+        "id": old.id,
+        "urn": old.urn,
+        outputs: _plain(old.outputs),
+        "old_inputs": _plain(old.inputs),
+    }

@@ -1,23 +1,18 @@
-"""Refresh: asks every provider what is really there, and corrects the state."""
+"""Refresh: reads every resource from its provider, and corrects the state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gpubed.engines.embedded.checkpoint import timestamp
-from gpubed.engines.embedded.run import Run, Step
+from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.steps import guarded
 from gpubed.engines.embedded.values import Properties, changed_keys
 
 
 def refresh(run: Run, states: Sequence[State]) -> None:
-    """Reads all resources at once; nothing is created, changed or deleted for it.
-
-    Args:
-        run: The operation.
-        states: All entries, dependencies before dependents.
-    """
+    """Read all resources at once; the state alone changes."""
     gone: set[int] = set()
 
     def one(state: State) -> None:
@@ -30,32 +25,27 @@ def refresh(run: Run, states: Sequence[State]) -> None:
 
 
 def _read_step(run: Run, state: State) -> bool:
-    """Refreshes one resource and returns whether it has gone."""
+    """Refresh one resource and return whether it has gone."""
     with run.step("refresh", state) as step:
         step.counts_as = "same"
-        is_provider = state.type.startswith("pulumi:providers:")
-        if not state.custom or is_provider or state.pending_replacement:
+        if not state.custom or state.is_provider or state.pending_replacement:
             return False
-        return _read(run, state, step)
-
-
-def _read(run: Run, state: State, step: Step) -> bool:
-    operation = run.journal.begin(state, "reading")
-    try:
-        found, outputs, inputs = run.provider.read(state, state.outputs)
-    finally:
-        run.journal.settle(operation)
-    if not found:
-        step.counts_as, step.message = "delete", "it no longer exists"
-        return True
-    wanted = state.inputs
-    step.why = _update(state, found, guarded(state, outputs), inputs)
-    if step.why:
-        run.journal.touch(state)
-        # A read may differ from the state in ways that need no update: then nothing is reported.
-        drifted = run.provider.diff(state, wanted, state.ignore_changes).changed
-        step.counts_as = "same" if drifted is False else "update"
-    return False
+        operation = run.journal.begin(state, "reading")
+        try:
+            found, outputs, inputs = run.provider.read(state)
+        finally:
+            run.journal.settle(operation)
+        if not found:
+            step.counts_as, step.message = "delete", "it no longer exists"
+            return True
+        wanted = state.inputs
+        step.why = _update(state, found, guarded(state, outputs), inputs)
+        if step.why:
+            run.journal.touch(state)
+            # A read may differ from the state in ways that need no update.
+            drifted = run.provider.diff(state, wanted, state.ignore_changes).changed
+            step.counts_as = "same" if drifted is False else "update"
+        return False
 
 
 def _update(
@@ -71,7 +61,7 @@ def _update(
 
 
 def _repair(run: Run, states: Sequence[State], gone: set[int]) -> None:
-    """Drops what has gone and whatever refers to it; its children move up."""
+    """Drop resources that have gone and references to them; their children move up."""
     parents = {state.urn: state.parent for state in states}
     listed: set[str] = set()
     for state in states:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpubed.core.errors import GpubedError
+from gpubed.engines.embedded.events import Reporter
 from gpubed.engines.embedded.failures import ProviderFailed
 from gpubed.engines.embedded.journal import Journal
 from gpubed.engines.embedded.provider import Provider
-from gpubed.engines.embedded.reporter import Reporter
 from gpubed.engines.embedded.state import State
 
 
@@ -26,16 +24,10 @@ class Halted(Exception):
 
 @dataclass
 class Step:
-    """What a step learns on its way and its last event tells.
+    """Details of a step for its last event: the changed keys, the operation to count, a remark."""
 
-    Attributes:
-        why: The keys that changed or forced the step.
-        counts_as: The operation it is counted as, where that is not its own; empty for none.
-        message: A remark for the user.
-    """
-
-    why: tuple[str, ...] = ()
-    counts_as: str | None = None
+    why: tuple[str, ...]
+    counts_as: str
     message: str | None = None
 
 
@@ -46,12 +38,11 @@ class Run:
     Attributes:
         stack: The stack's name.
         project: The project's name.
-        journal: Where states go.
-        provider: Who makes them real.
-        reporter: Who hears of it.
-        sockets: The folder where its processes meet; only this user may enter it.
         preview: Nothing is changed.
+        parallel: How many steps may run at once.
         lock: Guards decisions and the lists of states; never held during a provider's step.
+        error: The first error, which is the one that is reported.
+        stopping: No new step may start.
     """
 
     stack: str
@@ -59,37 +50,31 @@ class Run:
     journal: Journal
     provider: Provider
     reporter: Reporter
-    sockets: Path
     preview: bool
     parallel: int
     lock: threading.RLock = field(default_factory=threading.RLock)
     error: BaseException | None = None
+    stopping: bool = False
 
     def __post_init__(self) -> None:
         self._idle = threading.Condition(self.lock)
         self._slots = threading.Semaphore(self.parallel)
         self._in_flight = 0
-        self._stopping = False
-
-    @property
-    def stopping(self) -> bool:
-        """Whether new steps are turned away."""
-        return self._stopping
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Lets no new step start; the first error is the one that is reported."""
+        """Let no new step start."""
         with self.lock:
-            self._stopping = True
+            self.stopping = True
             self.error = self.error or error
             self._idle.notify_all()
 
     def check_open(self) -> None:
-        """Raises `Halted` once the run is stopping."""
-        if self._stopping:
+        """Raise `Halted` once the run is stopping."""
+        if self.stopping:
             raise Halted
 
     def wait_idle(self, seconds: float = math.inf) -> None:
-        """Waits until every step in flight has ended and is recorded, or the time is over."""
+        """Wait until every step in flight has ended and is recorded, or the time is over."""
         deadline = time.monotonic() + seconds
         with self._idle:
             while self._in_flight and time.monotonic() < deadline:
@@ -98,7 +83,7 @@ class Run:
 
     @contextlib.contextmanager
     def step(self, op: str, state: State, why: tuple[str, ...] = ()) -> Iterator[Step]:
-        """Runs the body as a step: announced, limited, and reported however it ends.
+        """Run the body as a step: announced, limited, and reported however it ends.
 
         Raises:
             Halted: The step failed, or was not allowed to start.
@@ -108,18 +93,17 @@ class Run:
                 self.check_open()
                 self._in_flight += 1
             event = self.reporter.started(op, state, why)
-            begun = time.monotonic()
-            step = Step(why)
+            begun, step = time.monotonic(), Step(why, op)
             try:
                 yield step
                 seconds = time.monotonic() - begun
-                ended = dataclasses.replace(
-                    event, why=step.why, message=step.message, seconds=seconds
+                self.reporter.ended(
+                    event, step.counts_as, why=step.why, message=step.message, seconds=seconds
                 )
-                self.reporter.done(ended, op if step.counts_as is None else step.counts_as)
             except ProviderFailed as failure:
                 self.reporter.log("error", str(failure), state.urn)
-                self.reporter.fail(event, time.monotonic() - begun, failure.reason)
+                seconds, reason = time.monotonic() - begun, failure.reason
+                self.reporter.ended(event, status="failed", seconds=seconds, message=reason)
                 self.stop()
                 raise Halted from failure
             finally:
@@ -128,7 +112,7 @@ class Run:
                     self._idle.notify_all()
 
     def each(self, states: Sequence[State], work: Callable[[State], None]) -> None:
-        """Runs the work on all states at once; a failure lets the others finish."""
+        """Run the work on all states at once; a failure lets the others finish."""
 
         def one(state: State) -> None:
             # A failed step has been reported where it failed.
@@ -144,12 +128,14 @@ class Run:
                 self.stop()
                 raise
 
-    def refuse_step(self, op: str, state: State, message: str) -> None:
-        """Reports a step that may not be taken, and stops the run."""
-        self.reporter.fail(self.reporter.started(op, state), 0.0, message)
+    def refuse_step(self, op: str, state: State, message: str) -> Halted:
+        """Report a step that may not be taken, and stop the run; return what to raise."""
+        event = self.reporter.started(op, state)
+        self.reporter.ended(event, status="failed", seconds=0.0, message=message)
         self.stop()
+        return Halted()
 
     def fail(self, error: GpubedError) -> Halted:
-        """Stops the run for a reason that belongs to no step; returns what to raise."""
+        """Stop the run for a reason that belongs to no step; return what to raise."""
         self.stop(error)
         return Halted()

@@ -15,14 +15,13 @@ from gpubed.engines.embedded.checkpoint import Checkpoint
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.failures import CLI_HINT, Refusal
 from gpubed.engines.embedded.project import Project, StackConfig
-from gpubed.engines.embedded.state import decode
-from gpubed.engines.embedded.urn import STACK_TYPE
+from gpubed.engines.embedded.state import STACK_TYPE, decode
 from gpubed.engines.embedded.values import Properties
 
 
 @dataclass(frozen=True)
 class OpenStack:
-    """What a run starts from; secrets are open.
+    """A stack as a run starts from it; secrets are open.
 
     Attributes:
         cipher: Seals what is saved, with the salt of Pulumi.<stack>.yaml.
@@ -37,14 +36,7 @@ class OpenStack:
 
 @dataclass(frozen=True)
 class Stack:
-    """Where a stack's files are.
-
-    Attributes:
-        project: Its project.
-        name: Its name.
-        file: Its state.
-        passphrase_file: Opens its secrets.
-    """
+    """The files of a stack."""
 
     project: Project
     name: str
@@ -56,25 +48,20 @@ class Stack:
         """Pulumi.<stack>.yaml."""
         return self.project.config_file(self.name)
 
-    def exists(self) -> bool:
-        """Returns whether there is a state, readable or not."""
-        return self.file.path.exists()
-
     def create(self) -> None:
-        """Writes an empty state where there is none, like `pulumi stack init`."""
+        """Write an empty state where there is none, like `pulumi stack init`."""
         if self.file.read() is None:
             name = f"organization/{self.project.name}/{self.name}"
-            document = {"version": 3, "checkpoint": {"stack": name}}
-            self.file.write(json.dumps(document) + "\n")
+            self.file.write(json.dumps({"version": 3, "checkpoint": {"stack": name}}) + "\n")
 
     def latest(self) -> Properties:
-        """Returns the last deployment as it is on disk; empty for a new stack."""
+        """Return the last deployment as it is on disk; empty for a new stack."""
         latest = (self.file.read() or {}).get("latest") or {}
         # Go writes what is empty as null, too.
         return {key: value for key, value in latest.items() if value is not None}
 
     def outputs(self) -> Properties:
-        """Returns the last outputs, whatever else the state contains."""
+        """Return the last outputs, whatever else the state contains."""
         latest = self.latest()
         for raw in latest.get("resources") or []:
             if raw["type"] == STACK_TYPE:
@@ -83,14 +70,7 @@ class Stack:
         return {}
 
     def open(self, *, save_salt: bool) -> OpenStack:
-        """Reads everything.
-
-        Args:
-            save_salt: Write a missing salt line into Pulumi.<stack>.yaml.
-
-        Raises:
-            GpubedError: The state or the passphrase does not fit.
-        """
+        """Read everything; `save_salt` writes a missing salt line into Pulumi.<stack>.yaml."""
         latest = self.latest()
         config = StackConfig.load(self.config_file)
         state_salt = _salt(latest)
@@ -99,9 +79,8 @@ class Stack:
             project.add_salt(self.config_file, cipher.salt)
         # A changed salt line means that the state was sealed with another key.
         same = not state_salt or state_salt == cipher.salt
-        state_cipher = cipher if same else self._cipher(state_salt)
         with self.file.told():
-            found = checkpoint.read(latest, state_cipher)
+            found = checkpoint.read(latest, cipher if same else self._cipher(state_salt))
         return OpenStack(cipher, config.open(self.project.name, cipher), found)
 
     def _cipher(self, salt: str | None) -> PassphraseCipher:

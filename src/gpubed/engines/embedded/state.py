@@ -1,18 +1,19 @@
-"""One resource as the checkpoint records it."""
+"""One resource as the checkpoint records it, and its uniform resource name (URN)."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
 from gpubed.core import reading
 from gpubed.engines.embedded.failures import DamagedState, Refusal
-from gpubed.engines.embedded.urn import Urn, name_of
 from gpubed.engines.embedded.values import (
     ASSETS,
     REFERENCE,
@@ -23,15 +24,45 @@ from gpubed.engines.embedded.values import (
     Secret,
 )
 
+STACK_TYPE = "pulumi:pulumi:Stack"
+
+
+def urn_of(stack: str, project: str, parent: str, type_: str, name: str) -> str:
+    """Return the URN of a resource; a parent other than the stack qualifies its type."""
+    above = _parts(parent)[2] if parent else STACK_TYPE
+    prefix = "" if above.rpartition("$")[2] == STACK_TYPE else f"{above}$"
+    return f"urn:pulumi:{stack}::{project}::{prefix}{type_}::{name}"
+
+
+def type_of(urn: str) -> str:
+    """Return the resource's own type."""
+    return _parts(urn)[2].rpartition("$")[2]
+
+
+def name_of(urn: str) -> str:
+    """Return the resource's name, which may itself contain `::`."""
+    return _parts(urn)[3]
+
+
+def _parts(urn: str) -> list[str]:
+    parts = urn.split("::", 3)
+    if len(parts) != 4 or not urn.startswith("urn:pulumi:"):
+        raise ValueError(f"not a Pulumi URN: {urn}")
+    return parts
+
+
+Urn = Annotated[str, AfterValidator(lambda urn: "::".join(_parts(urn)))]
+"""A URN in a model."""
+
 
 class Cipher(Protocol):
     """Seals and opens secrets; the scope is the resource's URN."""
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
-        """Returns the ciphertext."""
+        """Return the ciphertext."""
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        """Returns the plaintext."""
+        """Return the plaintext."""
 
 
 @dataclass(eq=False)
@@ -39,31 +70,30 @@ class State:
     """A resource's inputs, outputs and options; compared by identity.
 
     Two entries may share a URN while a replaced resource awaits deletion.
-    Fields the engine only carries along stay in `extra`.
+    In the checkpoint, names are in camel case; fields that are not here stay in `extra`.
     """
 
     urn: Urn
     type: str
     custom: bool
+    delete: bool = False
     id: str = ""
     inputs: Properties = field(default_factory=dict)
     outputs: Properties = field(default_factory=dict)
     parent: str = ""
-    provider: str = ""
-    dependencies: list[str] = field(default_factory=list)
-    property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     protect: bool = False
     taint: bool = False
-    retain_on_delete: bool = False
-    delete: bool = False
-    external: bool = False
-    pending_replacement: bool = False
-    ignore_changes: list[str] = field(default_factory=list)
-    additional_secret_outputs: list[str] = field(default_factory=list)
+    dependencies: list[str] = field(default_factory=list)
     init_errors: list[str] = field(default_factory=list)
+    provider: str = ""
+    property_dependencies: dict[str, list[str]] = field(default_factory=dict)
+    pending_replacement: bool = False
+    additional_secret_outputs: list[str] = field(default_factory=list)
+    retain_on_delete: bool = False
     created: str = ""
     modified: str = ""
     source_position: str = ""
+    ignore_changes: list[str] = field(default_factory=list)
     extra: Properties = field(default_factory=dict)
 
     @property
@@ -72,12 +102,17 @@ class State:
         return name_of(self.urn)
 
     @property
+    def is_provider(self) -> bool:
+        """Whether it is a provider, which only records its configuration."""
+        return self.type.startswith("pulumi:providers:")
+
+    @property
     def provider_urn(self) -> str:
         """The provider reference without its id."""
         return self.provider.rpartition("::")[0]
 
     def needs(self) -> Iterator[str]:
-        """Yields the URNs that must be listed before this one, the parent excepted."""
+        """Yield the URNs that must be listed before this one, the parent excepted."""
         yield from self.dependencies
         for urns in self.property_dependencies.values():
             yield from urns
@@ -85,30 +120,10 @@ class State:
             yield self.provider_urn
 
 
-# Python name → name in the checkpoint, in the order Pulumi writes them.
-_FIELDS = {
-    "delete": "delete",
-    "id": "id",
-    "type": "type",
-    "inputs": "inputs",
-    "outputs": "outputs",
-    "parent": "parent",
-    "protect": "protect",
-    "taint": "taint",
-    "external": "external",
-    "dependencies": "dependencies",
-    "init_errors": "initErrors",
-    "provider": "provider",
-    "property_dependencies": "propertyDependencies",
-    "pending_replacement": "pendingReplacement",
-    "additional_secret_outputs": "additionalSecretOutputs",
-    "retain_on_delete": "retainOnDelete",
-    "created": "created",
-    "modified": "modified",
-    "source_position": "sourcePosition",
-    "ignore_changes": "ignoreChanges",
-}
+_FIELDS = {one.name: to_camel(one.name) for one in dataclasses.fields(State)}
+del _FIELDS["extra"]
 _UNSUPPORTED = {
+    "external": "resources that are only read",
     "deletedWith": "the option deletedWith",
     "replaceWith": "the option replaceWith",
     "replaceOnChanges": "the option replaceOnChanges",
@@ -122,17 +137,15 @@ _SHAPE = TypeAdapter(State)
 
 
 def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
-    """Reads a checkpoint entry.
+    """Read a checkpoint entry.
 
     Raises:
         DamagedState: It is no entry.
         Refusal: The entry uses an option the engine does not implement.
     """
-    used = {"urn", "custom", *_FIELDS.values()}
     # Go writes a list without entries as null, too.
     known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
-    known |= {key: raw[key] for key in ("urn", "custom") if key in raw}
-    known["extra"] = {key: value for key, value in raw.items() if key not in used}
+    known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
     if isinstance(needs := known.get("property_dependencies"), dict):
         known["property_dependencies"] = {key: urns or [] for key, urns in needs.items()}
     try:
@@ -150,11 +163,11 @@ def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
 
 
 def encode(state: State, cipher: Cipher) -> Properties:
-    """Writes a checkpoint entry; empty fields are left out, as Pulumi does."""
-    raw: Properties = {"urn": state.urn, "custom": state.custom}
+    """Return a checkpoint entry; empty fields are left out, as Pulumi does."""
+    raw: Properties = {}
     for py, js in _FIELDS.items():
         value = getattr(state, py)
-        if value:
+        if value or py == "custom":
             bag = py in ("inputs", "outputs")
             raw[js] = _encode_value(value, cipher, state.urn) if bag else value
     return {**raw, **state.extra}
@@ -167,38 +180,31 @@ def _decode_value(value: Any, cipher: Cipher, urn: str) -> Any:
         return _decode_number(value, urn)
     if not isinstance(value, dict):
         return value
-    match value.get(SIGNATURE):
-        case signature if signature == SECRET:
-            plaintext = reading.reply(
-                _plaintext(value, cipher, urn), f"a secret of {urn}", error=DamagedState
-            )
-            return Secret(_decode_value(plaintext.json(object), _NESTED, urn))
-        case signature if signature == REFERENCE:
-            if not isinstance(value.get("urn"), str):
-                raise DamagedState(f"{urn} refers to nothing")
-            return Reference(value["urn"], value.get("id"))
-        case signature if signature in ASSETS:
-            raise Refusal("assets and archives", name_of(urn))
+    signature = value.get(SIGNATURE)
+    if signature == SECRET:
+        plaintext, ciphertext = value.get("plaintext"), value.get("ciphertext")
+        if isinstance(ciphertext, str) and not isinstance(plaintext, str):
+            plaintext = cipher.decrypt(ciphertext, urn)
+        if not isinstance(plaintext, str):
+            raise DamagedState(f"{urn} has a secret without a value")
+        opened = reading.reply(plaintext, f"a secret of {urn}", error=DamagedState)
+        return Secret(_decode_value(opened.json(object), _NESTED, urn))
+    if signature == REFERENCE:
+        if not isinstance(value.get("urn"), str):
+            raise DamagedState(f"{urn} refers to nothing")
+        return Reference(value["urn"], value.get("id"))
+    if signature in ASSETS:
+        raise Refusal("assets and archives", name_of(urn))
     return {key: _decode_value(item, cipher, urn) for key, item in value.items()}
 
 
 def _decode_number(value: float, urn: str) -> int | float:
     try:
-        travels = math.isfinite(value)  # as a float, whatever it is here
+        if math.isfinite(value):  # as the float that it is on the wire
+            return int(value) if isinstance(value, float) and value.is_integer() else value
     except OverflowError:
-        travels = False
-    if not travels:
-        raise DamagedState(f"{urn} has a number that no engine writes")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _plaintext(envelope: Properties, cipher: Cipher, urn: str) -> str:
-    plaintext, ciphertext = envelope.get("plaintext"), envelope.get("ciphertext")
-    if isinstance(plaintext, str):
-        return plaintext
-    if isinstance(ciphertext, str):
-        return cipher.decrypt(ciphertext, urn)
-    raise DamagedState(f"{urn} has a secret without a value")
+        pass
+    raise DamagedState(f"{urn} has a number that no engine writes")
 
 
 def _encode_value(value: Any, cipher: Cipher, urn: str) -> Any:
@@ -221,8 +227,7 @@ class _NestedCipher:
     def encrypt(self, plaintext: str, scope: str = "") -> str:
         return plaintext
 
-    def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        return ciphertext
+    decrypt = encrypt
 
 
-_NESTED = _NestedCipher()
+_NESTED: Cipher = _NestedCipher()

@@ -6,6 +6,7 @@ Assets and archives are refused: no dynamic provider survives a second update wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,9 @@ REFERENCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
 ASSETS: Final = ("c44067f5952c0a294b673a41bacd8c17", "0def7320c3a5731c473e5ecbe6d01bc7")
 
 Properties = dict[str, Any]
+# A step of a property path such as `disk.size` or `links[0]["rate"]`.
+_STEP = re.compile(r"""\.?([^.\[\]"]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]""")
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,15 @@ UNKNOWN: Final = Unknown()
 
 
 def from_struct(struct: struct_pb2.Struct) -> Properties:
-    """Decodes a property map."""
+    """Decode a property map."""
     return {key: _from_value(value) for key, value in struct.fields.items()}
 
 
 def _from_value(value: struct_pb2.Value) -> Any:
     match value.WhichOneof("kind"):
         case "number_value":
-            return number(value.number_value)
+            found = value.number_value
+            return int(found) if found.is_integer() else found
         case "string_value":
             text = value.string_value
             return UNKNOWN if text == UNKNOWN_TEXT else text
@@ -89,13 +94,8 @@ def _envelope(fields: Properties) -> Any:
             raise Refusal("a property value of an unknown kind", "a property value")
 
 
-def number(value: float) -> int | float:
-    """Numbers travel as floats; integral ones are written without a fraction."""
-    return int(value) if value.is_integer() else value
-
-
 def to_struct(properties: Mapping[str, Any], *, plain: bool = False) -> struct_pb2.Struct:
-    """Encodes a property map.
+    """Encode a property map.
 
     Args:
         properties: The values.
@@ -103,54 +103,28 @@ def to_struct(properties: Mapping[str, Any], *, plain: bool = False) -> struct_p
             secrets are opened and a reference becomes its id.
     """
     struct = struct_pb2.Struct()
-    for key, value in properties.items():
-        _to_value(value, struct.fields[key], plain)
+    struct.update(_wire(dict(properties), plain))
     return struct
 
 
-def _to_value(value: Any, target: struct_pb2.Value, plain: bool) -> None:
-    if value is None:
-        target.null_value = struct_pb2.NULL_VALUE
-    elif isinstance(value, bool):
-        target.bool_value = value
-    elif isinstance(value, (int, float)):
-        target.number_value = value
-    elif isinstance(value, str):
-        target.string_value = value
-    elif isinstance(value, list):
-        target.list_value.SetInParent()
-        for item in value:
-            _to_value(item, target.list_value.values.add(), plain)
-    else:
-        _compound_to_value(value, target, plain)
-
-
-def _compound_to_value(value: Any, target: struct_pb2.Value, plain: bool) -> None:
-    if value is UNKNOWN:
-        target.string_value = UNKNOWN_TEXT
-    elif isinstance(value, dict):
-        target.struct_value.SetInParent()
-        for key, item in value.items():
-            _to_value(item, target.struct_value.fields[key], plain)
-    elif isinstance(value, Secret):
-        _to_value(value.value if plain else _wrapped(value), target, plain)
-    elif isinstance(value, Reference):
-        # Dynamic providers know no references; Pulumi gives them the id instead.
-        text = value.urn if value.id is None else value.id
-        _to_value(text if plain else _wrapped(value), target, plain)
-    else:
-        raise TypeError(f"not a property value: {type(value).__name__}")
-
-
-def _wrapped(value: Secret | Reference) -> Properties:
+def _wire(value: Any, plain: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _wire(item, plain) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_wire(item, plain) for item in value]
     if isinstance(value, Secret):
-        return {SIGNATURE: SECRET, "value": value.value}
-    fields: Properties = {SIGNATURE: REFERENCE, "urn": value.urn}
-    return fields if value.id is None else {**fields, "id": value.id}
+        inner = _wire(value.value, plain)
+        return inner if plain else {SIGNATURE: SECRET, "value": inner}
+    if isinstance(value, Reference):
+        if plain:
+            return _wire(value.urn if value.id is None else value.id, plain)
+        fields = {SIGNATURE: REFERENCE, "urn": value.urn}
+        return fields if value.id is None else {**fields, "id": _wire(value.id, plain)}
+    return UNKNOWN_TEXT if value is UNKNOWN else value
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compares two values as providers see them: secretness aside, True is not 1."""
+    """Compare two values as providers see them: secretness aside, True is not 1."""
     left, right = _opened(left), _opened(right)
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
@@ -168,43 +142,37 @@ def _opened(value: Any) -> Any:
 
 
 def changed_keys(old: Properties, new: Properties) -> tuple[str, ...]:
-    """Returns the top-level keys whose values differ."""
+    """Return the top-level keys whose values differ."""
     keys = {**old, **new}
     return tuple(
         key for key in keys if (key in old) != (key in new) or not equal(old.get(key), new.get(key))
     )
 
 
-def contains_secret(value: Any) -> bool:
-    """Returns whether a secret hides anywhere in the value."""
-    if isinstance(value, Secret):
-        return True
-    if isinstance(value, dict):
-        return any(map(contains_secret, value.values()))
-    return isinstance(value, list) and any(map(contains_secret, value))
-
-
 def restore_secrets(plain: Properties, counterpart: Properties) -> Properties:
-    """Marks again what a provider that sees only plaintext has returned.
+    """Mark again what a provider that sees only plaintext has returned.
 
     Args:
         plain: What the provider answered.
         counterpart: What it was given; a like-named secret makes the answer secret.
     """
     restored = dict(plain)
-    for key, given in counterpart.items():
-        answer = restored.get(key)
-        if key not in restored:
-            continue
+    for key in restored.keys() & counterpart.keys():
+        answer, given = restored[key], counterpart[key]
         if isinstance(answer, dict) and isinstance(given, dict):
             restored[key] = restore_secrets(answer, given)
-        elif not isinstance(answer, Secret) and contains_secret(given):
+        elif not isinstance(answer, Secret) and _contains_secret(given):
             restored[key] = Secret(answer)
     return restored
 
 
+def _contains_secret(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, Secret) or any(map(_contains_secret, inner))
+
+
 def reveal(value: Any, *, show_secrets: bool) -> Any:
-    """Returns the value as users see it, with secrets opened or masked."""
+    """Return the value as users see it, with secrets opened or masked."""
     if isinstance(value, Secret):
         return reveal(value.value, show_secrets=show_secrets) if show_secrets else "[secret]"
     if isinstance(value, dict):
@@ -214,3 +182,57 @@ def reveal(value: Any, *, show_secrets: bool) -> Any:
     if isinstance(value, Reference):
         return value.urn if value.id is None else value.id
     return "[unknown]" if value is UNKNOWN else value
+
+
+def keep_old(new: Properties, old: Properties, ignored: list[str]) -> Properties:
+    """Return the new inputs with every ignored path put back to its old value.
+
+    Raises:
+        Refusal: A path has a wildcard or cannot be read.
+    """
+    kept: Any = new
+    for path in ignored:
+        steps = _steps(path)
+        kept = _put(kept, steps, _get(old, steps))
+    return dict(kept)
+
+
+def _steps(path: str) -> list[str | int]:
+    steps: list[str | int] = []
+    position = 0
+    while position < len(path):
+        found = _STEP.match(path, position)
+        if not found or "*" in found[0]:
+            raise Refusal(f"the property path {path!r}", "ignoreChanges")
+        key, index, quoted = found.groups()
+        steps.append(int(index) if index else key or quoted.replace('\\"', '"'))
+        position = found.end()
+    return steps
+
+
+def _get(value: Any, steps: list[str | int]) -> Any:
+    for step in steps:
+        value = value.value if isinstance(value, Secret) else value
+        is_key = isinstance(value, dict) and step in value
+        is_index = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if not is_key and not is_index:
+            return _ABSENT
+        value = value[step]
+    return value
+
+
+def _put(container: Any, steps: list[str | int], value: Any) -> Any:
+    """Copy the path, and set the value at its end; a path that leads nowhere changes nothing."""
+    if not steps:
+        return value
+    if isinstance(container, Secret):
+        return Secret(_put(container.value, steps, value))
+    step, rest = steps[0], steps[1:]
+    if isinstance(container, list) and isinstance(step, int):
+        if step >= len(container) or value is _ABSENT:
+            return container
+        return [_put(v, rest, value) if i == step else v for i, v in enumerate(container)]
+    if not isinstance(container, dict) or (rest and step not in container):
+        return container
+    copy = {**container, str(step): _put(container.get(str(step)), rest, value)}
+    return {key: item for key, item in copy.items() if item is not _ABSENT}

@@ -18,19 +18,19 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
-from gpubed.engines.embedded import lifeline
+from gpubed.engines.embedded import child
 
 
 def main() -> None:
-    """Starts the server; it prints a line when it listens, and serves until it is ended."""
-    lifeline.attach()
-    # Providers may be in modules of the project, and none of these is one of Python's or the SDK's.
+    """Start the server; it prints a line when it listens, and serves until it is ended."""
+    child.attach()
+    # Providers may be in modules of the project; appended, these hide none of Python's.
     sys.path.append(str(Path.cwd()))
     here, make = f"unix:{sys.argv[1]}", grpc.server
 
     def server(_pool: Any, **options: Any) -> Any:
         # The SDK allows four calls at once, however many nodes a cluster has.
-        made = make(ThreadPoolExecutor(int(os.environ[lifeline.PROVIDER_THREADS])), **options)
+        made = make(ThreadPoolExecutor(int(os.environ[child.PROVIDER_THREADS])), **options)
         listen = made.add_insecure_port
         made.add_insecure_port = lambda address: listen(here)
         return made
