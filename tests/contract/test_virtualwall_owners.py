@@ -9,7 +9,7 @@ import pytest
 
 from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall.slice_inputs import description
-from gpubed.backends.virtualwall.urn import slice_name
+from gpubed.backends.virtualwall.documents import slice_name
 from gpubed.core import progress
 from gpubed.core.errors import Refused
 from gpubed.testbeds import identities
