@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubed.backends.virtualwall import journal
-from gpubed.backends.virtualwall.slice_inputs import description
 from gpubed.backends.virtualwall.documents import slice_name
+from gpubed.backends.virtualwall.slice_inputs import description
 from gpubed.core import progress
 from gpubed.core.errors import Refused
 from gpubed.testbeds import identities

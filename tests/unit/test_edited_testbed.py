@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.backends.gpulab import component, login
 from gpubed.backends.gpulab.launcher import GpulabLauncher
-from gpubed.backends.virtualwall import journal
-from gpubed.core import files, places, reading
+from gpubed.core import files, places
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import Project
 from gpubed.jobs import execution
@@ -285,11 +284,8 @@ def test_a_copy_that_cannot_be_used_counts_as_not_asked(lab, text):
     assert lab.there[first]
 
 
-def test_no_journal_and_no_last_copy_stand_in_for_a_copy(lab):
+def test_no_last_copy_stands_in_for_a_copy(lab):
     made(lab, WALL)
-    config = registry.bound("virtualwall", lab.paths)._config
-    way = journal.Way.of(config)
-    journal.save(lab.paths, journal.Journal(uuid=UUID, slice_urn="s", testbed=way))
     spoilt = lab.paths.testbeds / "spoilt.yml"
     spoilt.write_text("")
     for name in ("virtualwall", "gpulab"):
@@ -507,21 +503,6 @@ def test_addresses_and_broken_urls_are_spelled_in_one_way():
     assert places.url("https://x:none/") == "https://x:none/"
     assert places.url("https://x:8443/") == "https://x:8443/"
     assert places.urn("a word") == "a word"
-
-
-def test_a_journal_that_this_version_does_not_take_is_told(lab):
-    made(lab, WALL)
-    (lab.paths.testbeds / "virtualwall.yml").unlink()
-    lab.paths.spec.unlink()
-    refused = down().exception
-    assert f"restore {lab.paths.spec}" in refused.hint
-    config = {**WALL["backend"], "login": "alice.pem"}
-    content = {"uuid": UUID, "slice_urn": "s", "testbed": config}
-    (lab.paths.state / journal.FILE).write_text(json.dumps(content))
-    refused = down().exception
-    assert isinstance(refused, reading.Unreadable)
-    assert "does not take how the testbed is reached: login" in refused.message
-    assert f"restore {lab.paths.spec}" in refused.hint
 
 
 def test_audit_asks_where_former_specifications_led(lab):

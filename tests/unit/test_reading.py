@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from gpubed.backends.gpulab import offers as gpulab_offers
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.backends.gpulab.remote import Cluster, Worker
-from gpubed.backends.virtualwall import advertisement, documents
+from gpubed.backends.virtualwall import documents, supply
 from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core import progress, reading
 from gpubed.core.reading import Missing, Unreadable
@@ -197,8 +197,8 @@ def test_a_parcel_that_expands_without_measure_is_refused(tmp_path):
 def test_many_types_are_counted_in_no_time():
     started = time.process_time()
     types = "".join(f'<node><hardware_type name="t{i}"/></node>' for i in range(MANY))
-    machines = advertisement.read(f'<rspec type="advertisement">{types}</rspec>')
-    assert len(advertisement.offers(machines, {})) == MANY
+    machines = supply.machines(f'<rspec type="advertisement">{types}</rspec>')
+    assert len(supply.counted(machines, {})) == MANY
     clusters = [Cluster(cluster_id=i) for i in range(MANY)]
     workers = [Worker(name="w", cluster_id=i) for i in range(MANY)]
     assert {offer.total for offer in gpulab_offers.offers(clusters, workers)} == {1}

@@ -62,8 +62,9 @@ def old_server(folder, weak, ciphers="DHE-RSA-AES256-GCM-SHA384", version=ssl.TL
 
 
 def endpoint(folder, url, **options):
-    config = Config.model_validate(BACKEND | {"ca": str(folder / "ca.pem")} | options)
-    return Endpoint(url, login.server_context(config), "the aggregate")
+    files = {"ca": str(folder / "ca.pem"), "login": str(folder / "server.pem")}
+    config = Config.model_validate(BACKEND | files | options)
+    return Endpoint(url, login.context(config), "the aggregate")
 
 
 @pytest.mark.parametrize("weak", ["key", "connection"])
