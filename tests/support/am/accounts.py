@@ -48,8 +48,6 @@ class Accounts:
     def __init__(self, site, signer, clock, limits):
         self.users: dict[str, User] = {}
         self.slices: dict[str, RegisteredSlice] = {}
-        self.sliver_notes: dict[str, dict[str, str]] = {}
-        """What clients note about slivers, for each other; nobody checks it."""
         self._site, self._signer, self._clock, self._limits = site, signer, clock, limits
         self.lock = threading.RLock()
         self._slice_key = ec.generate_private_key(ec.SECP256R1())
@@ -113,14 +111,6 @@ class Accounts:
         if expires < found.expires:
             raise answers.Refusal(answers.ERROR, "Cannot shorten slice lifetime")
         found.expires = expires
-
-    def note_sliver(self, fields):
-        """Keeps or changes a note about a sliver, and returns it."""
-        name = fields.get("SLIVER_INFO_URN")
-        if not name:
-            raise answers.malformed("SLIVER_INFO_URN is needed")
-        self.sliver_notes[name] = {**self.sliver_notes.get(name, {}), **fields}
-        return self.sliver_notes[name]
 
     def user_credential(self, user_urn):
         """Returns a user's credential for herself; it holds a day."""

@@ -10,8 +10,8 @@ from contextlib import nullcontext
 
 from . import answers, clock, documents, request, urn
 
-_ACTIONS = ("geni_start", "geni_stop", "geni_restart", "geni_reload", "pg_reload")
-_ANSWERS = {"emulab": answers.struct, "standard": answers.standard, "gcf": answers.gcf}
+_ACTIONS = ("geni_start", "geni_restart")
+_ANSWERS = {"emulab": answers.struct, "gcf": answers.gcf}
 _WRITE = ("*", "embed", "bind", "control", "refresh")
 
 
@@ -27,11 +27,9 @@ class Aggregate:
         "Allocate": 4,
         "Update": 5,
         "Provision": 3,
-        "Status": 3,
         "PerformOperationalAction": 4,
         "Renew": 4,
         "Delete": 3,
-        "Shutdown": 3,
     }
     """Number of arguments that must be there."""
 
@@ -149,14 +147,10 @@ class Aggregate:
         found = self.describe(caller, urns, credentials, {})
         return {"geni_rspec": found["geni_rspec"], "geni_slivers": found["geni_slivers"]}
 
-    def status(self, caller, urns, credentials, options):
-        """Returns the states."""
-        found = self.describe(caller, urns, credentials, options)
-        return {"geni_urn": found["geni_urn"], "geni_slivers": found["geni_slivers"]}
-
     def perform_operational_action(self, caller, urns, credentials, action, options):
-        """Starts, stops and so on; Emulab returns nothing of use."""
-        slice_ = self._act(caller, urns, credentials, action, options)
+        """Starts and restarts; Emulab returns nothing of use."""
+        del options
+        slice_ = self._act(caller, urns, credentials, action)
         return 0 if self._site.is_emulab else self._states(slice_)
 
     def renew(self, caller, urns, credentials, expiration, options):
@@ -198,23 +192,10 @@ class Aggregate:
             for state in found["geni_slivers"]
         ]
 
-    def shutdown(self, caller, slice_urn, credentials, options):
-        """Stops the slice for good."""
-        del options
-        slice_ = self._slice(caller, credentials, _WRITE)
-        self._only_slice(slice_, [slice_urn])
-        self._ledger.shut_down(slice_)
-        return True
-
-    def _act(self, caller, urns, credentials, action, options):
+    def _act(self, caller, urns, credentials, action):
         slice_ = self._slice(caller, credentials, _WRITE)
         if not urns:
             raise answers.malformed("Empty URN List")
-        if action == "geni_update_users":
-            if "geni_users" not in options:
-                raise answers.malformed("No keys provided!")
-            self._ledger.set_users(slice_, _keys(options["geni_users"]))
-            return slice_
         if action not in _ACTIONS:
             raise answers.Refusal(answers.REFUSED, "Invalid operational action")
         if not slice_.slivers:
@@ -223,7 +204,6 @@ class Aggregate:
         chosen = [*by_urn] if urns[0] == slice_.urn else urns
         if any(name not in by_urn for name in chosen):
             raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
-        action = "geni_reload" if action == "pg_reload" else action
         self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
         return slice_
 

@@ -14,7 +14,6 @@ from .federation import MemberAuthority, SliceAuthority
 from .inventory import HARDWARE, Inventory
 from .ledger import Ledger
 from .nodes import Ghosts
-from .protogeni import SliceAuthority as ProtoGeniAuthority
 from .site import Site
 from .slices import Limits
 
@@ -98,9 +97,8 @@ class AmServer:
             Aggregate(
                 self.site, self.ledger, self.inventory, verifier, self.faults, self.am_url[:-4]
             ),
-            SliceAuthority(self.site, self.accounts, verifier, self.sa_url),
-            MemberAuthority(self.site, self.accounts, verifier, self.ma_url),
-            ProtoGeniAuthority(self.site, self.accounts, verifier, PROJECT),
+            SliceAuthority(self.site, self.accounts, verifier),
+            MemberAuthority(self.site, self.accounts, verifier),
         ):
             self._web.interfaces[interface.name] = interface
         self.bundle = self.folder / "ca.pem"
@@ -120,11 +118,6 @@ class AmServer:
     def ma_url(self):
         """URL of the member authority."""
         return f"{self.base}/geni-ma/2"
-
-    @property
-    def protogeni_sa_url(self):
-        """URL of ProtoGENI's slice authority."""
-        return f"{self.base}/sa"
 
     @property
     def calls(self):
@@ -202,7 +195,6 @@ class AmServer:
             "am_url": self.am_url,
             "sa_url": self.sa_url,
             "ma_url": self.ma_url,
-            "protogeni_sa_url": self.protogeni_sa_url,
             "ca_bundle": str(self.bundle),
             "component_manager": self.site.manager,
             "accounts_authority": self.site.accounts,
