@@ -12,7 +12,6 @@ from . import answers, clock, documents, request, urn
 
 _ACTIONS = ("geni_start", "geni_restart")
 _ANSWERS = {"emulab": answers.struct, "gcf": answers.gcf}
-_WRITE = ("*", "embed", "bind", "control", "refresh")
 
 
 class Aggregate:
@@ -126,7 +125,7 @@ class Aggregate:
 
     def _update(self, caller, slice_urn, urns, credentials, rspec, options):
         del options
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         if urns not in ([], [slice_urn]):
             raise answers.Refusal(answers.REFUSED, "Must pass only slice URN")
         if credential.target != slice_urn:
@@ -141,7 +140,7 @@ class Aggregate:
 
     def provision(self, caller, urns, credentials, options):
         """Makes slivers of what was promised."""
-        slice_ = self._slice(caller, credentials, _WRITE)
+        slice_ = self._slice(caller, credentials)
         self._only_slice(slice_, urns)
         self._ledger.provision(slice_, _keys(options.get("geni_users") or []))
         found = self.describe(caller, urns, credentials, {})
@@ -157,7 +156,7 @@ class Aggregate:
         """Moves the end."""
         if not urns:
             raise answers.malformed("Empty URN List")
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         slice_ = self._ledger.find(credential.target)
         if slice_ is None:
             raise answers.Refusal(answers.BADARGS, "No such slice here")
@@ -177,7 +176,7 @@ class Aggregate:
         if not urns:
             raise answers.malformed("Empty URN List")
         found = self.describe(caller, urns, credentials, {})
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         slice_ = self._ledger.find(credential.target)
         if slice_ is None:
             raise answers.Refusal(answers.SEARCHFAILED, "No such slice here")
@@ -193,7 +192,7 @@ class Aggregate:
         ]
 
     def _act(self, caller, urns, credentials, action):
-        slice_ = self._slice(caller, credentials, _WRITE)
+        slice_ = self._slice(caller, credentials)
         if not urns:
             raise answers.malformed("Empty URN List")
         if action not in _ACTIONS:
@@ -207,12 +206,11 @@ class Aggregate:
         self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
         return slice_
 
-    def _check(self, caller, credentials, privileges=()):
-        texts = self._verifier.structs(credentials)
-        return self._verifier.check(texts, caller.urn, privileges)
+    def _check(self, caller, credentials):
+        return self._verifier.check(credentials, caller.urn)
 
-    def _slice(self, caller, credentials, privileges):
-        slice_ = self._ledger.find(self._check(caller, credentials, privileges).target)
+    def _slice(self, caller, credentials):
+        slice_ = self._ledger.find(self._check(caller, credentials).target)
         if slice_ is None:
             text = "No slice here that matches the provided credentials"
             raise answers.Refusal(answers.REFUSED, text)

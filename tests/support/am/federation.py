@@ -28,7 +28,7 @@ class _Authority:
         self.lock = accounts.lock
 
     def _check(self, caller, credentials):
-        return self._verifier.check(self._verifier.structs(credentials), caller.urn)
+        return self._verifier.check(credentials, caller.urn)
 
 
 class SliceAuthority(_Authority):

@@ -8,7 +8,7 @@ from . import pki, web
 from .accounts import Accounts, User
 from .aggregate import Aggregate
 from .clock import Clock
-from .credential import Verifier
+from .credential import Credentials
 from .faults import Faults
 from .federation import MemberAuthority, SliceAuthority
 from .inventory import HARDWARE, Inventory
@@ -84,10 +84,8 @@ class AmServer:
         self.users: dict[str, Login] = {}
         self._site_root = pki.root(self.site.authority)
         self._accounts_root = pki.root(self.site.accounts)
-        authority = f"urn:publicid:IDN+{self.site.accounts}+authority+sa"
-        signer = pki.issue(self._accounts_root, "sa", urn=authority, authority=True)
-        verifier = Verifier([self._accounts_root.certificate], self.clock)
-        self.accounts = Accounts(self.site, signer, self.clock, limits)
+        verifier = Credentials(self.clock)
+        self.accounts = Accounts(self.site, verifier, self.clock, limits)
         self.ledger = Ledger(self.site, self.inventory, self.nodes, self.clock, limits, self.faults)
         identity = pki.issue(self._site_root, "am", hosts=(host, "localhost"))
         tls = web.context(identity, [self._accounts_root, self._site_root], self.folder)

@@ -79,14 +79,6 @@ class Description:
         return bool(states & _STARTABLE) and "geni_configuring" not in states
 
 
-@dataclass(frozen=True)
-class Version:
-    """The name of an aggregate, and where its version 3 is."""
-
-    urn: str
-    url: str
-
-
 class Aggregate:
     """An aggregate manager; `endpoint` is at the URL for version 3."""
 
@@ -98,8 +90,8 @@ class Aggregate:
         """By how much the aggregate's clock is ahead of ours; 0 where it does not say."""
         return self._endpoint.clock_ahead_s or 0.0
 
-    def version(self) -> Version:
-        """Ask which aggregate answers and where version 3 is.
+    def version(self) -> tuple[str, str]:
+        """Ask for the aggregate's URN, and the URL of its version 3.
 
         Raises:
             Malformed: It does not speak version 3.
@@ -113,7 +105,7 @@ class Aggregate:
             url = self._endpoint.url
         if not isinstance(url, str) or not url.startswith("https://"):
             raise Malformed("the aggregate offers no AM API version 3")
-        return Version(str(value.get("urn") or ""), url)
+        return str(value.get("urn") or ""), url
 
     def advertisement(self, credentials: Sequence[Credential]) -> str:
         """Return the advertisement RSpec of all machines."""

@@ -109,12 +109,12 @@ def connect(config: Config) -> Connection:
         return Endpoint(url, context, what)
 
     asked = Aggregate(endpoint(config.aggregate.url, "the aggregate"))
-    version = Patience(config, min(_QUICK_S, config.patience)).insist(asked.version)
+    _, url = Patience(config, min(_QUICK_S, config.patience)).insist(asked.version)
     slices = endpoint(config.authority.slices, "the slice authority")
     members = endpoint(config.authority.members, "the member authority")
     return Connection(
         config=config,
         login=login,
         authority=Authority(slices, members, login.user),
-        aggregate=Aggregate(endpoint(version.url, "the aggregate")),
+        aggregate=Aggregate(endpoint(url, "the aggregate")),
     )

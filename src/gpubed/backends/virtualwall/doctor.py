@@ -48,14 +48,14 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
 def _testbed(config: Config, spec: ClusterSpec) -> Iterator[Finding]:
     try:
         there = connect(config)
-        version = there.aggregate.version()
+        urn, url = there.aggregate.version()
     except GpubedError as error:
         yield Finding("virtualwall.aggregate", False, error.message, error.hint)
         return
-    same = version.urn in ("", config.aggregate.urn)
-    called = f"the aggregate calls itself {version.urn}, not {config.aggregate.urn}"
-    said = f"AM API v3 at {version.url}" if same else called
-    yield Finding("virtualwall.aggregate", same, said, f"backend.aggregate.urn: {version.urn}")
+    same = urn in ("", config.aggregate.urn)
+    called = f"the aggregate calls itself {urn}, not {config.aggregate.urn}"
+    said = f"AM API v3 at {url}" if same else called
+    yield Finding("virtualwall.aggregate", same, said, f"backend.aggregate.urn: {urn}")
     # Certificates and credentials are valid by the clock; leases end by the testbed's.
     ahead_s = there.aggregate.clock_ahead_s
     said = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"

@@ -51,12 +51,7 @@ def note(paths: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
 
 
 def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Return the cluster's part, if it has one.
-
-    Args:
-        paths: The cluster's paths.
-        wanted: Its specification; None where it cannot be used.
-    """
+    """Return the cluster's part, if it has one; `wanted` is its specification, if usable."""
     had = _noted(paths, wanted)
     return [_existing(had)] if had else []
 
