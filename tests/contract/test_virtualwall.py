@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.virtualwall import acquaintance, journal, transport, verdict
+from gpubed.backends.virtualwall import journal, transport, verdict
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError, Refused
 from support.am import faults
@@ -76,7 +76,7 @@ def _sliver(server, name):
 
 def _meet(server, wall, name):
     """Keep of a node what a run keeps that got into it."""
-    acquaintance.save(wall.paths, name, KNOWN | {"id": str(_sliver(server, name).urn)})
+    journal.save_node(wall.paths, name, KNOWN | {"id": str(_sliver(server, name).urn)})
 
 
 def test_a_life_from_nothing_to_nothing(server, wall, driver):
@@ -253,7 +253,7 @@ def test_a_node_in_use_that_was_booting_costs_the_others_nothing(server, wall, d
 
 def test_nodes_of_a_slice_that_ended_are_not_those_of_the_next(server, wall, driver):
     """What is kept of nodes outlives them: a first start that was killed is given back still."""
-    acquaintance.save(wall.paths, "node-0", KNOWN | {"id": f"{KNOWN['id']}-gone"})
+    journal.save_node(wall.paths, "node-0", KNOWN | {"id": f"{KNOWN['id']}-gone"})
     up(wall, driver)
     _sliver(server, "node-2").operational = "geni_configuring"
     wall.block["patience"] = 3

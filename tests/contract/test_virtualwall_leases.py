@@ -7,58 +7,65 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.virtualwall import authority, leases, transport
-from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall import authority, transport
 from gpubed.core.errors import Refused
 from support.am import faults
-from support.wall_site import driver, server, up, wall
+from support.wall_site import driver, granted, server, up, wall
 
 pytestmark = pytest.mark.quick
 
 __all__ = ["driver", "server", "wall"]
 
 
-def test_renewals_are_reported_as_granted(server, wall, driver):
-    id_ = up(wall, driver)
-    there = connect(wall.plan.spec.backend)
-    before = leases.granted(there, id_)
+@pytest.fixture
+def held(wall, driver):
+    """A slice that is up: what asks and renews its end, and the end before."""
+    id_, result = driver.create(wall.inputs)
+    allocation = granted(wall, result)
+
+    def renew(until):
+        return wall.testbed.renew(allocation, until).granted_until
+
+    def end():
+        return wall.testbed.lease(allocation).granted_until
+
+    return id_, renew, end, end()
+
+
+def test_renewals_are_reported_as_granted(server, held):
+    _, renew, end, before = held
     asked = before + timedelta(hours=5)
-    assert leases.renew(there, id_, asked) == asked
+    assert renew(asked) == asked
     server.faults.on("Renew", faults.shortened(3600), nth=1, times=1)
-    less = leases.renew(there, id_, asked + timedelta(hours=5))
+    less = renew(asked + timedelta(hours=5))
     assert less < asked + timedelta(hours=5)
-    assert less == leases.granted(there, id_)
+    assert less == end()
 
 
-def test_a_lease_that_lasts_longer_is_never_shortened(server, wall, driver):
-    id_ = up(wall, driver)
-    there = connect(wall.plan.spec.backend)
-    before = leases.granted(there, id_)
-    assert leases.renew(there, id_, before - timedelta(hours=1)) == before
-    assert leases.granted(there, id_) == before
+def test_a_lease_that_lasts_longer_is_never_shortened(held):
+    _, renew, end, before = held
+    assert renew(before - timedelta(hours=1)) == before
+    assert end() == before
 
 
-def test_a_renewed_lease_keeps_its_end_where_nodes_are_asked_for_anew(wall, driver):
+def test_a_renewed_lease_keeps_its_end_where_nodes_are_asked_for_anew(wall, driver, held):
     """As after another `count`: Emulab grants a slice as a whole."""
-    id_ = up(wall, driver)
-    there = connect(wall.plan.spec.backend)
-    asked = leases.renew(there, id_, leases.granted(there, id_) + timedelta(hours=6))
-    before = wall.inputs
+    id_, renew, end, before = held
+    asked = renew(before + timedelta(hours=6))
+    former = wall.inputs
     wall.changes["nodes"] = [{"name": "node", "count": 2}]
-    driver.delete(id_, before)
+    driver.delete(id_, former)
     driver.create(wall.inputs)
-    assert leases.granted(there, id_) == asked
+    assert end() == asked
 
 
-def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
-    id_ = up(wall, driver)
-    there = connect(wall.plan.spec.backend)
-    before = leases.granted(there, id_)
+def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, held):
+    _, renew, end, before = held
     server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
     with pytest.raises(Refused, match=r"stays as it was.*pre-reserved") as caught:
-        leases.renew(there, id_, before + timedelta(hours=5))
+        renew(before + timedelta(hours=5))
     assert "gpubed renew" in caught.value.hint
-    assert leases.granted(there, id_) == before
+    assert end() == before
 
 
 def test_an_expired_slice_is_gone_and_can_be_had_again(server, wall, driver):

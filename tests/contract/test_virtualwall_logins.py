@@ -95,7 +95,7 @@ def test_a_login_that_was_renewed_is_the_bastions_from_the_next_look_on(server, 
     testbed = wall.testbed
     testbed.describe(Allocation.model_validate(granted | {"control": control}))
     copy = (wall.paths.secrets / "virtualwall-login").read_bytes()
-    assert login.public_key(copy) == login.load(wall.plan.spec.backend).public_key
+    assert copy == login.load(wall.plan.spec.backend).private_pem
 
 
 @pytest.mark.parametrize("status", [401, 403])

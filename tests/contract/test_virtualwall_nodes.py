@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.virtualwall import acquaintance, node, proof, shared
+from gpubed.backends.virtualwall import journal, node, prepare, shared
 from gpubed.backends.virtualwall.node import NodeDriver
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.configuration import inventory
@@ -89,8 +89,8 @@ def test_the_host_keys_are_what_the_node_wrote_under_the_token(there):
     for name in NODES:
         with into(there, name) as ssh_:
             assert ssh_.run("id -un").stdout == "alice\n"
-            shown = ssh_.run(proof.SHOW).stdout
-        keys = proof.proved(shown, proof.token(there.paths))
+            shown = ssh_.run(prepare.SHOW).stdout
+        keys = prepare.proved(shown, prepare.token(there.paths))
         assert keys == tuple(there.made[name]["host_keys"])
 
 
@@ -114,9 +114,9 @@ def test_creating_again_and_reading_change_nothing(there):
         id_, result = NodeDriver(there.paths).create(inputs_of(there, name))
         assert result == there.made[name]
         assert NodeDriver(there.paths).read(id_, inputs_of(there, name)) == result
-        acquaintance.forget(there.paths, name)
+        journal.forget_node(there.paths, name)
         assert NodeDriver(there.paths).read(id_, inputs_of(there, name)) == result
-        acquaintance.save(there.paths, name, result)
+        journal.save_node(there.paths, name, result)
 
 
 def test_nodes_are_reached_through_a_bastion_with_the_logins_key(there):
@@ -149,12 +149,12 @@ def test_nodes_are_reached_through_a_bastion_with_the_logins_key(there):
 def test_whoever_answers_without_the_token_is_not_believed(there, monkeypatch):
     """An impostor cannot make the HMAC: here the token that is expected is another."""
     monkeypatch.setattr(node, "_PROOF_S", 1.0)
-    monkeypatch.setattr(proof, "token", lambda _: "another")
+    monkeypatch.setattr(prepare, "token", lambda _: "another")
     with pytest.raises(NodeFailed, match="does not prove"):
         NodeDriver(there.paths).create(inputs_of(there, "node-0"))
     _, result = NodeDriver(there.paths).create(inputs_of(there, "node-0", host_keys="first_use"))
     assert result["host_keys"][0] in there.made["node-0"]["host_keys"]
-    acquaintance.save(there.paths, "node-0", there.made["node-0"])
+    journal.save_node(there.paths, "node-0", there.made["node-0"])
 
 
 def test_another_key_than_the_proved_one_ends_the_connection(there):
@@ -175,7 +175,7 @@ def test_a_node_that_was_installed_anew_proves_its_new_key(there, monkeypatch):
     seen = Node.model_validate({"name": name, "group": "", "role": "worker", **old})
     keys = (host_keys.presented(seen, there.paths),)
     with SSH(seen.model_copy(update={"host_keys": keys}), there.paths) as ssh_:
-        ssh_.run(proof.command(there.paths))
+        ssh_.run(prepare.command(there.paths))
     there.made[name] = NodeDriver(there.paths).read(old["id"], inputs_of(there, name))
     assert there.made[name]["host_keys"] != old["host_keys"]
     with into(there, name) as ssh_:

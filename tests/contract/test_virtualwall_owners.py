@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubed.backends.virtualwall import journal
+from gpubed.backends.virtualwall.documents import slice_name
 from gpubed.backends.virtualwall.slice_inputs import description
-from gpubed.backends.virtualwall.urn import slice_name
 from gpubed.core import progress, record
 from gpubed.core.errors import Refused
 from support.am import PROJECT, faults

@@ -36,14 +36,13 @@ from gpubed.backends.openstack import doctor as openstack_doctor
 from gpubed.backends.openstack import offers as openstack_offers
 from gpubed.backends.static import node as static
 from gpubed.backends.virtualwall import (
-    acquaintance,
-    advertisement,
     aggregate,
     documents,
     journal,
     manifest,
-    proof,
+    prepare,
     reservation,
+    supply,
     transport,
 )
 from gpubed.backends.virtualwall import faults as virtualwall_faults
@@ -431,7 +430,7 @@ def _slice(data, folder):
 def _acquaintance(data, folder):
     cluster = _cluster(folder)
     _file(cluster.state / "nodes" / "node-0.json", data)
-    acquaintance.load(cluster, "node-0")
+    journal.load_node(cluster, "node-0")
 
 
 def _key(data, folder):
@@ -599,7 +598,7 @@ def _tar(files):
 
 
 def _proof(data, _folder):
-    proof.proved(data.decode(errors="replace"), "token")
+    prepare.proved(data.decode(errors="replace"), "token")
 
 
 # What testbeds answer.
@@ -612,7 +611,7 @@ def _xmlrpc(data, _folder):
     for ask in (
         there.version,
         lambda: there.describe("urn", []),
-        lambda: there.advertisement([], available=True),
+        lambda: there.advertisement([]),
     ):
         with contextlib.suppress(GpubedError):
             ask()
@@ -640,8 +639,8 @@ def _manifest(data, _folder):
 
 
 def _advertisement(data, _folder):
-    machines = advertisement.read(data.decode(errors="replace"))
-    advertisement.offers(machines, {"dgx": 8})
+    machines = supply.machines(data.decode(errors="replace"))
+    supply.counted(machines, {"dgx": 8})
 
 
 def _inflated(data, _folder):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.backends.static import node as static_node
-from gpubed.backends.virtualwall import proof as boot_proof
+from gpubed.backends.virtualwall import prepare as boot_proof
 from gpubed.chaos import networks
 from gpubed.checks import (
     accelerator,

@@ -6,9 +6,6 @@ No testbed is here; sessions with hosts are STAND-INS.
 import pytest
 import yaml
 
-from gpubed.backends.virtualwall import journal
-from gpubed.backends.virtualwall.config import Config
-from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import registry
@@ -52,20 +49,6 @@ def test_who_was_silent_is_known_to_the_one_who_looked(cluster, monkeypatch):
     assert one.existing() == another.existing() == []
     assert one.unseen(set()) == another.unseen(set()) != []
     assert registry.bound("static", cluster).unseen(set()) == []
-
-
-def test_the_way_to_a_testbed_outlives_the_journal_that_told_it(cluster):
-    """The journal goes with the slice, and then `down` looks whether anything is left."""
-    testbed = registry.bound("virtualwall", cluster)
-    with pytest.raises(GpubedError, match="the file does not exist"):
-        testbed.existing()
-    config = Config.model_validate({"type": "virtualwall", **WALL})
-    journal.save(cluster, journal.Journal(uuid="u", slice_urn="s", testbed=journal.Way.of(config)))
-    assert testbed._config == config, "what failed is tried again"
-    journal.forget(cluster)
-    assert testbed._config == config
-    with pytest.raises(GpubedError, match="the file does not exist"):
-        registry.bound("virtualwall", cluster).existing()
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))

@@ -37,7 +37,6 @@ BROUGHT = {
     "backends/local/image.py",
     "backends/local/python_image.py",
     "backends/virtualwall/prepare.py",
-    "backends/virtualwall/rspec.py",
     "cli/commands/init.py",
     "cli/outline.py",
     "core/entries.py",

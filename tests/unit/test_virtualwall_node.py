@@ -14,52 +14,52 @@ from gpubed.nodes.ssh import Unreachable
 
 GATE = Hop(address="gate.example", user="alice", host_keys=("ssh-ed25519 A",))
 GIVEN = Given(sliver="s", host="n1.wall.example", user="alice", ipv4="10.2.33.7")
+TESTBED = SimpleNamespace(host_keys="first_use")
 
 
 @pytest.fixture
-def door(monkeypatch):
-    """A function that returns the address that is chosen, where these answer."""
+def met(monkeypatch):
+    """A function that says where a node is met, where these addresses answer."""
 
-    def choose(*answering, given=GIVEN):
+    def meet(*answering, via=(GATE,)):
         def presented(there, *_):
             if there.control_address not in answering:
                 raise Unreachable(f"{there.control_address} does not answer")
             return "ssh-ed25519 B"
 
-        monkeypatch.setattr(bastion, "way", lambda *_: (GATE,))
+        monkeypatch.setattr(bastion, "way", lambda *_: via)
         monkeypatch.setattr(node.logins, "load", lambda _: None)
         monkeypatch.setattr(node.host_keys, "presented", presented)
         monkeypatch.setattr(node, "_SSH_S", 0.0)
         monkeypatch.setattr(node, "_LOOK_S", 0.0)
-        return node._door(SimpleNamespace(name="node-0", testbed=None), given, None).address
+        result = node._met(SimpleNamespace(name="node-0", testbed=TESTBED), GIVEN, None)
+        return result["control_address"]
 
-    return choose
-
-
-def test_the_private_address_is_preferred(door):
-    assert door("10.2.33.7", "n1.wall.example") == "10.2.33.7"
+    return meet
 
 
-def test_the_public_one_is_taken_where_the_bastion_lets_through_to_it_alone(door):
-    assert door("n1.wall.example") == "n1.wall.example"
+@pytest.mark.parametrize(
+    ("answering", "chosen"),
+    [
+        (("10.2.33.7", "n1.wall.example"), "10.2.33.7"),
+        # The bastion lets us through to the public address alone.
+        (("n1.wall.example",), "n1.wall.example"),
+    ],
+)
+def test_the_private_address_is_preferred_behind_a_bastion(met, answering, chosen):
+    assert met(*answering) == chosen
 
 
-def test_a_node_that_answers_nowhere_is_named(door):
-    with pytest.raises(Unreachable, match="does not answer"):
-        door()
+def test_a_node_that_answers_nowhere_is_named(met):
+    with pytest.raises(Unreachable, match=r"node-0 does not answer SSH on 10.2.33.7, n1"):
+        met()
 
 
-def test_a_single_address_is_not_tried_beforehand(door):
-    assert door(given=GIVEN.model_copy(update={"ipv4": ""})) == "n1.wall.example"
-
-
-def test_a_name_that_nobody_knows_yet_says_what_helps(monkeypatch):
+def test_a_name_that_is_not_known_yet_says_what_helps(met, monkeypatch):
     def unknown(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(bastion, "way", lambda *_: ())
-    monkeypatch.setattr(node.logins, "load", lambda _: None)
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(Unreachable, match="stands for no address: Name or") as failed:
-        node._door(SimpleNamespace(name="node-0", testbed=None), GIVEN, None)
+        met(via=())
     assert failed.value.hint.endswith("gpubed up CLUSTER")

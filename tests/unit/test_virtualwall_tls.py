@@ -48,6 +48,8 @@ def old_server(folder, weak, ciphers="DHE-RSA-AES256-GCM-SHA384", version=ssl.TL
     identity = pki.issue(root, "am", hosts=("127.0.0.1",), key=key)
     (folder / "ca.pem").write_text(root.pem)
     (folder / "server.pem").write_text(identity.pem + identity.key_pem())
+    login = pki.issue(root, "alice")
+    (folder / "login.pem").write_text(login.pem + login.key_pem())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = version
     context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
@@ -62,8 +64,9 @@ def old_server(folder, weak, ciphers="DHE-RSA-AES256-GCM-SHA384", version=ssl.TL
 
 
 def endpoint(folder, url, **options):
-    config = Config.model_validate(BACKEND | {"ca": str(folder / "ca.pem")} | options)
-    return Endpoint(url, login.server_context(config), "the aggregate")
+    files = {"ca": str(folder / "ca.pem"), "login": str(folder / "login.pem")}
+    config = Config.model_validate(BACKEND | files | options)
+    return Endpoint(url, login.context(config), "the aggregate")
 
 
 @pytest.mark.parametrize("weak", ["key", "connection"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import AmServer, Ghosts, Site
 
-_SITES = {"emulab": Site(), "standard": Site(face="standard"), "gcf": Site.gcf()}
+_SITES = {"emulab": Site(), "gcf": Site.gcf()}
 
 
 def _arguments():

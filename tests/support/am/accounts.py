@@ -6,9 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
-from . import answers, credential, pki
+from . import answers, pki
 
 _SLICE_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,18}")
 
@@ -36,7 +34,6 @@ class RegisteredSlice:
     creator: str
     created: datetime
     expires: datetime
-    identity: pki.Identity
     description: str = ""
     members: list[str] = field(default_factory=list)
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -45,14 +42,11 @@ class RegisteredSlice:
 class Accounts:
     """The authority's books; the methods raise Refusal."""
 
-    def __init__(self, site, signer, clock, limits):
+    def __init__(self, site, credentials, clock, limits):
         self.users: dict[str, User] = {}
         self.slices: dict[str, RegisteredSlice] = {}
-        self.sliver_notes: dict[str, dict[str, str]] = {}
-        """What clients note about slivers, for each other; nobody checks it."""
-        self._site, self._signer, self._clock, self._limits = site, signer, clock, limits
+        self._site, self._credentials, self._clock, self._limits = site, credentials, clock, limits
         self.lock = threading.RLock()
-        self._slice_key = ec.generate_private_key(ec.SECP256R1())
 
     def user(self, user_urn):
         """Returns a user."""
@@ -95,15 +89,8 @@ class Accounts:
         expires = expires or now + timedelta(seconds=self._limits.slice)
         self._check_end(expires)
         slice_urn = self._site.slice(project, name)
-        identity = pki.issue(
-            self._signer,
-            name,
-            urn=slice_urn,
-            days=self._limits.maximum / 86400,
-            key=self._slice_key,
-        )
         self.slices[slice_urn] = RegisteredSlice(
-            slice_urn, name, project, user_urn, now, expires, identity, description, [user_urn]
+            slice_urn, name, project, user_urn, now, expires, description, [user_urn]
         )
         return self.slices[slice_urn]
 
@@ -114,26 +101,17 @@ class Accounts:
             raise answers.Refusal(answers.ERROR, "Cannot shorten slice lifetime")
         found.expires = expires
 
-    def note_sliver(self, fields):
-        """Keeps or changes a note about a sliver, and returns it."""
-        name = fields.get("SLIVER_INFO_URN")
-        if not name:
-            raise answers.malformed("SLIVER_INFO_URN is needed")
-        self.sliver_notes[name] = {**self.sliver_notes.get(name, {}), **fields}
-        return self.sliver_notes[name]
-
     def user_credential(self, user_urn):
         """Returns a user's credential for herself; it holds a day."""
-        me = self.user(user_urn).identity
-        return credential.issue(self._signer, me, me, self._clock.now() + timedelta(days=1))
+        me = self.user(user_urn).urn
+        return self._credentials.issue(me, me, self._clock.now() + timedelta(days=1))
 
     def slice_credential(self, user_urn, found):
         """Returns a member's credential for a slice; it ends with the slice."""
         if user_urn not in found.members:
             text = f"No privilege on slice {found.urn}"
             raise answers.Refusal(answers.FORBIDDEN, text)
-        owner = self.user(user_urn).identity
-        return credential.issue(self._signer, owner, found.identity, found.expires)
+        return self._credentials.issue(user_urn, found.urn, found.expires)
 
     def _check_end(self, expires):
         now, limits = self._clock.now(), self._limits

@@ -10,9 +10,8 @@ from contextlib import nullcontext
 
 from . import answers, clock, documents, request, urn
 
-_ACTIONS = ("geni_start", "geni_stop", "geni_restart", "geni_reload", "pg_reload")
-_ANSWERS = {"emulab": answers.struct, "standard": answers.standard, "gcf": answers.gcf}
-_WRITE = ("*", "embed", "bind", "control", "refresh")
+_ACTIONS = ("geni_start", "geni_restart")
+_ANSWERS = {"emulab": answers.struct, "gcf": answers.gcf}
 
 
 class Aggregate:
@@ -27,11 +26,9 @@ class Aggregate:
         "Allocate": 4,
         "Update": 5,
         "Provision": 3,
-        "Status": 3,
         "PerformOperationalAction": 4,
         "Renew": 4,
         "Delete": 3,
-        "Shutdown": 3,
     }
     """Number of arguments that must be there."""
 
@@ -128,7 +125,7 @@ class Aggregate:
 
     def _update(self, caller, slice_urn, urns, credentials, rspec, options):
         del options
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         if urns not in ([], [slice_urn]):
             raise answers.Refusal(answers.REFUSED, "Must pass only slice URN")
         if credential.target != slice_urn:
@@ -143,27 +140,23 @@ class Aggregate:
 
     def provision(self, caller, urns, credentials, options):
         """Makes slivers of what was promised."""
-        slice_ = self._slice(caller, credentials, _WRITE)
+        slice_ = self._slice(caller, credentials)
         self._only_slice(slice_, urns)
         self._ledger.provision(slice_, _keys(options.get("geni_users") or []))
         found = self.describe(caller, urns, credentials, {})
         return {"geni_rspec": found["geni_rspec"], "geni_slivers": found["geni_slivers"]}
 
-    def status(self, caller, urns, credentials, options):
-        """Returns the states."""
-        found = self.describe(caller, urns, credentials, options)
-        return {"geni_urn": found["geni_urn"], "geni_slivers": found["geni_slivers"]}
-
     def perform_operational_action(self, caller, urns, credentials, action, options):
-        """Starts, stops and so on; Emulab returns nothing of use."""
-        slice_ = self._act(caller, urns, credentials, action, options)
+        """Starts and restarts; Emulab returns nothing of use."""
+        del options
+        slice_ = self._act(caller, urns, credentials, action)
         return 0 if self._site.is_emulab else self._states(slice_)
 
     def renew(self, caller, urns, credentials, expiration, options):
         """Moves the end."""
         if not urns:
             raise answers.malformed("Empty URN List")
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         slice_ = self._ledger.find(credential.target)
         if slice_ is None:
             raise answers.Refusal(answers.BADARGS, "No such slice here")
@@ -183,7 +176,7 @@ class Aggregate:
         if not urns:
             raise answers.malformed("Empty URN List")
         found = self.describe(caller, urns, credentials, {})
-        credential = self._check(caller, credentials, _WRITE)
+        credential = self._check(caller, credentials)
         slice_ = self._ledger.find(credential.target)
         if slice_ is None:
             raise answers.Refusal(answers.SEARCHFAILED, "No such slice here")
@@ -198,23 +191,10 @@ class Aggregate:
             for state in found["geni_slivers"]
         ]
 
-    def shutdown(self, caller, slice_urn, credentials, options):
-        """Stops the slice for good."""
-        del options
-        slice_ = self._slice(caller, credentials, _WRITE)
-        self._only_slice(slice_, [slice_urn])
-        self._ledger.shut_down(slice_)
-        return True
-
-    def _act(self, caller, urns, credentials, action, options):
-        slice_ = self._slice(caller, credentials, _WRITE)
+    def _act(self, caller, urns, credentials, action):
+        slice_ = self._slice(caller, credentials)
         if not urns:
             raise answers.malformed("Empty URN List")
-        if action == "geni_update_users":
-            if "geni_users" not in options:
-                raise answers.malformed("No keys provided!")
-            self._ledger.set_users(slice_, _keys(options["geni_users"]))
-            return slice_
         if action not in _ACTIONS:
             raise answers.Refusal(answers.REFUSED, "Invalid operational action")
         if not slice_.slivers:
@@ -223,16 +203,14 @@ class Aggregate:
         chosen = [*by_urn] if urns[0] == slice_.urn else urns
         if any(name not in by_urn for name in chosen):
             raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
-        action = "geni_reload" if action == "pg_reload" else action
         self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
         return slice_
 
-    def _check(self, caller, credentials, privileges=()):
-        texts = self._verifier.structs(credentials)
-        return self._verifier.check(texts, caller.urn, privileges)
+    def _check(self, caller, credentials):
+        return self._verifier.check(credentials, caller.urn)
 
-    def _slice(self, caller, credentials, privileges):
-        slice_ = self._ledger.find(self._check(caller, credentials, privileges).target)
+    def _slice(self, caller, credentials):
+        slice_ = self._ledger.find(self._check(caller, credentials).target)
         if slice_ is None:
             text = "No slice here that matches the provided credentials"
             raise answers.Refusal(answers.REFUSED, text)

@@ -40,13 +40,6 @@ def busy(text="resource is busy; try again later"):
     return Refusal(BUSY, text)
 
 
-def standard(code=SUCCESS, value="", output=""):
-    """Returns an answer of the AM API as GCF gives it: on errors with its own code alone."""
-    geni = code if code in _STANDARD else ERROR
-    codes = {"geni_code": geni, "am_type": "gcf", **({} if code else {"am_code": 0})}
-    return {"code": codes, "value": "" if code else value, "output": output}
-
-
 def gcf(code=SUCCESS, value="", output=""):
     """Returns an answer of the AM API as GENI's reference aggregate gives it."""
     code, output = _as_gcf(code, output)

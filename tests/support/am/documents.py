@@ -7,7 +7,6 @@ from lxml import etree
 from . import clock, urn
 from .request import EMULAB, RSPEC, tag
 
-_OPSTATE = "http://www.geni.net/resources/rspec/ext/opstate/1"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
 _SCHEMA = f"{{{_XSI}}}schemaLocation"
 _NAMES = {None: RSPEC, "emulab": EMULAB, "xsi": _XSI}
@@ -20,12 +19,6 @@ EMPTY_MANIFEST = (
 _FILLER = (
     '<node component_id="urn:publicid:IDN+wall2.ilabt.example+node+n999-01" exclusive="true">'
     '<hardware_type name="filler"/><available now="false"/></node>'
-)
-_STATES = (
-    ("geni_notready", (("geni_start", "geni_configuring"),), ()),
-    ("geni_configuring", (), (("geni_success", "geni_ready"), ("geni_failure", "geni_failed"))),
-    ("geni_ready", (("geni_restart", "geni_configuring"), ("geni_stop", "geni_notready")), ()),
-    ("geni_failed", (), ()),
 )
 
 
@@ -43,7 +36,6 @@ def advertisement(site, machines, images, only_free=False, padding=0):
     for machine in machines:
         if not only_free or machine.is_free:
             root.append(_offer(site, machine, images))
-    root.append(_opstate(site))
     # Of nodes and not of one long text, which libxml2 refuses by itself.
     return _text(root).replace("</rspec>", f"{_FILLER * (padding // len(_FILLER))}</rspec>")
 
@@ -76,30 +68,7 @@ def _offer(site, machine, images):
             _add(node, "hardware_type", name=name), f"{{{EMULAB}}}node_type", type_slots="1"
         )
     _add(node, "available", now=_bool(machine.is_free))
-    _add(node, "location", country="BE", longitude="3.7", latitude="51.0")
-    if not machine.type.virtual:
-        component = urn.make(site.authority, "interface", f"{machine.name}:eth1")
-        _add(node, "interface", component_id=component, role="experimental")
-    for name, weight in (("cpu", 2400), ("ram", machine.type.memory >> 20)):
-        etree.SubElement(node, f"{{{EMULAB}}}fd", name=name, weight=str(weight))
     return node
-
-
-def _opstate(site):
-    root = etree.Element(
-        f"{{{_OPSTATE}}}rspec_opstate",
-        nsmap={None: _OPSTATE},
-        aggregate_manager_id=site.manager,
-        start="geni_notready",
-    )
-    etree.SubElement(root, f"{{{_OPSTATE}}}sliver_type", name="raw-pc")
-    for name, actions, waits in _STATES:
-        state = etree.SubElement(root, f"{{{_OPSTATE}}}state", name=name)
-        for action, after in actions:
-            etree.SubElement(state, f"{{{_OPSTATE}}}action", name=action, next=after)
-        for outcome, after in waits:
-            etree.SubElement(state, f"{{{_OPSTATE}}}wait", type=outcome, next=after)
-    return root
 
 
 def manifest(site, request, slivers, expires, links, users=(), hidden=()):

@@ -46,17 +46,9 @@ class Doors(Nodes):
             raise NodeBroken("it was removed before it started")
         self._doors[sliver.urn].open(slice_.users)
 
-    def stop(self, sliver):
-        """Lets nobody in any more."""
-        self._doors[sliver.urn].users = {}
-
     def restart(self, slice_, sliver):
         """Lets the slice's users in."""
         self.start(slice_, sliver)
-
-    def set_users(self, slice_, sliver):
-        """Changes who may come in."""
-        self._doors[sliver.urn].users = slice_.users
 
     def remove(self, slice_, slivers):
         """Closes the ports."""

@@ -31,7 +31,6 @@ class Fault:
     """What goes wrong with a call; what is None or False is as usual.
 
     Attributes:
-        delay: Seconds before the call is looked at.
         refusal: The answer instead of the call's.
         status: HTTP status instead of an answer.
         reset: The connection is reset instead of an answer.
@@ -43,7 +42,6 @@ class Fault:
         padding: Bytes that an advertisement is blown up by.
     """
 
-    delay: float = 0
     refusal: answers.Refusal | None = None
     status: int | None = None
     reset: bool = False
@@ -76,11 +74,6 @@ def lost():
 def slow(seconds):
     """Returns: the call takes effect, its answer comes late."""
     return Fault(late=seconds)
-
-
-def stalled(seconds):
-    """Returns: the call is looked at late."""
-    return Fault(delay=seconds)
 
 
 def busy(text="resource is busy; try again later"):

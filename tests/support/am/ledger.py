@@ -18,10 +18,8 @@ from .nodes import NodeBroken
 from .slices import Place, Slice, Sliver, Ticket
 
 _STAGES = {
-    "geni_start": (("new", "stopped"), "stopped"),
-    "geni_stop": (("started",), "started"),
-    "geni_restart": (("started",), "started"),
-    "geni_reload": (("started", "stopped"), "started or stopped"),
+    "geni_start": ("new", "stopped"),
+    "geni_restart": ("started", "started"),
 }
 MONITOR = "start/restart in progress; try again later"
 
@@ -51,8 +49,6 @@ class Ledger:
     def held(self, slice_, what="resource"):
         """Holds a slice for one call; refuses while another one has it, or nodes start."""
         with self.lock:
-            if slice_.shut_down:
-                raise answers.Refusal(answers.FORBIDDEN, "Slice has been shutdown")
             if slice_.busy:
                 raise answers.busy(f"{what} is busy; try again later")
             if slice_.starting:
@@ -131,25 +127,18 @@ class Ledger:
                 )
 
     def perform(self, slice_, action, slivers):
-        """Starts, stops, restarts or reloads slivers in the background.
+        """Starts or restarts slivers in the background.
 
         A whole slice may be mixed, and the action is for those that it fits; of slivers
         that are named each must be as the action wants it.
         """
         fitting, text = _STAGES[action]
         with self.held(slice_):
-            chosen = [s for s in slivers if s.stage in fitting]
-            whole = len(slivers) == len(slice_.slivers) and action != "geni_reload"
+            chosen = [s for s in slivers if s.stage == fitting]
+            whole = len(slivers) == len(slice_.slivers)
             if not chosen or (len(chosen) < len(slivers) and not whole):
                 raise answers.Refusal(answers.REFUSED, f"Sliver is not {text} (yet)")
             self._launch(slice_, action, chosen)
-
-    def set_users(self, slice_, users):
-        """Changes who may log in."""
-        with self.held(slice_):
-            slice_.users = users
-            ready = [s for s in slice_.slivers.values() if s.operational == "geni_ready"]
-            self._launch(slice_, "geni_update_users", ready)
 
     def renew(self, slice_, until, credential_ends, alap):
         """Moves the end of a slice here; returns nothing, read it back.
@@ -161,8 +150,6 @@ class Ledger:
             alap: Cut what is longer than anybody gets, instead of refusing it.
         """
         with self.lock:
-            if slice_.shut_down:
-                raise answers.Refusal(answers.ERROR, "Slice has been shutdown")
             if slice_.busy:
                 raise answers.busy("slice is busy; try again later")
             slice_.expires = self._end(slice_, until, credential_ends, alap)
@@ -188,19 +175,10 @@ class Ledger:
         """Removes a slice in the background, or before it returns."""
         with self.lock:
             with self.held(slice_):
-                if slice_.locked:
-                    raise answers.Refusal(answers.REFUSED, "Slice is locked down")
+                pass
             done = self._begin_removal(slice_)
         if blocking:
             done.result()
-
-    def shut_down(self, slice_):
-        """Removes what a slice has, and lets nobody make anything for it until it expires."""
-        with self.held(slice_):
-            slice_.shut_down = True
-            self._remove(slice_, slice_.all_slivers())
-            with self.lock:
-                slice_.slivers, slice_.ticket, slice_.request = {}, None, None
 
     def _after(self, seconds):
         return self._clock.now() + timedelta(seconds=seconds)
@@ -261,12 +239,9 @@ class Ledger:
 
     def _launch(self, slice_, action, slivers):
         """Runs an action on each sliver in the background; the caller holds the slice."""
-        during = {"geni_stop": "geni_stopping", "geni_update_users": "geni_updating_users"}
         with self.lock:
             for sliver in slivers:
-                sliver.operational = during.get(action, "geni_configuring")
-                if action != "geni_update_users":
-                    sliver.stage = "stopped" if action == "geni_stop" else "started"
+                sliver.operational, sliver.stage = "geni_configuring", "started"
             slice_.starting += len(slivers)
         for sliver in slivers:
             self._pool.submit(self._run, slice_, action, sliver)
@@ -275,7 +250,7 @@ class Ledger:
         state, error = "geni_failed", "internal error"
         try:
             self._do(slice_, action, sliver)
-            state, error = "geni_notready" if action == "geni_stop" else "geni_ready", ""
+            state, error = "geni_ready", ""
         except NodeBroken as broken:
             error = str(broken)
         except Exception:
@@ -286,18 +261,10 @@ class Ledger:
                 slice_.starting -= 1
 
     def _do(self, slice_, action, sliver):
-        if action == "geni_stop":
-            self._nodes.stop(sliver)
-            return
-        if action == "geni_update_users":
-            self._nodes.set_users(slice_, sliver)
-            return
         fault = self._faults.take_node(sliver.request.client_id)
         time.sleep(fault.slow)
         if fault.fails:
             raise NodeBroken(fault.fails)
-        if action == "geni_reload":
-            self._nodes.remove(slice_, [sliver])
         start = self._nodes.restart if action == "geni_restart" else self._nodes.start
         start(slice_, sliver)
 

@@ -33,16 +33,8 @@ class Nodes(ABC):
         """Brings a node to where SSH answers; raises NodeBroken."""
 
     @abstractmethod
-    def stop(self, sliver):
-        """Stops a node."""
-
-    @abstractmethod
     def restart(self, slice_, sliver):
         """Boots a node again; raises NodeBroken."""
-
-    @abstractmethod
-    def set_users(self, slice_, sliver):
-        """Lets the slice's users in, and nobody else."""
 
     @abstractmethod
     def remove(self, slice_, slivers):
@@ -63,8 +55,6 @@ class Ghosts(Nodes):
 
     def __init__(self, domain, boot_seconds=0.1):
         self._domain, self._boot_seconds, self._given = domain, boot_seconds, 0
-        self.running = set()
-        """URNs of the slivers that have been started and not removed."""
 
     def reach(self, sliver):
         """Returns a name; a virtual machine without an address of its own shares its host's."""
@@ -77,23 +67,13 @@ class Ghosts(Nodes):
     def start(self, slice_, sliver):
         """Waits."""
         time.sleep(self._boot_seconds)
-        self.running.add(sliver.urn)
-
-    def stop(self, sliver):
-        """Forgets."""
-        self.running.discard(sliver.urn)
 
     def restart(self, slice_, sliver):
         """Waits."""
         self.start(slice_, sliver)
 
-    def set_users(self, slice_, sliver):
+    def remove(self, slice_, slivers):
         """Does nothing."""
 
-    def remove(self, slice_, slivers):
-        """Forgets."""
-        self.running -= {sliver.urn for sliver in slivers}
-
     def close(self):
-        """Forgets."""
-        self.running.clear()
+        """Does nothing."""

@@ -10,7 +10,6 @@ import uuid
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
@@ -81,17 +80,6 @@ def urn_of(certificate):
         return None
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     return next((uri for uri in uris if uri.startswith("urn:publicid:")), None)
-
-
-def is_issued_by(certificate, roots):
-    """Says whether one of the roots signed a certificate."""
-    for trusted in roots:
-        try:
-            certificate.verify_directly_issued_by(trusted)
-        except (ValueError, TypeError, InvalidSignature):
-            continue
-        return True
-    return False
 
 
 def _builder(name, key, issuer_name, days, authority):

@@ -8,13 +8,12 @@ from . import pki, web
 from .accounts import Accounts, User
 from .aggregate import Aggregate
 from .clock import Clock
-from .credential import Verifier
+from .credential import Credentials
 from .faults import Faults
 from .federation import MemberAuthority, SliceAuthority
 from .inventory import HARDWARE, Inventory
 from .ledger import Ledger
 from .nodes import Ghosts
-from .protogeni import SliceAuthority as ProtoGeniAuthority
 from .site import Site
 from .slices import Limits
 
@@ -85,10 +84,8 @@ class AmServer:
         self.users: dict[str, Login] = {}
         self._site_root = pki.root(self.site.authority)
         self._accounts_root = pki.root(self.site.accounts)
-        authority = f"urn:publicid:IDN+{self.site.accounts}+authority+sa"
-        signer = pki.issue(self._accounts_root, "sa", urn=authority, authority=True)
-        verifier = Verifier([self._accounts_root.certificate], self.clock)
-        self.accounts = Accounts(self.site, signer, self.clock, limits)
+        verifier = Credentials(self.clock)
+        self.accounts = Accounts(self.site, verifier, self.clock, limits)
         self.ledger = Ledger(self.site, self.inventory, self.nodes, self.clock, limits, self.faults)
         identity = pki.issue(self._site_root, "am", hosts=(host, "localhost"))
         tls = web.context(identity, [self._accounts_root, self._site_root], self.folder)
@@ -98,9 +95,8 @@ class AmServer:
             Aggregate(
                 self.site, self.ledger, self.inventory, verifier, self.faults, self.am_url[:-4]
             ),
-            SliceAuthority(self.site, self.accounts, verifier, self.sa_url),
-            MemberAuthority(self.site, self.accounts, verifier, self.ma_url),
-            ProtoGeniAuthority(self.site, self.accounts, verifier, PROJECT),
+            SliceAuthority(self.site, self.accounts, verifier),
+            MemberAuthority(self.site, self.accounts, verifier),
         ):
             self._web.interfaces[interface.name] = interface
         self.bundle = self.folder / "ca.pem"
@@ -120,11 +116,6 @@ class AmServer:
     def ma_url(self):
         """URL of the member authority."""
         return f"{self.base}/geni-ma/2"
-
-    @property
-    def protogeni_sa_url(self):
-        """URL of ProtoGENI's slice authority."""
-        return f"{self.base}/sa"
 
     @property
     def calls(self):
@@ -202,7 +193,6 @@ class AmServer:
             "am_url": self.am_url,
             "sa_url": self.sa_url,
             "ma_url": self.ma_url,
-            "protogeni_sa_url": self.protogeni_sa_url,
             "ca_bundle": str(self.bundle),
             "component_manager": self.site.manager,
             "accounts_authority": self.site.accounts,

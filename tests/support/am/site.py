@@ -5,7 +5,7 @@ from typing import Literal
 
 from . import urn
 
-Face = Literal["emulab", "standard", "gcf"]
+Face = Literal["emulab", "gcf"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Site:
         images: Names of the disk images, `project:NAME`; the first is the default.
         share: Where the project's shared folder is on every real node; `{project}` in it
             is the project's name.
-        face: How it answers. `emulab` is Emulab's way. `standard` is the AM API's: a list
-            from PerformOperationalAction, a number in geni_single_allocation, errors
-            without am_code. `gcf` is GENI's reference aggregate besides: its codes, machines
-            without hardware types, slices that are not named after their project and that
-            everybody may look up, links that nobody grants, nothing that changes a slice.
+        face: How it answers: as Emulab, or as GENI's reference aggregate (`gcf`): a list from
+            PerformOperationalAction, a number in geni_single_allocation, errors without am_code,
+            its codes, machines without hardware types, slices that are not named after their
+            project and that everybody may look up, links that nobody grants, nothing that
+            changes a slice.
     """
 
     authority: str = "wall2.ilabt.example"

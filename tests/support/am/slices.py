@@ -43,7 +43,7 @@ class Sliver:
     """A node as it was promised or given.
 
     Attributes:
-        stage: new, started or stopped.
+        stage: new or started.
         operational: State as the AM API names it.
         error: Why it failed.
     """
@@ -86,8 +86,6 @@ class Slice:
     links: dict[str, str] = field(default_factory=dict)
     starting: int = 0
     busy: bool = False
-    locked: bool = False
-    shut_down: bool = False
 
     @property
     def name(self):

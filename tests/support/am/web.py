@@ -136,7 +136,6 @@ class _Handler(BaseHTTPRequestHandler):
                 raise answers.Fault(_BAD_CERTIFICATE, "Invalid or missing certificate")
             arguments, method = _read(body)
             fault = self.server.script.take(interface.name, method)
-            faults.wait(fault.delay)
             if self._cut(fault, after=False):
                 return
             caller = Caller(user, place["project"], place["version"], fault)

@@ -1,11 +1,8 @@
 """A client of the standard library, to look at the server with: no part of gpubed is in it."""
 
 import ssl
-import time
 import xmlrpc.client
 from dataclasses import dataclass
-
-RSPEC_VERSION = {"geni_rspec_version": {"type": "GENI", "version": "3"}}
 
 
 @dataclass
@@ -41,8 +38,8 @@ class Witness:
         made = ssl.create_default_context(cafile=str(server.bundle))
         if login:
             made.load_cert_chain(login.pem, password=login.passphrase)
-        urls = (server.am_url, server.sa_url, server.ma_url, server.protogeni_sa_url)
-        self.am, self.sa, self.ma, self.old_sa = (Face(url, made, timeout) for url in urls)
+        urls = (server.am_url, server.sa_url, server.ma_url)
+        self.am, self.sa, self.ma = (Face(url, made, timeout) for url in urls)
 
     def credential(self):
         """Returns the user's credential."""
@@ -55,44 +52,6 @@ class Witness:
         mine = self.credential()
         made = self.sa.create("SLICE", mine, {"fields": wanted}).value["SLICE_URN"]
         return made, self.sa.get_credentials(made, mine, {}).value
-
-    def up(self, name, rspec):
-        """Takes a slice to started nodes; returns its URN and its credential."""
-        made, credential = self.slice(name)
-        users = [{"urn": self.login.urn, "keys": [f"{self.login.ssh_key} alice\n"]}]
-        options = {**RSPEC_VERSION, "geni_users": users}
-        for answer in (
-            self.am.Allocate(made, credential, rspec, {}),
-            self.am.Provision([made], credential, options),
-            self.start(made, credential),
-        ):
-            if answer.code:
-                raise AssertionError(answer)
-        return made, credential
-
-    def start(self, made, credential):
-        """Starts a slice's nodes; returns the answer."""
-        return self.am.PerformOperationalAction([made], credential, "geni_start", {})
-
-    def states(self, made, credential):
-        """Returns the operational status of each node."""
-        slivers = self.am.Status([made], credential, {}).value["geni_slivers"]
-        return {
-            sliver.get("geni_client_id"): sliver["geni_operational_status"] for sliver in slivers
-        }
-
-    def ready(self, made, credential):
-        """Waits until each node has started, or failed."""
-        final = {"geni_ready", "geni_failed"}
-        until(lambda: set(self.states(made, credential).values()) <= final)
-
-
-def until(condition, seconds=30):
-    """Waits for what happens in the background."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class _Transport(xmlrpc.client.SafeTransport):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpubed.backends.virtualwall import documents, faults, times
+from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.authority import Credential
 from gpubed.backends.virtualwall.faults import Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
@@ -68,38 +68,30 @@ class Description:
         return any(sliver.allocation == _ALLOCATED for sliver in self.slivers)
 
     @property
+    def is_final(self) -> bool:
+        """Whether nothing more will come of any part by itself."""
+        return all(sliver.is_final for sliver in self.slivers)
+
+    @property
     def is_startable(self) -> bool:
         """Whether nodes wait to be started, and none is starting."""
         states = {sliver.operational for sliver in self.slivers}
         return bool(states & _STARTABLE) and "geni_configuring" not in states
 
 
-@dataclass(frozen=True)
-class Version:
-    """What an aggregate says of itself."""
-
-    urn: str
-    url: str
-    dialect: str
-
-
 class Aggregate:
-    """An aggregate manager.
-
-    Args:
-        endpoint: At the URL for version 3.
-    """
+    """An aggregate manager; `endpoint` is at the URL for version 3."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
     @property
-    def clock_ahead_s(self) -> float | None:
-        """By how much the aggregate's clock is ahead of ours, where it says."""
-        return self._endpoint.clock_ahead_s
+    def clock_ahead_s(self) -> float:
+        """By how much the aggregate's clock is ahead of ours; 0 where it does not say."""
+        return self._endpoint.clock_ahead_s or 0.0
 
-    def version(self) -> Version:
-        """Ask who answers and where version 3 is.
+    def version(self) -> tuple[str, str]:
+        """Ask for the aggregate's URN, and the URL of its version 3.
 
         Raises:
             Malformed: It does not speak version 3.
@@ -113,12 +105,11 @@ class Aggregate:
             url = self._endpoint.url
         if not isinstance(url, str) or not url.startswith("https://"):
             raise Malformed("the aggregate offers no AM API version 3")
-        dialect = str(value.get("geni_am_type") or value.get("interface") or "")
-        return Version(str(value.get("urn") or ""), url, dialect)
+        return str(value.get("urn") or ""), url
 
-    def advertisement(self, credentials: Sequence[Credential], *, available: bool) -> str:
-        """Return the advertisement RSpec: all machines, or the free ones."""
-        options = {**_RSPEC, "geni_available": available, "geni_compressed": True}
+    def advertisement(self, credentials: Sequence[Credential]) -> str:
+        """Return the advertisement RSpec of all machines."""
+        options = {**_RSPEC, "geni_available": False, "geni_compressed": True}
         value = self._ask("ListResources", list(credentials), options, timeout=_LONG_S)
         if isinstance(value, bytes):
             value = value.decode("ascii", errors="replace")
@@ -132,21 +123,17 @@ class Aggregate:
     def describe(self, slice_urn: str, credentials: Sequence[Credential]) -> Description | None:
         """Return the slice's slivers and manifest; None when it has none here."""
         try:
-            value = self._ask("Describe", [slice_urn], list(credentials), dict(_RSPEC))
+            described = self._described("Describe", [slice_urn], list(credentials), dict(_RSPEC))
         except NotThere:
             return None
-        described = _description(value, "Describe")
         return described if described.slivers else None
 
     def allocate(
         self, slice_urn: str, credentials: Sequence[Credential], request: str, until: datetime
     ) -> Description:
         """Reserve what a request asks for, for ten minutes. Not to be repeated unasked."""
-        options = {"geni_end_time": times.write(until)}
-        value = self._ask(
-            "Allocate", slice_urn, list(credentials), request, options, timeout=_LONG_S
-        )
-        return _description(value, "Allocate")
+        options = {"geni_end_time": documents.written(until)}
+        return self._described("Allocate", slice_urn, list(credentials), request, options)
 
     def update(self, slice_urn: str, credentials: Sequence[Credential], request: str) -> None:
         """Reserve what a slice that has nodes shall be; those that it names stay as they are.
@@ -169,21 +156,20 @@ class Aggregate:
         options = {
             **_RSPEC,
             "geni_users": [{"urn": user, "keys": list(keys)}],
-            "geni_end_time": times.write(until),
+            "geni_end_time": documents.written(until),
             "geni_best_effort": best_effort,
         }
-        value = self._ask("Provision", [slice_urn], list(credentials), options, timeout=_LONG_S)
-        return _description(value, "Provision")
+        return self._described("Provision", [slice_urn], list(credentials), options)
 
-    def act(self, urns: Sequence[str], credentials: Sequence[Credential], action: str) -> None:
+    def act(self, urn: str, credentials: Sequence[Credential], action: str) -> None:
         """Start or restart nodes; it goes on after the call has ended."""
         # What comes back differs too much to be of use: ask for the status.
-        self._ask("PerformOperationalAction", list(urns), list(credentials), action, {})
+        self._ask("PerformOperationalAction", [urn], list(credentials), action, {})
 
     def renew(self, slice_urn: str, credentials: Sequence[Credential], until: datetime) -> None:
         """Ask for more time, or as much of it as can be had; `describe` tells the result."""
-        options = {"geni_extend_alap": True}
-        self._ask("Renew", [slice_urn], list(credentials), times.write(until), options)
+        end, options = documents.written(until), {"geni_extend_alap": True}
+        self._ask("Renew", [slice_urn], list(credentials), end, options)
 
     def delete(self, slice_urn: str, credentials: Sequence[Credential]) -> None:
         """Give everything back; goes on after the call has ended."""
@@ -192,24 +178,24 @@ class Aggregate:
     def _ask(self, method: str, *args: Any, timeout: float = _QUICK_S) -> Any:
         what = f"{self._endpoint.what} ({method})"
         reply = self._endpoint.call(method, *args, timeout=timeout)
-        if not isinstance(reply, dict) or not isinstance(reply.get("code"), dict):
-            raise Malformed(f"{what} answered without a code")
-        geni, own = reply["code"].get("geni_code"), reply["code"].get("am_code")
-        if not isinstance(geni, int):
+        code = reply.get("code") if isinstance(reply, dict) else None
+        geni = code.get("geni_code") if isinstance(code, dict) else None
+        if not isinstance(code, dict) or not isinstance(geni, int):
             raise Malformed(f"{what} answered without a code")
         if geni:
             # Emulab tells what is above 17 in am_code alone.
-            code = own if geni == 2 and isinstance(own, int) and own > 17 else geni
-            log = str(reply["code"].get("protogeni_error_url") or "")
-            raise faults.answered(what, code, str(reply.get("output") or ""), log)
+            own = code.get("am_code")
+            own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
+            log = str(code.get("protogeni_error_url") or "")
+            raise faults.answered(what, own, str(reply.get("output") or ""), log)
         return reply.get("value")
 
-
-def _description(value: Any, method: str) -> Description:
-    if not isinstance(value, dict) or not isinstance(value.get("geni_slivers"), list):
-        raise Malformed(f"the aggregate's answer to {method} lists no slivers")
-    slivers = tuple(_sliver(item, method) for item in value["geni_slivers"])
-    return Description(str(value.get("geni_rspec") or ""), slivers)
+    def _described(self, method: str, *args: Any) -> Description:
+        value = self._ask(method, *args, timeout=_QUICK_S if method == "Describe" else _LONG_S)
+        if not isinstance(value, dict) or not isinstance(value.get("geni_slivers"), list):
+            raise Malformed(f"the aggregate's answer to {method} lists no slivers")
+        slivers = tuple(_sliver(item, method) for item in value["geni_slivers"])
+        return Description(str(value.get("geni_rspec") or ""), slivers)
 
 
 def _sliver(item: Any, method: str) -> Sliver:
@@ -219,7 +205,7 @@ def _sliver(item: Any, method: str) -> Sliver:
         urn=item["geni_sliver_urn"],
         allocation=str(item.get("geni_allocation_status") or ""),
         operational=str(item.get("geni_operational_status") or ""),
-        expires=times.parse(item.get("geni_expires")),
+        expires=documents.time(item.get("geni_expires")),
         error=faults.clean(item.get("geni_error")),
         client_id=str(item.get("geni_client_id") or ""),
     )

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpubed.backends.virtualwall import faults, times
-from gpubed.backends.virtualwall import urn as urns
-from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, NotThere
+from gpubed.backends.virtualwall import documents, faults
+from gpubed.backends.virtualwall.documents import Urn
+from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
-from gpubed.backends.virtualwall.urn import Urn
 
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
@@ -22,7 +21,16 @@ OF_OTHERS = (
     "if another login of yours made it, set backend.login in cluster.yml to that; else another "
     "user has the name now: gpubed down CLUSTER, then gpubed up CLUSTER, takes another name"
 )
-_NEVER = datetime.max.replace(tzinfo=UTC)
+# What to do about a refusal, by what it says; the first that fits.
+_HINTS = {
+    # Names are used once in all projects, and nobody can remove a slice.
+    "already": "gpubed down CLUSTER, then up, makes a slice of another name",
+    "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
+    "expiration": "correct lease.duration in cluster.yml",
+    "short life": "correct lease.duration in cluster.yml",
+    "project": "correct backend.project in cluster.yml; gpubed doctor CLUSTER",
+    "authority mismatch": "correct backend.project in cluster.yml; gpubed doctor CLUSTER",
+}
 
 
 @dataclass(frozen=True)
@@ -30,17 +38,20 @@ class Slice:
     """A slice as its authority knows it.
 
     Attributes:
-        expired: Whether its authority says that it has ended.
-        is_over: Whether it has, by that word or by the authority's clock; ours may be wrong.
+        is_over: Whether it has ended, by its authority's word or clock; ours may be wrong.
         is_closed: Whether it is others': Emulab tells its members alone more than its name.
     """
 
     urn: str
     expires: datetime
-    expired: bool
-    is_over: bool
-    description: str
+    is_over: bool = False
+    description: str = ""
     is_closed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name without its authority's."""
+        return documents.urn(self.urn, "slice").name
 
 
 class Authority:
@@ -61,10 +72,6 @@ class Authority:
         """The time by the authority's clock; ours may be wrong."""
         return datetime.now(UTC) + timedelta(seconds=self._slices.clock_ahead_s or 0.0)
 
-    def version(self) -> dict[str, Any]:
-        """Return what the slice authority says of itself."""
-        return _mapping(self._ask(self._slices, "get_version"), "get_version")
-
     def credentials(self) -> list[Credential]:
         """Return our own credentials, from the member authority; asked for once."""
         if self._own is None:
@@ -78,8 +85,7 @@ class Authority:
 
     def of_project(self, project: Urn) -> list[Slice]:
         """Return the slices of a project that have not expired."""
-        found = self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False})
-        return [slice_ for slice_ in found.values() if not slice_.expired]
+        return [*self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False}).values()]
 
     def has_project(self, project: Urn) -> bool | None:
         """Say whether a project exists that we may use; None where the authority does not tell.
@@ -90,8 +96,6 @@ class Authority:
         whose, own = str(self._user), self.credentials()
         try:
             value = self._ask(self._slices, "lookup_for_member", "PROJECT", whose, own, {})
-        except Busy:
-            raise
         except Answered:
             return None
         found = [_mapping(item, "lookup_for_member") for item in value or ()]
@@ -102,11 +106,11 @@ class Authority:
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(project),
-            "SLICE_EXPIRATION": times.write(until),
+            "SLICE_EXPIRATION": documents.written(until),
             "SLICE_DESCRIPTION": description,
         }
         value = self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
-        return str(urns.parse(str(_mapping(value, "create").get("SLICE_URN")), "slice"))
+        return str(documents.urn(str(_mapping(value, "create").get("SLICE_URN")), "slice"))
 
     def slice_credentials(self, urn: str) -> list[Credential]:
         """Return the credentials for a slice; they hold its expiry, so ask after renewing."""
@@ -115,18 +119,21 @@ class Authority:
 
     def renew(self, urn: str, until: datetime) -> None:
         """Move the end of a slice; the same end twice is no error."""
-        fields = {"fields": {"SLICE_EXPIRATION": times.write(until)}}
+        fields = {"fields": {"SLICE_EXPIRATION": documents.written(until)}}
         self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
 
     def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
+        """Return the slices that match and have not expired by the authority's word, by URN."""
         options = {"match": match, "filter": list(_FIELDS)}
         try:
             value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)
         except NotThere:
             return {}
-        found = _mapping(value or {}, "lookup")
+        found = {urn: _mapping(v, "lookup") for urn, v in _mapping(value or {}, "lookup").items()}
         return {
-            urn: _slice(urn, _mapping(fields, "lookup"), self.now) for urn, fields in found.items()
+            urn: _slice(urn, fields, self.now)
+            for urn, fields in found.items()
+            if not fields.get("SLICE_EXPIRED", False)
         }
 
     def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
@@ -138,26 +145,12 @@ class Authority:
         if not isinstance(code, int):
             raise Malformed(f"{what} answered without a code")
         if code:
-            raise _explained(faults.answered(what, code, str(reply.get("output") or "")))
+            error = faults.answered(what, code, str(reply.get("output") or ""))
+            if isinstance(error, Answered) and error.hint is None:
+                fits = (hint for word, hint in _HINTS.items() if word in error.said.lower())
+                error.hint = next(fits, OF_OTHERS if code == faults.FORBIDDEN else None)
+            raise error
         return reply.get("value")
-
-
-def _explained(error: Answered) -> Answered:
-    said = error.said.lower()
-    if error.hint is not None:
-        return error
-    if "already" in said:
-        # Names are used once in all projects, and nobody can remove a slice.
-        error.hint = "gpubed down CLUSTER, then up, makes a slice of another name"
-    elif "expired" in said:
-        error.hint = "gpubed doctor CLUSTER compares the clocks, and looks at the login"
-    elif "expiration" in said or "short life" in said:
-        error.hint = "correct lease.duration in cluster.yml"
-    elif "project" in said or "authority mismatch" in said:
-        error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
-    elif error.code == faults.FORBIDDEN:
-        error.hint = OF_OTHERS
-    return error
 
 
 def _mapping(value: Any, method: str) -> dict[str, Any]:
@@ -181,13 +174,6 @@ def _credentials(value: Any) -> list[Credential]:
 
 def _slice(urn: str, fields: dict[str, Any], now: datetime) -> Slice:
     if "SLICE_EXPIRATION" not in fields:
-        return Slice(urn, _NEVER, expired=False, is_over=False, description="", is_closed=True)
-    expires = times.parse(fields["SLICE_EXPIRATION"])
-    expired = bool(fields.get("SLICE_EXPIRED", False))
-    return Slice(
-        urn=urn,
-        expires=expires,
-        expired=expired,
-        is_over=expired or expires <= now,
-        description=str(fields.get("SLICE_DESCRIPTION") or ""),
-    )
+        return Slice(urn, datetime.max.replace(tzinfo=UTC), is_closed=True)
+    expires = documents.time(fields["SLICE_EXPIRATION"])
+    return Slice(urn, expires, expires <= now, str(fields.get("SLICE_DESCRIPTION") or ""))

@@ -39,7 +39,7 @@ class VirtualWallBackend(Backend):
         return f"{places.urn(aggregate)} {places.host(authority)} {project}" if rest else id_
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> VirtualWallTestbed:
-        """Return the testbed as who asks for a cluster's slice sees it."""
+        """Return the testbed as a cluster sees it."""
         from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
 
         return VirtualWallTestbed(self, reach, paths)
@@ -48,7 +48,7 @@ class VirtualWallBackend(Backend):
         """Refuse what the testbed cannot do."""
         from gpubed.backends.virtualwall import limits
 
-        return limits.problems(spec)
+        return list(limits.problems(spec))
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
         """Links are asked for with their capacity, and the testbed holds them to it."""
@@ -74,12 +74,12 @@ class VirtualWallBackend(Backend):
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the request, or a jFed experiment specification."""
-        from gpubed.backends.virtualwall import espec, rspec
+        from gpubed.backends.virtualwall import rspec
 
         if kind == "rspec":
             return rspec.without(rspec.request(plan), ())
         if kind == "espec":
-            return espec.specification(plan)
+            return rspec.specification(plan)
         raise UsageError(f"the testbed has no {kind}", "espec or rspec")
 
 

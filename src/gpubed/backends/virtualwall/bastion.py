@@ -8,10 +8,9 @@ from shlex import quote
 
 import paramiko
 
-from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.login import Login
-from gpubed.core import files
+from gpubed.core import files, secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing
@@ -32,13 +31,14 @@ def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
     """
     if config.bastion is None:
         return ()
+    renew_identity(config, login, paths)
     return (
         Hop(
             address=config.bastion.host,
             port=config.bastion.port,
             user=user(config.bastion, login),
             host_keys=host_keys(config.bastion),
-            identity=str(_identity(config, login, paths)),
+            identity=str(login.path if login.encrypted else _copy(paths)),
         ),
     )
 
@@ -55,11 +55,10 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     Raises:
         PrerequisiteMissing: There are none.
     """
-    if bastion.host_keys:
-        return bastion.host_keys
-    found: tuple[str, ...] = ()
-    with suppress(Missing):
-        found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
+    found = bastion.host_keys
+    if not found:
+        with suppress(Missing):
+            found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
     if not found:
         raise PrerequisiteMissing(
             f"the host key of the bastion {bastion.host} is not known",
@@ -69,37 +68,16 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     return found
 
 
-def keep_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
-    """Check that there will be a way to nodes, and keep its key where OpenSSH can read it.
+def require(bastion: Bastion, login: Login) -> None:
+    """Check that the bastion can be believed, and let us in.
 
     Raises:
-        PrerequisiteMissing: The bastion's host key is not known, or the login's key cannot be used.
+        PrerequisiteMissing: Its host key is not known, or no SSH agent holds the login's key,
+            which has a passphrase.
     """
-    if config.bastion:
-        host_keys(config.bastion)
-        require_key(login)
-        renew_identity(config, login, paths)
-
-
-def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
-    """Keep the login's key where OpenSSH can read it; it may have been renewed since.
-
-    A key with a passphrase is left to an SSH agent: no copy without one is made.
-    """
-    if config.bastion and not login.encrypted and not _is_of(login, _copy(paths)):
-        logins.write_key(config, _copy(paths))
-
-
-def require_key(login: Login) -> None:
-    """Check that a key with a passphrase is held by an SSH agent.
-
-    Raises:
-        PrerequisiteMissing: It is not.
-    """
-    if not login.encrypted:
-        return
-    wanted = login.public_key.split()[1]
-    if wanted not in {key.get_base64() for key in paramiko.Agent().get_keys()}:
+    host_keys(bastion)
+    held = {key.get_base64() for key in paramiko.Agent().get_keys()} if login.encrypted else ()
+    if login.encrypted and login.public_key.split()[1] not in held:
         raise PrerequisiteMissing(
             f"the bastion needs the key of {login.path}, which has a passphrase "
             "and is not held by an SSH agent",
@@ -107,17 +85,17 @@ def require_key(login: Login) -> None:
         )
 
 
-def _identity(config: Config, login: Login, paths: ClusterPaths) -> Path:
-    """Return the key for the bastion."""
-    renew_identity(config, login, paths)
-    return login.path if login.encrypted else _copy(paths)
+def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
+    """Keep the login's key where OpenSSH can read it; it may have been renewed since.
 
-
-def _is_of(login: Login, copy: Path) -> bool:
-    try:
-        return logins.public_key(files.read(copy, _LARGEST)) == login.public_key
-    except (OSError, ValueError):
-        return False
+    A key with a passphrase is left to an SSH agent: no copy without one is made.
+    """
+    if config.bastion is None or login.encrypted:
+        return
+    with suppress(OSError):
+        if files.read(_copy(paths), _LARGEST) == login.private_pem:
+            return
+    secret.write(_copy(paths), login.private_pem)
 
 
 def _copy(paths: ClusterPaths) -> Path:

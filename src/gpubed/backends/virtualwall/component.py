@@ -8,7 +8,7 @@ import pulumi
 
 from gpubed.backends.component import Component
 from gpubed.backends.virtualwall import rspec, shared
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import of
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.resources import Node, Slice
 
@@ -52,8 +52,7 @@ class Cluster(Component):
         return Node(node.name, _BACKEND, inputs, self.children)
 
     def _shared(self) -> dict[str, Any] | None:
-        folder = shared.folder(self._plan.spec)
-        if folder is None:
+        if (folder := shared.folder(self._plan.spec)) is None:
             return None
         part = self._uuid.apply(lambda uuid: shared.part(folder, uuid))
         return {"folder": part, "path": self._plan.spec.storage.shared.path}
@@ -61,8 +60,7 @@ class Cluster(Component):
 
 def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
     """Return the node groups as a slice's inputs name them."""
-    config = plan.spec.backend
-    assert isinstance(config, Config)  # noqa: S101
+    config = of(plan.spec)
     found = {}
     for group in plan.spec.nodes:
         wanted = config.hardware.get(group.name)

@@ -1,6 +1,6 @@
 """Options of the virtualwall backend."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,9 @@ from gpubed.core import wording
 from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE, OF_A_SERVER
+
+if TYPE_CHECKING:
+    from gpubed.spec.clusterspec import ClusterSpec
 
 # The file of a cluster that says which part of the shared folder is its own.
 DATA_RECORD = "shared_folder.json"
@@ -124,3 +127,9 @@ class Config(BackendConfig):
     nat: bool = Field(default=True, description="give nodes IPv4 through the testbed's NAT")
     poll: Seconds = Field(default=15.0, ge=0.05, description="between two looks at booting nodes")
     patience: Seconds = Field(default=2700.0, ge=1, description="for nodes that boot, and for busy")
+
+
+def of(spec: "ClusterSpec") -> Config:
+    """Return the options of a specification that names this backend."""
+    assert isinstance(spec.backend, Config)  # noqa: S101
+    return spec.backend

@@ -1,26 +1,68 @@
-"""Everything that talks to one testbed for one user."""
+"""Everything that talks to one testbed for one user, and for how long a call is tried again."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pydantic import ValidationError
-
-from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.aggregate import Aggregate
+from gpubed.backends.virtualwall.aggregate import Aggregate, Description
 from gpubed.backends.virtualwall.authority import Authority
 from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.documents import Urn
+from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.login import Login
-from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.transport import Endpoint
-from gpubed.backends.virtualwall.urn import Urn
-from gpubed.core import reading
-from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
-from gpubed.testbeds.reach import Reach
+from gpubed.core import progress
 
-_DISCOVERY_S = 120.0
+T = TypeVar("T")
+_GROWTH, _MOST = 1.3, 2.0
+_QUICK_S = 300.0  # for whatever waits for no node
+
+
+class Patience:
+    """Time for one thing to be done: all that the configuration allows, or `total` seconds."""
+
+    def __init__(self, config: Config, total: float | None = None) -> None:
+        self._interval, self._tries = config.poll, 0
+        self._deadline = time.monotonic() + (total or config.patience)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until there is no time left; 0 from then on."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def look(self) -> None:
+        """Wait until the next look."""
+        time.sleep(min(self._interval, self.left_s))
+
+    def back_off(self, error: Unanswered) -> None:
+        """Wait after a call that did not go through, longer each time; the user is told once.
+
+        Raises:
+            Unanswered: There is no time left.
+        """
+        if not self.left_s:
+            raise error
+        if not self._tries:
+            said = f"{error.message}; trying again for {self.left_s:.0f} s at most"
+            progress.emit("note", message=said)
+        time.sleep(min(self._interval * min(_MOST, _GROWTH**self._tries), self.left_s))
+        self._tries += 1
+
+    def insist(self, call: Callable[[], T]) -> T:
+        """Repeat a call that is safe to repeat until it is answered.
+
+        Raises:
+            Unanswered: There is no time left.
+        """
+        while True:
+            try:
+                return call()
+            except Unanswered as error:
+                self.back_off(error)
 
 
 @dataclass(frozen=True)
@@ -44,50 +86,35 @@ class Connection:
         """
         return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
+    def quick(self) -> Patience:
+        """Return the patience for what waits for no node."""
+        return Patience(self.config, min(_QUICK_S, self.config.patience))
+
+    def describe(self, slice_urn: str) -> Description | None:
+        """Return what the aggregate has of a slice; None when that is nothing."""
+        credentials = self.quick().insist(lambda: self.authority.slice_credentials(slice_urn))
+        return self.quick().insist(lambda: self.aggregate.describe(slice_urn, credentials))
+
 
 def connect(config: Config) -> Connection:
     """Read the login, ask the aggregate where its version 3 is, and meet the authorities.
 
     Raises:
         LoginRefused: The login cannot be used.
-        Unanswered: Nobody answers.
+        Unanswered: No server answers.
     """
-    login = logins.load(config)
-    context = logins.context(config)
-    asked = Aggregate(Endpoint(config.aggregate.url, context, "the aggregate"))
-    version = Patience.of(config, min(_DISCOVERY_S, config.patience)).insist(asked.version)
+    login, context = logins.load(config), logins.context(config)
+
+    def endpoint(url: str, what: str) -> Endpoint:
+        return Endpoint(url, context, what)
+
+    asked = Aggregate(endpoint(config.aggregate.url, "the aggregate"))
+    _, url = Patience(config, min(_QUICK_S, config.patience)).insist(asked.version)
+    slices = endpoint(config.authority.slices, "the slice authority")
+    members = endpoint(config.authority.members, "the member authority")
     return Connection(
         config=config,
         login=login,
-        authority=Authority(
-            Endpoint(config.authority.slices, context, "the slice authority"),
-            Endpoint(config.authority.members, context, "the member authority"),
-            login.user,
-        ),
-        aggregate=Aggregate(Endpoint(version.url, context, "the aggregate")),
+        authority=Authority(slices, members, login.user),
+        aggregate=Aggregate(endpoint(url, "the aggregate")),
     )
-
-
-def config_of(reach: Reach, paths: ClusterPaths) -> Config:
-    """Return how a cluster's testbed is reached: as its specification says, else its journal.
-
-    Raises:
-        GpubedError: Neither says it, or the journal in a way that this version does not take.
-    """
-    try:
-        config = reach.specification.backend
-    except GpubedError:
-        # Former versions kept no copy of what they applied.
-        if reach.is_former or (known := journal.load(paths)) is None:
-            raise
-        try:
-            return known.testbed.config()
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            raise reading.Unreadable(
-                f"{paths.state / journal.FILE} says in a way that this version does not take how "
-                f"the testbed is reached: {where}",
-                f"restore {paths.spec}, which counts before that",
-            ) from None
-    assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
-    return config

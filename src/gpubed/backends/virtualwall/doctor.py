@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
-from gpubed.backends.virtualwall import bastion, limits, supply, times
+from gpubed.backends.virtualwall import bastion, documents, limits, supply
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, connect
-from gpubed.backends.virtualwall.faults import LoginRefused
 from gpubed.backends.virtualwall.login import Login
-from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds.base import Finding
 
@@ -22,67 +21,65 @@ _CONNECT_S = 10.0
 _CLOCK_S = 120.0
 
 
-def findings(spec: ClusterSpec) -> list[Finding]:
-    """Return what was looked at."""
-    config = spec.backend
-    assert isinstance(config, Config)  # noqa: S101
+def findings(spec: ClusterSpec) -> Iterator[Finding]:
+    """Look at everything, one after the other."""
+    config = of(spec)
     try:
         login = logins.load(config)
     except GpubedError as error:
-        return [Finding("virtualwall.login", False, error.message, error.hint)]
-    found = [_login(login, spec), _key_file(login)]
-    # Impatient: whoever asks wants to know what is wrong now.
-    hasty = config.model_copy(update={"patience": 1.0})
-    found += [*_testbed(hasty, spec), *_bastion(config, login)]
-    return found
-
-
-def _login(login: Login, spec: ClusterSpec) -> Finding:
+        yield Finding("virtualwall.login", False, error.message, error.hint)
+        return
     left = login.expires - datetime.now(UTC)
-    message = (
-        f"{login.user.name} of {login.user.authority}, certificate until {login.expires:%Y-%m-%d}"
-    )
     enough = left > max(_SOON, timedelta(seconds=spec.lease.duration))
-    if not enough:
-        message += f": {left.days} days are left"
-    return Finding(
-        "virtualwall.login", enough, message, "download a new login certificate from the portal"
-    )
-
-
-def _key_file(login: Login) -> Finding:
+    until = f"certificate until {login.expires:%Y-%m-%d}"
+    said = f"{login.user.name} of {login.user.authority}, {until}"
+    said += "" if enough else f": {left.days} days are left"
+    fix = "download a new login certificate from the portal"
+    yield Finding("virtualwall.login", enough, said, fix)
     mode = login.path.stat().st_mode & 0o777
     kind = "encrypted" if login.encrypted else "not encrypted"
-    closed = not mode & 0o077
-    return Finding(
-        "virtualwall.key",
-        closed,
-        f"{login.path} ({kind}, mode {mode:o})",
-        f"chmod 600 {quote(str(login.path))}",
-    )
+    said = f"{login.path} ({kind}, mode {mode:o})"
+    yield Finding("virtualwall.key", not mode & 0o077, said, f"chmod 600 {quote(str(login.path))}")
+    # Impatient: what is wrong is wanted now.
+    yield from _testbed(config.model_copy(update={"patience": 1.0}), spec)
+    yield _way(config, login)
 
 
 def _testbed(config: Config, spec: ClusterSpec) -> Iterator[Finding]:
-    there: list[Connection] = []
-
-    def meet() -> str:
-        there.append(connect(config))
-        version = there[0].aggregate.version()
-        if version.urn and version.urn != config.aggregate.urn:
-            raise LoginRefused(
-                f"the aggregate calls itself {version.urn}, not {config.aggregate.urn}",
-                f"backend.aggregate.urn: {version.urn}",
-            )
-        return f"AM API v3 at {version.url}"
-
-    yield _tried("virtualwall.aggregate", meet)
-    if not there:
+    try:
+        there = connect(config)
+        urn, url = there.aggregate.version()
+    except GpubedError as error:
+        yield Finding("virtualwall.aggregate", False, error.message, error.hint)
         return
-    connection = there[0]
-    yield _clock(connection.aggregate.clock_ahead_s or 0.0)
-    yield _tried("virtualwall.members", lambda: _member(connection))
-    yield _tried("virtualwall.project", lambda: _project(connection))
-    yield _tried("virtualwall.images", lambda: _images(connection, spec))
+    same = urn in ("", config.aggregate.urn)
+    called = f"the aggregate calls itself {urn}, not {config.aggregate.urn}"
+    said = f"AM API v3 at {url}" if same else called
+    yield Finding("virtualwall.aggregate", same, said, f"backend.aggregate.urn: {urn}")
+    # Certificates and credentials are valid by the clock; leases end by the testbed's.
+    ahead_s = there.aggregate.clock_ahead_s
+    said = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"
+    fix = "set this machine's clock: timedatectl set-ntp true"
+    yield Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, said, fix)
+    yield _tried("virtualwall.members", lambda: _member(there))
+    yield _tried("virtualwall.project", lambda: _project(there))
+    yield _tried("virtualwall.images", lambda: _images(there, spec))
+
+
+def _member(there: Connection) -> str:
+    return f"{there.login.user} has {len(there.authority.credentials())} credential(s)"
+
+
+def _project(there: Connection) -> str:
+    if there.authority.has_project(there.project) is False:
+        raise Refused(
+            f"{there.project}: the authority knows no such project of yours",
+            "correct backend.project in cluster.yml, or ask the project's lead to let you in",
+        )
+    slices = there.authority.of_project(there.project)
+    ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
+    first = f", the first ends {documents.written(min(ends))}" if ends else ""
+    return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
 
 
 def _images(there: Connection, spec: ClusterSpec) -> str:
@@ -95,53 +92,27 @@ def _images(there: Connection, spec: ClusterSpec) -> str:
     return "; ".join(lines)
 
 
-def _clock(ahead_s: float) -> Finding:
-    """Certificates and credentials are valid by the clock; leases end by the testbed's."""
-    message = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"
-    fix = "set this machine's clock: timedatectl set-ntp true"
-    return Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, message, fix)
-
-
-def _member(there: Connection) -> str:
-    count = len(there.authority.credentials())
-    return f"{there.login.user} has {count} credential(s)"
-
-
-def _project(there: Connection) -> str:
-    if there.authority.has_project(there.project) is False:
-        raise Refused(
-            f"{there.project}: the authority knows no such project of yours",
-            "correct backend.project in cluster.yml, or ask the project's lead to let you in",
-        )
-    slices = there.authority.of_project(there.project)
-    ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
-    first = f", the first ends {times.write(min(ends))}" if ends else ""
-    return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
-
-
-def _bastion(config: Config, login: Login) -> Iterator[Finding]:
-    if config.bastion is None:
+def _way(config: Config, login: Login) -> Finding:
+    there = config.bastion
+    if there is None:
         # From outside, nodes of the Virtual Wall have IPv6 addresses only.
         has_ipv6 = _has_ipv6()
         said = "" if has_ipv6 else ", and this machine has no IPv6 address"
         fix = "name the testbed's bastion in cluster.yml: backend.bastion: {host: HOST}"
-        yield Finding("virtualwall.way", has_ipv6, f"nodes are reached at once{said}", fix)
-        return
-    there = config.bastion
+        return Finding("virtualwall.way", has_ipv6, f"nodes are reached at once{said}", fix)
 
     def meet() -> str:
-        bastion.host_keys(there)
-        bastion.require_key(login)
+        bastion.require(there, login)
         try:
             socket.create_connection((there.host, there.port), _CONNECT_S).close()
         except OSError as error:
-            raise GpubedError(
+            raise PrerequisiteMissing(
                 f"the bastion {there.host}:{there.port} does not answer: {error}",
                 "a firewall on the way out may forbid SSH",
             ) from None
         return f"{bastion.user(there, login)}@{there.host}"
 
-    yield _tried("virtualwall.bastion", meet)
+    return _tried("virtualwall.bastion", meet)
 
 
 def _has_ipv6() -> bool:

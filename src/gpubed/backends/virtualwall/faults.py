@@ -9,48 +9,33 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Unreadable
 
 # AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
-_NAMES = {
-    1: "bad arguments",
-    2: "error",
-    3: "forbidden",
-    4: "bad version",
-    5: "server error",
-    6: "too big",
-    7: "refused",
-    8: "timed out",
-    9: "database error",
-    10: "RPC error",
-    11: "unavailable",
-    12: "not found",
-    13: "unsupported",
-    14: "busy",
-    15: "expired",
-    16: "in progress",
-    17: "already exists",
+_V3 = (
+    "bad arguments|error|forbidden|bad version|server error|too big|refused|timed out|"
+    "database error|RPC error|unavailable|not found|unsupported|busy|expired|in progress|"
+    "already exists"
+)
+_NAMES = dict(enumerate(_V3.split("|"), 1)) | {
     19: "out of range",
     24: "no VLAN available",
     25: "not enough bandwidth",
     26: "not enough nodes",
     27: "not enough memory",
     28: "impossible topology",
-    100: "not implemented",
-    101: "stitching failed",
     503: "server unavailable",
 }
 FORBIDDEN = 3
+BUSY = {14, 503}
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
 # The mapper says so with other codes, too: machines there are, but none with such interfaces.
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
-_BUSY = {14, 503}
-_NOT_THERE = {12}
 _REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
 _LONGEST = 1500
 
 
 class Unanswered(GpubedError):
-    """No answer, or none that is of use: nobody knows whether the call was carried out."""
+    """No answer, or none that is of use: the call may have been carried out all the same."""
 
     def __init__(
         self, message: str, hint: str = "see whether network or testbed is down, then try again"
@@ -58,12 +43,19 @@ class Unanswered(GpubedError):
         super().__init__(message, hint)
 
 
+class Busy(Unanswered, Refused):
+    """The slice or the server is busy; the call was not carried out."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint or "try again in a few minutes")
+
+
 class UntrustedServer(PrerequisiteMissing):
     """The server's certificate does not chain to a trusted one, or names another host."""
 
 
 class NoCommonTls(PrerequisiteMissing):
-    """The server and we share no version or cipher of TLS."""
+    """The server and gpubed share no version or cipher of TLS."""
 
 
 class LoginRefused(PrerequisiteMissing):
@@ -71,7 +63,7 @@ class LoginRefused(PrerequisiteMissing):
 
 
 class Malformed(Unreadable):
-    """The testbed answered something that its protocol does not know."""
+    """The testbed's answer is not as its protocol says."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint or "try again; if it stays so, correct the URLs in backend")
@@ -80,10 +72,8 @@ class Malformed(Unreadable):
 class Answered(Refused):
     """The testbed said no.
 
-    Args:
-        message: What was asked and what the testbed said.
-        hint: What to do.
-        code: The AM's code; None for an XML-RPC fault.
+    Attributes:
+        code: The aggregate's code; None for an XML-RPC fault.
         said: All that the testbed said; the message may have only a part of it.
     """
 
@@ -92,10 +82,6 @@ class Answered(Refused):
     ) -> None:
         super().__init__(message, hint)
         self.code, self.said = code, said or message
-
-
-class Busy(Answered):
-    """The slice or the server is busy; the call was not carried out."""
 
 
 class NotThere(Answered):
@@ -110,21 +96,28 @@ class TooFast(Answered):
     """Links of the declared rate cannot be had, however few nodes are asked for."""
 
 
-def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
+def answered(what: str, code: int, output: str, log_url: str = "") -> Answered | Busy:
     """Return the error for a code that is not 0."""
+    said = clean(output)
+    message = f"{what}: {_NAMES.get(code, f'code {code}')}" + (f": {said}" if said else "")
+    if code in BUSY:
+        return Busy(message)
     kind: type[Answered] = Answered
+    hint = ""
     if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(output)):
         kind = TooFast
-    elif code in _BUSY:
-        kind = Busy
-    elif code in _NOT_THERE:
-        kind = NotThere
+        hint = (
+            "lower networks.experiment.rate in cluster.yml to what the machines' interfaces "
+            "carry, or name faster ones in backend.hardware"
+        )
     elif code in _NO_RESOURCES:
-        kind = NoResources
-    name = _NAMES.get(code, f"code {code}")
-    said = clean(output)
-    message = f"{what}: {name}" + (f": {said}" if said else "")
-    return kind(message, _hint(kind, output, log_url), code, output)
+        kind, hint = NoResources, "gpubed resources CLUSTER lists what is free"
+    elif code == 12:
+        kind = NotThere
+    if is_about_remains(output):
+        hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
+    log = f"the testbed's log: {clean(log_url)}" if log_url else ""
+    return kind(message, "; ".join(filter(None, (hint, log))) or None, code, output)
 
 
 def is_about_remains(said: str) -> bool:
@@ -140,16 +133,3 @@ def clean(text: Any) -> str:
         lines = [line for line in reasons if line.startswith("***")] or reasons or lines
     printable = "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
     return printable if len(printable) <= _LONGEST else printable[:_LONGEST] + "…"
-
-
-def _hint(kind: type[Answered], said: str, log_url: str) -> str | None:
-    hint = {
-        NoResources: "gpubed resources CLUSTER lists what is free",
-        TooFast: "lower networks.experiment.rate in cluster.yml to what the machines' "
-        "interfaces carry, or name faster ones in backend.hardware",
-        Busy: "try again in a few minutes",
-    }.get(kind)
-    if is_about_remains(said):
-        hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
-    log = f"the testbed's log: {clean(log_url)}" if log_url else None
-    return "; ".join(part for part in (hint, log) if part) or None

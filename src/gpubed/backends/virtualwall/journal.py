@@ -1,106 +1,77 @@
 """What a cluster has at a testbed, written down before and after each call.
 
-`.gpubed/<cluster>/slice.json` names the slice before it exists and the slivers as soon
-as their names are known, so that nothing is lost wherever a run is killed. It holds
-no secret: no credential, no request, no manifest. What a newer version wrote in addition is passed
-over: what this one knows of it counts all the same.
+`.gpubed/<cluster>/slice.json` names the slice before it exists and the slivers as soon as their
+names are known, so that nothing is lost wherever a run is killed. `nodes/<name>.json` has the
+result of a node's resource, so that each node proves itself once. Neither holds a secret. What a
+newer version wrote in addition is passed over.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
-from typing import Literal
+import time
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 
-from gpubed.backends.virtualwall.aggregate import Sliver
-from gpubed.backends.virtualwall.config import Config
 from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import Moment
+from gpubed.nodes.allocation import Hop, Port
 
 FILE = "slice.json"
+_GIVEN_BACK = "given_back"  # since when, its date says
+_RELOADING_S = 900.0
+_PART = 3  # of all patience: nodes have to boot, too
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Recorded(_Lenient):
-    """A sliver as it was last seen."""
-
-    urn: str
-    client_id: str
-    allocation: str
-    operational: str
-
-
-class _Aggregate(_Lenient):
-    url: str
-    urn: str
-
-
-class _Authority(_Lenient):
-    slices: str
-    members: str
-
-
-class Way(_Lenient):
-    """How the testbed was reached, and as whom; the options of `cluster.yml` say what is what."""
-
-    type: Literal["virtualwall"] = "virtualwall"
-    aggregate: _Aggregate
-    authority: _Authority
-    project: str
-    login: str
-    passphrase_file: str | None = None
-    ca: str | None = None
-    old_tls: bool = False
-
-    @classmethod
-    def of(cls, config: Config) -> Way:
-        """Return what of a testbed's options leads there."""
-        return cls.model_validate(config.model_dump())
-
-    def config(self) -> Config:
-        """Return options of a testbed that is reached so.
-
-        Raises:
-            ValidationError: This version does not take them.
-        """
-        return Config.model_validate(self.model_dump())
-
-
-class Journal(_Lenient):
+class Journal(BaseModel):
     """The record of one cluster's slice.
 
     Attributes:
         uuid: The cluster.
         slice_urn: The slice's name at its authority.
-        testbed: Where it is, and as whom.
+        project: The project that it belongs to.
         request: Hash of the request that the slivers were asked for with.
-        calling: The call that was begun and not seen to end.
-        slivers: All that the aggregate has named.
+        slivers: The URNs of all that the aggregate has named; former versions noted more.
         granted_until: When they expire, as last read.
         left_out: Nodes that the testbed could not give, and its reasons.
     """
 
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
     version: Literal[1] = 1
     uuid: str
     slice_urn: str
-    testbed: Way
+    # Former versions kept it among the options of the testbed.
+    project: str = Field(
+        default="", validation_alias=AliasChoices("project", AliasPath("testbed", "project"))
+    )
     request: str = ""
-    calling: str | None = None
-    slivers: tuple[Recorded, ...] = ()
+    slivers: tuple[Any, ...] = ()
     granted_until: Moment | None = None
     left_out: dict[str, str] = {}
+
+
+class _Known(BaseModel):
+    """The result of a node's resource; `allocation.Node` says what is what."""
+
+    id: str
+    control_address: str
+    experiment_address: str | None
+    port: Port
+    user: str
+    host_keys: tuple[str, ...]
+    via: tuple[Hop, ...]
 
 
 def load(paths: ClusterPaths) -> Journal | None:
     """Return the journal of a cluster; None where there is none.
 
     Raises:
-        Unreadable: It is damaged. Without it nobody knows what a run had begun.
+        Unreadable: It is damaged. Without it, what a run had begun is not known.
     """
     path = paths.state / FILE
     aside = shlex.join(["mv", str(path), f"{path}.damaged"])
@@ -125,14 +96,50 @@ def forget(paths: ClusterPaths) -> None:
     (paths.state / FILE).unlink(missing_ok=True)
 
 
-def recorded(slivers: tuple[Sliver, ...]) -> tuple[Recorded, ...]:
-    """Return slivers as a journal keeps them."""
-    return tuple(
-        Recorded(
-            urn=sliver.urn,
-            client_id=sliver.client_id,
-            allocation=sliver.allocation,
-            operational=sliver.operational,
-        )
-        for sliver in slivers
-    )
+def save_node(paths: ClusterPaths, name: str, result: dict[str, Any]) -> None:
+    """Keep the result of a node's resource."""
+    path = _node(paths, name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.write(path, json.dumps(result, indent=2).encode())
+
+
+def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
+    """Return what is known of a node; None when that is nothing that can be read."""
+    try:
+        return reading.file(_node(paths, name)).json(_Known).model_dump(mode="json")
+    except reading.Unreadable:
+        return None
+
+
+def nodes(paths: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
+    """Return all nodes that are known, by name, with what is known of them."""
+    names = sorted(path.stem for path in _node(paths, "").parent.glob("*.json"))
+    return [(name, known) for name in names if (known := load_node(paths, name))]
+
+
+def forget_node(paths: ClusterPaths, name: str) -> None:
+    """Forget a node."""
+    _node(paths, name).unlink(missing_ok=True)
+
+
+def _node(paths: ClusterPaths, name: str) -> Path:
+    return paths.state / "nodes" / f"{name}.json"
+
+
+def gave_back(paths: ClusterPaths) -> None:
+    """Remember that a cluster's machines were given back now: see `are_reloading`."""
+    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (paths.state / _GIVEN_BACK).touch()
+
+
+def are_reloading(paths: ClusterPaths, patience_s: float) -> bool:
+    """Say whether machines that a cluster gave back may still become free.
+
+    Emulab loads them anew first, for some minutes. A file keeps when, since an engine removes the
+    old slice and makes the new one by two drivers, and another run goes on with a killed one.
+    """
+    try:
+        ago = time.time() - (paths.state / _GIVEN_BACK).stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return 0 <= ago < min(_RELOADING_S, patience_s / _PART)

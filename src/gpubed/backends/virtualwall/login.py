@@ -1,8 +1,8 @@
 """The login PEM: who we are to a testbed.
 
-One file holds the user's certificate and its RSA key, which may be encrypted. The
-certificate's subjectAltName names the user. Nothing of the key leaves this module
-except through TLS and, for SSH to a bastion, as a file of the cluster's secrets.
+One file holds the user's certificate and its key, which may be encrypted. The certificate's
+subjectAltName names the user. Nothing of the key leaves this machine; only for SSH to a bastion it
+becomes a file of the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gpubed.backends.virtualwall import urn
+from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.documents import Urn
 from gpubed.backends.virtualwall.faults import LoginRefused
-from gpubed.backends.virtualwall.urn import Urn
 from gpubed.core import files, secret
 from gpubed.core.errors import PrerequisiteMissing
 
@@ -50,6 +50,7 @@ class Login:
         expires: Until when the certificate is good.
         public_key: Of the login's key, in OpenSSH form.
         encrypted: Whether the key in the file is.
+        private_pem: The key without encryption.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class Login:
     expires: datetime
     public_key: str
     encrypted: bool
+    private_pem: bytes = field(repr=False)
 
 
 def load(config: Config) -> Login:
@@ -65,8 +67,22 @@ def load(config: Config) -> Login:
     Raises:
         LoginRefused: It cannot be read or used, or it has expired.
     """
-    path, data = _read(config)
-    certificate, key = _parts(path, data)
+    path = Path(config.login).expanduser()
+    try:
+        data = files.read(path, _LARGEST)
+    except OSError as error:
+        raise LoginRefused(
+            f"the login {path} cannot be read: {error.strerror}",
+            "download it from the account portal, or correct backend.login in cluster.yml",
+        ) from None
+    pem, key = _CERTIFICATE.search(data), _KEY.search(data)
+    if pem is None or key is None:
+        lacks = "certificate" if pem is None else "private key"
+        raise LoginRefused(f"the login {path} holds no {lacks}", _RENEW)
+    try:
+        certificate = x509.load_pem_x509_certificate(pem[0])
+    except (ValueError, x509.InvalidVersion) as error:
+        raise LoginRefused(f"the certificate in {path} cannot be read: {error}", _RENEW) from None
     expires, now = certificate.not_valid_after_utc, datetime.now(UTC)
     if expires <= now:
         raise LoginRefused(f"the login certificate {path} expired on {expires:%Y-%m-%d}", _RENEW)
@@ -74,25 +90,18 @@ def load(config: Config) -> Login:
         raise LoginRefused(
             f"the login certificate {path} is not valid yet", "compare this machine's clock: date"
         )
-    private = _private_key(config, path, key)
+    private = _private_key(config, path, key[0])
     public = private.public_key()
-    spki = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if public.public_bytes(*spki) != certificate.public_key().public_bytes(*spki):
+    if public != certificate.public_key():
         raise LoginRefused(f"the key in {path} does not belong to its certificate", _RENEW)
-    text = _open_ssh(public)
-    return Login(path, _user(path, certificate), expires, text, _is_encrypted(key))
-
-
-def public_key(key: bytes) -> str:
-    """Return the public key, in OpenSSH form, of a private one that is not encrypted.
-
-    Raises:
-        ValueError: It is none.
-    """
     try:
-        return _open_ssh(load_pem_private_key(key, None).public_key())
-    except (TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError(str(error)) from None
+        text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        pem_form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        plain = private.private_bytes(*pem_form)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise LoginRefused(f"the key in {path} cannot be used: {error}", _RENEW) from None
+    user = _user(path, certificate)
+    return Login(path, user, expires, text, b"ENCRYPTED" in key[0], plain)
 
 
 def context(config: Config) -> ssl.SSLContext:
@@ -102,19 +111,6 @@ def context(config: Config) -> ssl.SSLContext:
         LoginRefused: The login cannot be used.
         PrerequisiteMissing: The CA bundle cannot be read.
     """
-    path, _ = _read(config)
-    made = server_context(config)
-    passphrase = _passphrase(config) or b""
-    try:
-        # Without a password, OpenSSL would ask for one on the terminal.
-        made.load_cert_chain(path, password=lambda: passphrase)
-    except (OSError, ValueError) as error:
-        raise LoginRefused(f"the login {path} cannot be used: {error}", _RENEW) from None
-    return made
-
-
-def server_context(config: Config) -> ssl.SSLContext:
-    """Return a TLS context that knows which servers we believe, and nothing of ourselves."""
     bundle = Path(config.ca).expanduser() if config.ca else None
     try:
         made = ssl.create_default_context(cafile=bundle)
@@ -128,52 +124,18 @@ def server_context(config: Config) -> ssl.SSLContext:
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if config.old_tls:
         made.set_ciphers("DEFAULT@SECLEVEL=1")
+    path, passphrase = Path(config.login).expanduser(), _passphrase(config) or b""
+    try:
+        # Without a password, OpenSSL would ask for one on the terminal.
+        made.load_cert_chain(path, password=lambda: passphrase)
+    except (OSError, ValueError) as error:
+        raise LoginRefused(f"the login {path} cannot be used: {error}", _RENEW) from None
     return made
 
 
-def write_key(config: Config, target: Path) -> None:
-    """Write the login's key without its encryption, for OpenSSH, among a cluster's secrets."""
-    path, data = _read(config)
-    private = _private_key(config, path, _parts(path, data)[1])
-    secret.write(
-        target,
-        private.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
-    )
-
-
-def _open_ssh(public: Any) -> str:
-    return str(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
-
-
-def _read(config: Config) -> tuple[Path, bytes]:
-    path = Path(config.login).expanduser()
-    try:
-        return path, files.read(path, _LARGEST)
-    except OSError as error:
-        raise LoginRefused(
-            f"the login {path} cannot be read: {error.strerror}",
-            "download it from the account portal, or correct backend.login in cluster.yml",
-        ) from None
-
-
-def _parts(path: Path, data: bytes) -> tuple[x509.Certificate, bytes]:
-    certificate, key = _CERTIFICATE.search(data), _KEY.search(data)
-    if certificate is None or key is None:
-        lacks = "certificate" if certificate is None else "private key"
-        raise LoginRefused(f"the login {path} holds no {lacks}", _RENEW)
-    try:
-        return x509.load_pem_x509_certificate(certificate[0]), key[0]
-    except (ValueError, x509.InvalidVersion) as error:
-        raise LoginRefused(f"the certificate in {path} cannot be read: {error}", _RENEW) from None
-
-
-def _is_encrypted(key: bytes) -> bool:
-    return b"ENCRYPTED" in key
-
-
-def _private_key(config: Config, path: Path, key: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    passphrase = _passphrase(config) if _is_encrypted(key) else None
-    if _is_encrypted(key) and passphrase is None:
+def _private_key(config: Config, path: Path, key: bytes) -> Any:
+    passphrase = _passphrase(config) if b"ENCRYPTED" in key else None
+    if b"ENCRYPTED" in key and passphrase is None:
         raise LoginRefused(
             f"the key in {path} is encrypted",
             f"put its passphrase into a file (mode 0600) and name that in backend.passphrase_file "
@@ -189,12 +151,9 @@ def _private_key(config: Config, path: Path, key: bytes):  # type: ignore[no-unt
 
 
 def _passphrase(config: Config) -> bytes | None:
+    fix = f"correct backend.passphrase_file in cluster.yml, or {PASSPHRASE_VARIABLE}"
     path = _passphrase_at(config)
-    if path is None:
-        return None
-    return secret.password(
-        path, f"correct backend.passphrase_file in cluster.yml, or {PASSPHRASE_VARIABLE}"
-    )
+    return secret.password(path, fix) if path else None
 
 
 def _passphrase_at(config: Config) -> Path | None:
@@ -210,5 +169,5 @@ def _user(path: Path, certificate: x509.Certificate) -> Urn:
         found = []
     for text in found:
         if text.startswith("urn:publicid:"):
-            return urn.parse(text, "user")
+            return documents.urn(text, "user")
     raise LoginRefused(f"the certificate in {path} names no user of the federation", _RENEW)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import acquaintance, bastion, proof, shared
+from gpubed.backends.virtualwall import bastion, journal, prepare, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
-from gpubed.backends.virtualwall.prepare import prepare
+from gpubed.backends.virtualwall.manifest import Interface
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes import allocation, host_keys
-from gpubed.nodes.allocation import Hop, Node
+from gpubed.nodes import host_keys
+from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, is_unknown
 
@@ -32,20 +31,8 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class End(_Model):
-    """An end of a link, as the manifest has it."""
-
-    mac: str
-    address: str
-    prefix: int
-
-
 class Given(_Model):
-    """What became of the node in its slice; see `Reservation.judge`.
-
-    Attributes:
-        linked: Of one that failed, whether a network was asked for.
-    """
+    """What became of the node in its slice; see `verdict.Results`."""
 
     sliver: str = ""
     linked: bool = False
@@ -54,7 +41,7 @@ class Given(_Model):
     port: int = 22
     user: str = ""
     ipv4: str = ""
-    interfaces: tuple[End, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
 
 
 class Shared(_Model):
@@ -80,20 +67,6 @@ class NodeInputs(_Model):
     shared: Shared | None = None
 
 
-@dataclass(frozen=True)
-class _Door:
-    """Where a node answers, as whom, and through whom."""
-
-    address: str
-    port: int
-    user: str
-    via: tuple[Hop, ...]
-
-    def node(self, name: str, host_keys: tuple[str, ...]) -> Node:
-        here = Hop(address=self.address, port=self.port, user=self.user, host_keys=host_keys)
-        return allocation.door(here, name, self.via)
-
-
 class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Another sliver is another node; the rest is prepared anew."""
 
@@ -102,7 +75,12 @@ class NodeDriver(Driver):
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
-        if _is_another_sliver(olds, news):
+        if is_unknown(news["granted"]):
+            # Of a slice that is only changed, no node goes.
+            is_another = is_unknown(news.get("slice")) or "slice" not in news
+        else:
+            is_another = olds["granted"].get("sliver") != news["granted"].get("sliver")
+        if is_another:
             return Change(replace=["granted"])
         keys = ("granted", "testbed", "mtu", "shared")
         changed = [key for key in keys if olds.get(key) != news.get(key)]
@@ -118,12 +96,12 @@ class NodeDriver(Driver):
         given = _given(node, paths)
         try:
             result = _met(node, given, paths)
-            with SSH(_node(node.name, result), paths) as ssh:
+            with SSH(_node(node, result), paths) as ssh:
                 ssh.wait_ready(_SSH_S)
-                prepare(ssh, _settings(node, given))
+                prepare.prepare(ssh, _settings(node, given))
         except (Unreachable, CommandFailed) as error:
             raise NodeFailed(error.message, error.hint) from None
-        acquaintance.save(paths, node.name, result)
+        journal.save_node(paths, node.name, result)
         if node.shared:
             shared.note(paths, node.uuid, node.shared.folder, node.shared.path)
         return given.sliver, result
@@ -139,7 +117,7 @@ class NodeDriver(Driver):
         given = _granted_now(node, paths)
         if given.failed or given.sliver != id:
             return None
-        known = acquaintance.load(paths, node.name)
+        known = journal.load_node(paths, node.name)
         if known and known["id"] == id and not _has_another_key(node, known, paths):
             return known
         return _met(node, given, paths)
@@ -150,14 +128,7 @@ class NodeDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
-        acquaintance.forget(self._paths, NodeInputs.model_validate(inputs, extra="ignore").name)
-
-
-def _is_another_sliver(olds: Properties, news: Properties) -> bool:
-    """Say whether a node goes with its sliver; of a slice that is only changed, none does."""
-    if is_unknown(news["granted"]):
-        return is_unknown(news.get("slice")) or "slice" not in news
-    return bool(olds["granted"].get("sliver") != news["granted"].get("sliver"))
+        journal.forget_node(self._paths, inputs["name"])
 
 
 def _given(node: NodeInputs, paths: ClusterPaths) -> Given:
@@ -185,45 +156,43 @@ def _granted_now(node: NodeInputs, paths: ClusterPaths) -> Given:
 
 def _reservation(node: NodeInputs, paths: ClusterPaths) -> Reservation:
     """Return the node's slice, as far as the node is concerned."""
+    alone = {"": Group(nodes=(node.name,), min=1)}
     wanted = SliceInputs(
-        cluster=node.cluster,
-        uuid=node.uuid,
-        testbed=node.testbed,
-        request="",
-        public_key="",
-        duration=0,
-        groups={"": Group(nodes=(node.name,), min=1)},
-        head=node.name,
+        cluster=node.cluster, uuid=node.uuid, testbed=node.testbed, groups=alone, head=node.name
     )
     return Reservation(wanted, connect(node.testbed), paths, keeps=False)
 
 
+def _node(node: NodeInputs, result: dict[str, Any]) -> Node:
+    return Node.model_validate({"name": node.name, "group": "", "role": "worker", **result})
+
+
 def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
     """Return where the node answers, and with which host keys."""
-    door = _door(node, given, paths)
-    return {
-        "id": given.sliver,
-        "control_address": door.address,
-        "experiment_address": given.interfaces[0].address if given.interfaces else None,
-        "port": door.port,
-        "user": door.user,
-        "host_keys": list(_host_keys(node, door, paths)),
-        "via": [hop.model_dump(mode="json") for hop in door.via],
-    }
-
-
-def _node(name: str, result: dict[str, Any]) -> Node:
-    return Node.model_validate({"name": name, "group": "", "role": "worker", **result})
-
-
-def _door(node: NodeInputs, given: Given, paths: ClusterPaths) -> _Door:
-    """Choose the control address: what answers behind a bastion, else what the name stands for.
-
-    Roles need an address, not a name; names of nodes stand for IPv6 addresses.
-    """
     via = bastion.way(node.testbed, logins.load(node.testbed), paths)
+    result: dict[str, Any] = {
+        "id": given.sliver,
+        "control_address": "",
+        "experiment_address": given.interfaces[0].address if given.interfaces else None,
+        "port": given.port,
+        "user": given.user,
+        "host_keys": [],
+        "via": [hop.model_dump(mode="json") for hop in via],
+    }
     if via:
-        return _door_behind(node, given, via, paths)
+        # A bastion may let us through to the public address only.
+        addresses = [address for address in (given.ipv4, given.host) if address]
+    else:
+        addresses = _resolved(node, given)
+    address, presented = _answering(node, result, addresses, paths)
+    result |= {"control_address": address, "host_keys": [presented]}
+    if node.testbed.host_keys == "proved":
+        result["host_keys"] = list(_proved(node, result, paths))
+    return result
+
+
+def _resolved(node: NodeInputs, given: Given) -> list[str]:
+    """Return what the node's name stands for, often IPv6: roles need an address, not a name."""
     try:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -231,70 +200,50 @@ def _door(node: NodeInputs, given: Given, paths: ClusterPaths) -> _Door:
             f"{node.name}: the testbed's name {given.host} stands for no address: {error.strerror}",
             "names of new nodes may take some minutes; then: gpubed up CLUSTER",
         ) from None
-    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-    return _Door(_answering(node, given, addresses), given.port, given.user, ())
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
-def _door_behind(
-    node: NodeInputs, given: Given, via: tuple[Hop, ...], paths: ClusterPaths
-) -> _Door:
-    """Prefer the private IPv4; a bastion may let us through to the public address only."""
-    addresses = dict.fromkeys(address for address in (given.ipv4, given.host) if address)
-    doors = [_Door(address, given.port, given.user, via) for address in addresses]
-    deadline = time.monotonic() + _SSH_S
-    while len(doors) > 1:
-        for door in doors:
-            try:
-                host_keys.presented(door.node(node.name, ()), paths, 0)
-            except Unreachable as error:
-                why = error
-            else:
-                return door
-        if time.monotonic() > deadline:
-            raise why
-        time.sleep(_LOOK_S)
-    return doors[0]
-
-
-def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:
+def _answering(
+    node: NodeInputs, result: dict[str, Any], addresses: list[str], paths: ClusterPaths
+) -> tuple[str, str]:
+    """Return the first address at which SSH answers, and the host key that is presented there."""
     deadline = time.monotonic() + _SSH_S
     while True:
         for address in addresses:
+            there = _node(node, {**result, "control_address": address})
             try:
-                socket.create_connection((address, given.port), 10).close()
-            except OSError:
+                return address, host_keys.presented(there, paths, 0)
+            except Unreachable:
                 continue
-            return address
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"{node.name} does not answer SSH on {', '.join(addresses)} port {given.port}",
-                "without IPv6, name the testbed's bastion in backend.bastion",
+                f"{node.name} does not answer SSH on {', '.join(addresses)} port {result['port']}",
+                None
+                if result["via"]
+                else "without IPv6, name the testbed's bastion in backend.bastion",
             )
         time.sleep(_LOOK_S)
 
 
 def _has_another_key(node: NodeInputs, known: dict[str, Any], paths: ClusterPaths) -> bool:
-    """Say whether a node that can prove its keys was installed anew, or somebody else answers."""
+    """Say whether a node that can prove its keys was installed anew, or an impostor answers."""
     if node.testbed.host_keys == "first_use":
         return False
     try:
-        return host_keys.presented(_node(node.name, known), paths, 0) not in known["host_keys"]
+        return host_keys.presented(_node(node, known), paths, 0) not in known["host_keys"]
     except Unreachable:
         return False
 
 
-def _host_keys(node: NodeInputs, door: _Door, paths: ClusterPaths) -> tuple[str, ...]:
-    """Return the node's host keys: proved by a token that only the node has, or first seen."""
-    presented = host_keys.presented(door.node(node.name, ()), paths, _SSH_S)
-    if node.testbed.host_keys == "first_use":
-        return (presented,)
+def _proved(node: NodeInputs, result: dict[str, Any], paths: ClusterPaths) -> tuple[str, ...]:
+    """Return the node's host keys, proved by a token that only the node has."""
     deadline = time.monotonic() + _PROOF_S
-    with SSH(door.node(node.name, (presented,)), paths) as ssh:
+    with SSH(_node(node, result), paths) as ssh:
         ssh.wait_ready(_SSH_S)
         while True:
-            shown = ssh.run(proof.SHOW, check=False)
-            keys = proof.proved(shown.stdout, proof.token(paths)) if not shown.exit_code else None
-            if keys is not None and presented in keys:
+            shown = ssh.run(prepare.SHOW, check=False)
+            keys = prepare.proved(shown.stdout, prepare.token(paths))
+            if not shown.exit_code and keys and result["host_keys"][0] in keys:
                 return keys
             if time.monotonic() > deadline:
                 raise Unreachable(
@@ -305,9 +254,8 @@ def _host_keys(node: NodeInputs, door: _Door, paths: ClusterPaths) -> tuple[str,
 
 
 def _settings(node: NodeInputs, given: Given) -> dict[str, str]:
-    end = given.interfaces[0] if given.interfaces else None
     settings = {"USER_NAME": given.user, "NAT": "yes" if node.testbed.nat else ""}
-    if end:
+    for end in given.interfaces[:1]:
         settings |= {
             "EXPERIMENT_MAC": end.mac,
             "EXPERIMENT_ADDRESS": f"{end.address}/{end.prefix}",

@@ -1,13 +1,22 @@
-"""Making a node of the testbed like any other: its quirks end here."""
+"""What nodes of the testbed run: a proof of their host keys, and what makes them like any other.
+
+A token goes to the node with the request, through the testbed's API over verified TLS. At boot the
+node writes down its host keys and their HMAC under that token. An impostor does not know the token,
+and cannot log in to the node to ask for it (ADR 0011).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import shlex
 from pathlib import Path
 
-from gpubed.core import progress
+from gpubed.core import progress, secret
+from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.ssh import SSH
 
+_KEYS = "/var/tmp/gpubed-host-keys"  # noqa: S108  # startup commands run as the user, who owns little else
 _SCRIPT = Path(__file__).with_name("prepare.sh")
 _PROGRAM = "/usr/local/sbin/gpubed-testbed"
 _UNIT = f"""[Unit]
@@ -29,6 +38,36 @@ _WARNING = "warning: "  # how the script begins a line that the user must see
 _ROOM = "for data: another disk in storage.scratch.devices, or the testbed's mkextrafs on the node"
 
 
+def token(paths: ClusterPaths) -> str:
+    """Return the token of a cluster, made when missing."""
+    path = paths.secrets / "virtualwall-proof"
+    secret.ensure_token(path)
+    return secret.text(path)
+
+
+def command(paths: ClusterPaths) -> str:
+    """Return what a node runs at boot: no quotes, no variables, and short enough for Emulab."""
+    digest = f"openssl dgst -sha256 -hmac {token(paths)} -r {_KEYS}"
+    return f"cat /etc/ssh/ssh_host_*_key.pub > {_KEYS} && {digest} > {_KEYS}.mac"
+
+
+SHOW = f"cat {_KEYS} && echo -- && cat {_KEYS}.mac"
+
+
+def proved(shown: str, token_: str) -> tuple[str, ...] | None:
+    """Return the host keys that a node has proved; None when the proof does not hold.
+
+    Args:
+        shown: What `SHOW` printed.
+        token_: The cluster's token.
+    """
+    keys, _, mac = shown.partition("--\n")
+    expected = hmac.new(token_.encode(), keys.encode(), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), "".join(mac.split()[:1]).encode()):
+        return None
+    return tuple(" ".join(line.split()[:2]) for line in keys.splitlines() if len(line.split()) > 1)
+
+
 def prepare(ssh: SSH, settings: dict[str, str]) -> None:
     """Install what runs at each boot, and run it now; what it warns of is told.
 
@@ -39,7 +78,18 @@ def prepare(ssh: SSH, settings: dict[str, str]) -> None:
     Raises:
         CommandFailed: It did not work; says what the node said.
     """
-    done = ssh.run("sudo -n sh -s", stdin=_installation(settings), timeout=_LONGEST_S)
+    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
+    files = {
+        "/etc/gpubed/testbed": "\n".join(lines) + "\n",
+        _PROGRAM: script(),
+        "/etc/systemd/system/gpubed-testbed.service": _UNIT,
+    }
+    written = "".join(f"cat > {path} <<'{_END}'\n{text}{_END}\n" for path, text in files.items())
+    install = (
+        f"set -eu\nmkdir -p /etc/gpubed\n{written}chmod 755 {_PROGRAM}\n{_PROGRAM}\n"
+        "systemctl daemon-reload\nsystemctl --quiet enable gpubed-testbed.service\n"
+    )
+    done = ssh.run("sudo -n sh -s", stdin=install, timeout=_LONGEST_S)
     for line in done.stdout.splitlines():
         if line.startswith(_WARNING):
             said = line.removeprefix(_WARNING)
@@ -49,17 +99,3 @@ def prepare(ssh: SSH, settings: dict[str, str]) -> None:
 def script() -> str:
     """Return the script that runs on nodes."""
     return _SCRIPT.read_text(encoding="utf-8")
-
-
-def _installation(settings: dict[str, str]) -> str:
-    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
-    files = {
-        "/etc/gpubed/testbed": "\n".join(lines) + "\n",
-        _PROGRAM: script(),
-        "/etc/systemd/system/gpubed-testbed.service": _UNIT,
-    }
-    written = "".join(f"cat > {path} <<'{_END}'\n{text}{_END}\n" for path, text in files.items())
-    return (
-        f"set -eu\nmkdir -p /etc/gpubed\n{written}chmod 755 {_PROGRAM}\n{_PROGRAM}\n"
-        "systemctl daemon-reload\nsystemctl --quiet enable gpubed-testbed.service\n"
-    )

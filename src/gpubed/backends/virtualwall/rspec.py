@@ -1,37 +1,28 @@
 """The request: what is asked for, as GENI RSpec v3.
 
 A pure function of the plan. Core elements carry no prefix: Emulab recognises some of
-them by their written name. Before it is sent, a request is checked against a grammar of
-our own (`request.rng`) and for what a grammar cannot say.
+them by their written name.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
-from functools import cache
-from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from lxml import etree
 
-from gpubed.backends.virtualwall import documents
-from gpubed.backends.virtualwall.config import Config
-from gpubed.core.errors import GpubedError
+from gpubed.backends.virtualwall import documents, prepare
+from gpubed.backends.virtualwall.config import Config, of
 from gpubed.spec.plan import ClusterPlan, NodePlan
 
 CORE = "http://www.geni.net/resources/rspec/3"
 EMULAB = "http://www.protogeni.net/resources/rspec/ext/emulab/1"
 JFED = "http://jfed.iminds.be/rspec/ext/jfed/1"
 LAN = "experiment"
-_GRAMMAR = Path(__file__).with_name("request.rng")
 _SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}schemaLocation"
-
-
-class InvalidRequest(GpubedError):
-    """A request that no testbed would take; a bug, or a specification that `check` let by."""
 
 
 def request(plan: ClusterPlan) -> str:
@@ -39,11 +30,8 @@ def request(plan: ClusterPlan) -> str:
 
     A node that is alone has an end of no link here. It stays in the text, else clusters that
     run would be taken for others, and replaced.
-
-    Raises:
-        InvalidRequest: It is not as the grammar says.
     """
-    config = _config(plan)
+    config = of(plan.spec)
     root = etree.Element(
         f"{{{CORE}}}rspec",
         {"type": "request", "generated_by": "gpubed"},
@@ -55,7 +43,6 @@ def request(plan: ClusterPlan) -> str:
     if plan.experiment and len(plan.nodes) > 1:
         root.append(_lan(plan, config))
     root.extend(_pool(plan, config))
-    check(root)
     return _text(root)
 
 
@@ -69,7 +56,6 @@ def with_command(text: str, command: str) -> str:
         execute.set("command", command)
         after = documents.children(node, "hardware_type") or documents.children(node, "sliver_type")
         after[-1].addnext(services)
-    check(root)
     return _text(root)
 
 
@@ -79,42 +65,51 @@ def without(text: str, names: Iterable[str]) -> str:
     Emulab gives an interface that is in no link neither hardware nor an address.
     """
     root, gone = documents.parse(text, "the request"), set(names)
-    ends = {f"{name}:{LAN}" for name in gone}
-    for node in documents.children(root, "node"):
-        if node.get("client_id") in gone:
-            root.remove(node)
+    gone |= {f"{name}:{LAN}" for name in gone}
+    for element in list(root.iter(f"{{{CORE}}}*")):
+        if gone & {element.get(key) for key in ("client_id", "source_id", "dest_id")}:
+            element.getparent().remove(element)
     for link in documents.children(root, "link"):
-        for end in documents.children(link, "interface_ref"):
-            if end.get("client_id") in ends:
-                link.remove(end)
-        for shape in documents.children(link, "property"):
-            if {shape.get("source_id"), shape.get("dest_id")} & ends:
-                link.remove(shape)
-        left = [str(end.get("client_id")) for end in documents.children(link, "interface_ref")]
+        left = _ends(link)
         if len(left) < 2:
             root.remove(link)
         elif len(left) == 2:
             _shape_both_ways(link, left)
-    _drop_loose_ends(root)
-    check(root)
+    held = [end for link in documents.children(root, "link") for end in _ends(link)]
+    for interface in documents.children(root, "node", "interface"):
+        if interface.get("client_id") not in held:
+            interface.getparent().remove(interface)
     return _text(root)
 
 
 def linked(text: str) -> frozenset[str]:
     """Return the nodes that a request asks a link for."""
-    root = documents.parse(text, "the request")
-    links = documents.children(root, "link")
-    ends = [end for link in links for end in documents.children(link, "interface_ref")]
-    return frozenset(str(end.get("client_id")).rpartition(":")[0] for end in ends)
+    links = documents.children(documents.parse(text, "the request"), "link")
+    return frozenset(end.rpartition(":")[0] for link in links for end in _ends(link))
 
 
-def _drop_loose_ends(root: Any) -> None:
-    links = documents.children(root, "link")
-    held = {e.get("client_id") for link in links for e in documents.children(link, "interface_ref")}
-    for node in documents.children(root, "node"):
-        for interface in documents.children(node, "interface"):
-            if interface.get("client_id") not in held:
-                node.remove(interface)
+def specification(plan: ClusterPlan) -> str:
+    """Return the same cluster as a jFed experiment specification (ESpec).
+
+    Its bundle needs nothing of gpubed: the request beside it as `cluster.rspec`, and this document,
+    which has every node run the preparation. jFed writes an inventory with the request's groups.
+    """
+    # Addresses are left to the image: a bundle cannot know which machine it will be run on.
+    script = indent(prepare.script().replace("NAT=''", "NAT='yes'", 1), " " * 4)
+    return f"""# {plan.cluster}: {len(plan.nodes)} nodes. Written by `gpubed export`.
+version: 1.0-basic
+rspec: cluster.rspec
+execute:
+- direct: |
+{script}  sudo: true
+output:
+- type: SSH_INFO_CSV
+  destination: ssh_info.csv
+"""
+
+
+def _ends(link: Any) -> list[str]:
+    return [str(end.get("client_id")) for end in documents.children(link, "interface_ref")]
 
 
 def _shape_both_ways(link: Any, ends: list[str]) -> None:
@@ -127,51 +122,6 @@ def _shape_both_ways(link: Any, ends: list[str]) -> None:
             shape.set("latency", _latency(float(latency_ms) * 2))
         if loss := shape.get("packet_loss"):
             shape.set("packet_loss", _loss(1 - (1 - float(loss)) ** 2))
-
-
-def check(root: Any) -> None:
-    """Check a request: grammar, names used once, links whose ends exist.
-
-    Raises:
-        InvalidRequest: It is wrong; the first error is named.
-    """
-    # What was built in memory has no lines; what is checked must be what is sent.
-    root = etree.fromstring(etree.tostring(root))
-    if not _grammar().validate(root):
-        error = _grammar().error_log[0]
-        raise InvalidRequest(f"the request is not as the grammar says: {error.message}")
-    names = [
-        str(element.get("client_id")).lower()
-        for element in root.iter(f"{{{CORE}}}node", f"{{{CORE}}}interface", f"{{{CORE}}}link")
-    ]
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise InvalidRequest(f"the request names two things {name!r}")
-    ends = {i.get("client_id") for i in root.iter(f"{{{CORE}}}interface")}
-    for link in documents.children(root, "link"):
-        members = {ref.get("client_id") for ref in documents.children(link, "interface_ref")}
-        if not members <= ends:
-            raise InvalidRequest(f"link {link.get('client_id')} ends at {sorted(members - ends)}")
-        _check_shapes(link, members)
-
-
-def _check_shapes(link: Any, members: set[str]) -> None:
-    known = members | ({link.get("client_id")} if len(members) > 2 else set())
-    for shape in documents.children(link, "property"):
-        for end in (shape.get("source_id"), shape.get("dest_id")):
-            if end not in known:
-                raise InvalidRequest(f"link {link.get('client_id')} shapes the unknown end {end}")
-
-
-@cache
-def _grammar() -> Any:
-    return etree.RelaxNG(etree.parse(_GRAMMAR))
-
-
-def _config(plan: ClusterPlan) -> Config:
-    config = plan.spec.backend
-    assert isinstance(config, Config)  # noqa: S101  # the backend is asked for its own plans only
-    return config
 
 
 def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:

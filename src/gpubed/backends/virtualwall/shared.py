@@ -1,15 +1,14 @@
 """The folder that the testbed mounts on all nodes: a cluster's part of it outlives its nodes.
 
-Nodes come and go with every change of the request, and what a researcher wrote stays. Only
-`gpubed down` removes it, through a node, while there is one. Which part it is, is written down
-when nodes get it: by then, the specification may say something else.
+Only `gpubed down` removes it, through a node, while there is one. Which part it is, is written down
+when nodes get it: by the time of `down`, the specification may say something else.
 """
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import acquaintance, journal
+from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall.config import DATA_RECORD, Config
 from gpubed.core import files, progress, reading
 from gpubed.core.errors import GpubedError
@@ -35,9 +34,9 @@ class _Part(BaseModel):
 def folder(spec: ClusterSpec) -> str | None:
     """Return the testbed's folder, if the cluster keeps its data there."""
     config = spec.backend
-    assert isinstance(config, Config)  # noqa: S101
-    is_wanted = spec.storage.shared.provider == "volume" and config.shared_folder is not None
-    return (config.shared_folder or "").rstrip("/") if is_wanted else None
+    if spec.storage.shared.provider != "volume" or not isinstance(config, Config):
+        return None
+    return config.shared_folder.rstrip("/") if config.shared_folder else None
 
 
 def part(folder_: str, uuid: str) -> str:
@@ -52,28 +51,18 @@ def note(paths: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
 
 
 def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Return the cluster's part, if it has one.
-
-    Args:
-        paths: The cluster's paths.
-        wanted: Its specification; None where it cannot be used.
-    """
+    """Return the cluster's part, if it has one; `wanted` is its specification, if usable."""
     had = _noted(paths, wanted)
     return [_existing(had)] if had else []
 
 
 def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Remove a cluster's part; where no node answers any more, say and return what stays.
-
-    Args:
-        paths: The cluster's paths.
-        wanted: Its specification; None where it cannot be used.
-    """
+    """Remove a cluster's part; where no node answers any more, say and return what stays."""
     had = _noted(paths, wanted)
     if had is None:
         return []
     why = "there is no node through which it could be reached"
-    for name, met in acquaintance.everyone(paths):
+    for name, met in journal.nodes(paths):
         door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
         try:
             with SSH(door, paths) as ssh:
@@ -94,21 +83,14 @@ def _existing(had: _Part) -> Existing:
 
 
 def _noted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
+    """Return the part as it was noted, else what a version that noted none gave to nodes."""
     try:
         return reading.file(paths.state / DATA_RECORD).json(_Part)
     except reading.Unreadable:
-        had = _unnoted(paths, wanted)
-        if had:  # what it is known by may go before it does
-            note(paths, had.uuid, had.folder, had.path)
-        return had
-
-
-def _unnoted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
-    """Return what a version that did not write it down gave to nodes, as far as one can tell."""
-    known = journal.load(paths)
-    if wanted is None or known is None or not isinstance(wanted.backend, Config):
-        return None
-    shared, path = folder(wanted), wanted.storage.shared.path
-    if shared is None:
-        return None
-    return _Part(uuid=known.uuid, folder=part(shared, known.uuid), path=path)
+        known = journal.load(paths)
+        shared = folder(wanted) if wanted else None
+        if wanted is None or known is None or shared is None:
+            return None
+        had = part(shared, known.uuid), wanted.storage.shared.path
+        note(paths, known.uuid, *had)  # the journal may go before the data does
+        return _Part(uuid=known.uuid, folder=had[0], path=had[1])

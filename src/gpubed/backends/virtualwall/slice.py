@@ -6,7 +6,6 @@ from typing import Any
 
 from gpubed.backends.virtualwall import bastion, login, verdict
 from gpubed.backends.virtualwall.connection import connect
-from gpubed.backends.virtualwall.growth import Growth
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError
@@ -37,24 +36,29 @@ class SliceDriver(Driver):
         if replace:
             # A preview may not know yet by what: a lost key has no successor then.
             return Change(replace=sorted(replace), update=sorted(changed - replace))
-        wanted = SliceInputs.of(news)
-        again = {"nodes"} if verdict.is_unfinished(result.get("nodes", {}), wanted) else set()
-        return Change(update=sorted(changed | again))
+        nodes = result.get("nodes", {})
+        more = verdict.missing(nodes, SliceInputs.of(news))
+        is_unfinished = more or any(node.get("booting") for node in nodes.values())
+        return Change(update=sorted(changed | ({"nodes"} if is_unfinished else set())))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
         reservation = self._reservation(inputs)
-        self._keep_way(inputs)
+        self._require_way(reservation.wanted)
         try:
             results = reservation.judge(reservation.hold())
             verdict.require_enough(reservation.wanted, results)
         except GpubedError as error:
+            down = f"gpubed down {reservation.wanted.cluster}"
             if reservation.is_a_failed_start:
-                self._give_back(reservation, error)
+                try:
+                    reservation.release(_GIVING_BACK_S)
+                except GpubedError as kept:
+                    error.hint = f"the testbed may still hold nodes ({kept.message}): {down}"
             elif isinstance(error, verdict.TooFew):
                 error.hint = (
                     "the nodes stay, since they may be in use: a smaller `min` goes on without "
-                    f"those that failed; or give all up: gpubed down {reservation.wanted.cluster}"
+                    f"those that failed; or give all up: {down}"
                 )
             raise
         return reservation.urn, {"slice": reservation.urn, "nodes": results}
@@ -69,8 +73,8 @@ class SliceDriver(Driver):
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look at the slice with the new way to reach it, and ask for what it lacks."""
-        self._keep_way(news)
         reservation = self._reservation(news, id)
+        self._require_way(reservation.wanted)
         found = reservation.complete()
         if found is None:
             raise GpubedError(
@@ -82,24 +86,16 @@ class SliceDriver(Driver):
         """Give all nodes back. The slice itself stays until it expires, empty."""
         self._reservation(inputs, id).release()
 
-    def _reservation(self, inputs: Properties, urn: str = "") -> Growth:
+    def _reservation(self, inputs: Properties, urn: str = "") -> Reservation:
         wanted = SliceInputs.of(inputs)
-        return Growth(wanted, connect(wanted.testbed), self._paths, urn=urn)
+        return Reservation(wanted, connect(wanted.testbed), self._paths, urn=urn)
 
-    def _keep_way(self, inputs: Properties) -> None:
+    def _require_way(self, wanted: SliceInputs) -> None:
         """Find out before the first node is asked for whether there will be a way to it."""
-        wanted = SliceInputs.of(inputs)
-        bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), self._paths)
-
-    @staticmethod
-    def _give_back(reservation: Reservation, error: GpubedError) -> None:
-        try:
-            reservation.release(_GIVING_BACK_S)
-        except GpubedError as kept:
-            error.hint = (
-                f"the testbed may still hold nodes ({kept.message}): "
-                f"gpubed down {reservation.wanted.cluster}"
-            )
+        if there := wanted.testbed.bastion:
+            known = login.load(wanted.testbed)
+            bastion.require(there, known)
+            bastion.renew_identity(wanted.testbed, known, self._paths)
 
 
 def _place(inputs: Properties) -> tuple[Any, Any]:

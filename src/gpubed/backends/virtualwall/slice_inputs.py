@@ -1,4 +1,4 @@
-"""What a slice is made from."""
+"""What a slice is made from, and the labels that say whose it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import urn
+from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.config import Config
 
 
@@ -33,16 +33,19 @@ class Group(_Model):
 
 
 class SliceInputs(_Model):
-    """All inputs; numbers arrive as floats, since Pulumi knows no other."""
+    """All inputs; numbers arrive as floats, since Pulumi knows no other.
+
+    Only what names the slice has no default: looking at it, or giving it back, asks for no node.
+    """
 
     cluster: str
     uuid: str
     testbed: Config
-    request: str
-    public_key: str
-    duration: float
-    groups: dict[str, Group]
-    head: str
+    request: str = ""
+    public_key: str = ""
+    duration: float = 0
+    groups: dict[str, Group] = {}
+    head: str = ""
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> SliceInputs:
@@ -52,7 +55,7 @@ class SliceInputs(_Model):
     @property
     def name(self) -> str:
         """The slice's name."""
-        return urn.slice_name(self.cluster, self.uuid)
+        return documents.slice_name(self.cluster, self.uuid)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -64,16 +67,6 @@ class SliceInputs(_Model):
         """Whether fewer nodes than asked for will do."""
         return any(group.min < len(group.nodes) for group in self.groups.values())
 
-    @property
-    def description(self) -> str:
-        """What the authority keeps with the slice: whose it is."""
-        return description(self.cluster, self.uuid)
-
-    @property
-    def digest(self) -> str:
-        """A hash of what was asked for."""
-        return digest(self.request)
-
 
 def digest(request: str) -> str:
     """Hash a request, so that slivers show what they were asked for with."""
@@ -81,7 +74,7 @@ def digest(request: str) -> str:
 
 
 def description(cluster: str, uuid: str) -> str:
-    """Return the labels of a cluster's slice."""
+    """Return the labels of a cluster's slice, which the authority keeps with it."""
     return f"gpubed.cluster={uuid} gpubed.name={cluster}"
 
 

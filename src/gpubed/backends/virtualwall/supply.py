@@ -1,16 +1,21 @@
-"""What the testbed has, and whether a plan can be had now."""
+"""What the testbed has, and whether a plan can be had now.
+
+The advertisement names hardware types, not GPUs: how many a type has is read from its name
+(`…-gpu1080`), or told by `backend.gpus`.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from gpubed.backends.virtualwall import advertisement, journal, manifest, rspec
-from gpubed.backends.virtualwall.advertisement import Machine
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall import documents, faults, journal, manifest, rspec
+from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, connect
-from gpubed.backends.virtualwall.faults import Answered, Busy
-from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.faults import Answered
 from gpubed.backends.virtualwall.slice_inputs import digest
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
@@ -18,28 +23,45 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding, Offer
 
-_LOOK_S = 120.0
+_GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
+_WHOLE, _VIRTUAL = "raw-pc", {"emulab-xen", "default-vm", "emulab-openvz", "docker-container"}
+_ANY_TYPE, _UNTYPED = "(any)", "without a hardware type: name none in backend.hardware"
+_ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # kinds that every machine is
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine.
+
+    Attributes:
+        id: Its component id.
+        types: Its hardware types, nearest first; the reference aggregate names none.
+        free: Whether it can be had now.
+        is_whole: Whether it is given as a whole (raw-pc), or as something unknown to gpubed.
+    """
+
+    id: str
+    types: tuple[str, ...]
+    free: bool
+    is_whole: bool
 
 
 def offers(spec: ClusterSpec) -> list[Offer]:
     """Return the testbed's machines by hardware type."""
-    config = spec.backend
-    assert isinstance(config, Config)  # noqa: S101
-    return advertisement.offers(_machines(connect(config), config), config.gpus)
+    config = of(spec)
+    return counted(machines(_advertisement(connect(config))), config.gpus)
 
 
 def images(there: Connection) -> tuple[list[str], list[str]]:
     """Return the disk images that the testbed offers, and those that are its default."""
-    return advertisement.images(_advertisement(there, there.config))
+    root = documents.parse(_advertisement(there), "the advertisement")
+    found = documents.children(root, "node", "sliver_type", "disk_image")
+    names = {faults.clean(image.get("name")) for image in found}
+    default = {faults.clean(i.get("name")) for i in found if i.get("default") == "true"}
+    return sorted(names), sorted(default)
 
 
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return why what is planned cannot be had now; see `shortages`."""
-    fix = f"gpubed resources {plan.cluster} lists what is free"
-    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan, paths)]
-
-
-def shortages(plan: ClusterPlan, paths: ClusterPaths) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
     What the cluster holds already is not asked for again, or is free for what replaces it. A
@@ -48,26 +70,57 @@ def shortages(plan: ClusterPlan, paths: ClusterPaths) -> list[str]:
     Raises:
         PrerequisiteMissing: It cannot be asked from here, now or later.
     """
-    config = plan.spec.backend
-    assert isinstance(config, Config)  # noqa: S101
-    known = journal.load(paths)
+    config, known = of(plan.spec), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:
         there = connect(config)
-        machines = _machines(there, config)
         held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
+        found = machines(_advertisement(there))
+        ours = [replace(machine, free=machine.free or machine.id in held) for machine in found]
+        lacks = _compared(plan, config, ours)
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
-        return [error.message]
-    ours = [replace(machine, free=machine.free or machine.id in held) for machine in machines]
-    return _compared(plan, config, ours)
+        lacks = [error.message]
+    fix = f"gpubed resources {plan.cluster} lists what is free"
+    return [Finding("virtualwall.supply", False, why, fix) for why in lacks]
+
+
+def machines(text: str) -> list[Machine]:
+    """Read an advertisement.
+
+    Raises:
+        Malformed: It is none.
+    """
+    root = documents.rspec(text, "advertisement")
+    return [_machine(element) for element in documents.children(root, "node")]
+
+
+def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
+    """Count machines by hardware type; types with GPUs come first.
+
+    Args:
+        machines: What the testbed has.
+        gpus: GPUs per machine of types whose names do not tell.
+    """
+    by_type: dict[str, list[Machine]] = defaultdict(list)
+    for machine in machines:
+        untyped = (_ANY_TYPE,) if machine.is_whole else ()
+        for type_ in dict.fromkeys(machine.types or untyped):
+            by_type[type_].append(machine)
+    found = []
+    for type_, of_type in by_type.items():
+        match = _GPU.search(type_)
+        count, model = gpus.get(type_, 1 if match else 0), match[1].upper() if match else ""
+        is_whole = any(machine.is_whole for machine in of_type)
+        note = _UNTYPED if type_ == _ANY_TYPE else "" if is_whole else "virtual machines only"
+        free = sum(machine.free for machine in of_type)
+        found.append(Offer(type_, len(of_type), free, count, model, note))
+    return sorted(found, key=lambda offer: (not offer.gpus, offer.name))
 
 
 def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
-    free = Counter(type_ for machine in machines if machine.free for type_ in machine.types)
-    known = {type_ for machine in machines for type_ in machine.types}
     is_free = {machine.id: machine.free for machine in machines}
     wanted: Counter[str] = Counter()
     found, any_kind = [], 0
@@ -79,7 +132,7 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
                 found.append(f"{machine} is {state}")
         if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
             continue
-        if hardware and hardware.type and hardware.type not in advertisement.ANY:
+        if hardware and hardware.type and hardware.type not in _ANY:
             wanted[hardware.type] += group.least
         else:
             any_kind += group.least
@@ -87,35 +140,35 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
     if any_kind and any_kind > left:
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
-        if type_ not in known:
+        of_type = [machine.free for machine in machines if type_ in machine.types]
+        if not of_type:
             found.append(f"the testbed has no hardware type {type_!r}")
-        elif free[type_] < count:
-            found.append(f"{count} machines of type {type_} are wanted, {free[type_]} are free")
+        elif sum(of_type) < count:
+            found.append(f"{count} machines of type {type_} are wanted, {sum(of_type)} are free")
     return found
 
 
-def _machines(there: Connection, config: Config) -> list[Machine]:
-    return advertisement.read(_advertisement(there, config))
+def _machine(element: Any) -> Machine:
+    names = [kind.get("name", "") for kind in documents.children(element, "hardware_type")]
+    now = [child.get("now", "true") for child in documents.children(element, "available")]
+    slivers = {kind.get("name") for kind in documents.children(element, "sliver_type")}
+    return Machine(
+        id=element.get("component_id", ""),
+        types=tuple(name for name in names if name and name not in _ANY),
+        free="false" not in now,
+        is_whole=_WHOLE in slivers or not slivers & _VIRTUAL,
+    )
 
 
-def _advertisement(there: Connection, config: Config) -> str:
-    patience = _patience(config)
-    credentials = patience.insist(there.authority.credentials)
-    return patience.insist(lambda: there.aggregate.advertisement(credentials, available=False))
+def _advertisement(there: Connection) -> str:
+    credentials = there.quick().insist(there.authority.credentials)
+    return there.quick().insist(lambda: there.aggregate.advertisement(credentials))
 
 
 def _held(there: Connection, slice_urn: str) -> frozenset[str]:
     """Return the machines of a slice; none where it has ended."""
-    patience = _patience(there.config)
     try:
-        credentials = patience.insist(lambda: there.authority.slice_credentials(slice_urn))
-        found = patience.insist(lambda: there.aggregate.describe(slice_urn, credentials))
-    except Busy:
-        raise
+        found = there.describe(slice_urn)
     except Answered:
         return frozenset()
     return manifest.machines(found.manifest) if found else frozenset()
-
-
-def _patience(config: Config) -> Patience:
-    return Patience.of(config, min(_LOOK_S, config.patience))

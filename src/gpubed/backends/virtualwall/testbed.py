@@ -1,63 +1,62 @@
-"""A testbed of the Virtual Wall's kind, as who asks for a cluster's slice sees it."""
+"""A testbed of the Virtual Wall's kind, as a cluster sees it."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from datetime import datetime
+from functools import cache
 from urllib.parse import urlsplit
 
+from gpubed.backends.virtualwall import bastion, doctor, documents, journal, limits, shared, supply
+from gpubed.backends.virtualwall.aggregate import Description
+from gpubed.backends.virtualwall.authority import Slice
+from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.connection import Connection, connect
+from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
+from gpubed.backends.virtualwall.node import NodeDriver
+from gpubed.backends.virtualwall.reservation import Reservation, find, is_taken, known_urn, refusal
+from gpubed.backends.virtualwall.slice import SliceDriver
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
+from gpubed.core import progress, record
+from gpubed.core.errors import Refused
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Existing, Finding, Identity, Lease, Offer, Testbed
 from gpubed.testbeds.driver import Driver
-
-# TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from gpubed.backends.virtualwall.config import Config
-    from gpubed.nodes.allocation import Allocation, Node
-    from gpubed.spec.clusterspec import ClusterSpec
-    from gpubed.spec.plan import ClusterPlan
 
 
 class VirtualWallTestbed(Testbed):
     """An aggregate manager, and the authorities that know the user there."""
 
-    @cached_property
+    @property
     def _config(self) -> Config:
-        """How the testbed is reached.
-
-        Found once: the journal that may tell it goes with the slice, and then `down` looks
-        whether anything is left.
-        """
-        from gpubed.backends.virtualwall import connection
-
-        return connection.config_of(self.reach, self.paths)
+        return of(self.reach.specification)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, servers, project and bastion."""
-        from gpubed.backends.virtualwall import doctor
-
-        return doctor.findings(spec)
+        return list(doctor.findings(spec))
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a slice or node."""
-        from gpubed.backends.virtualwall.node import NodeDriver
-        from gpubed.backends.virtualwall.slice import SliceDriver
-
-        drivers = {"slice": SliceDriver, "node": NodeDriver}
-        return drivers[kind](self.paths) if kind in drivers else super().driver(kind)
+        if kind == "slice":
+            return SliceDriver(self.paths)
+        return NodeDriver(self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node, as the aggregate tells it."""
-        from gpubed.backends.virtualwall import census
-
-        return census.describe(self.paths, self._config, allocation)
+        """Return the state of each node: ready, stopped (not ready) or missing."""
+        there, urn = self._slice_of(allocation.uuid)
+        # Whoever asks for states goes to the nodes next.
+        bastion.renew_identity(there.config, there.login, self.paths)
+        _, found = _look(there, urn)
+        slivers = found.slivers if found else ()
+        words = {s.urn: "ready" if s.operational == "geni_ready" else "stopped" for s in slivers}
+        return {node.name: words.get(node.id, "missing") for node in allocation.nodes}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
         """Have the aggregate restart a node (geni_restart), and wait until it has booted."""
-        from gpubed.backends.virtualwall import census
-
-        census.restart(self.paths, self._config, allocation, node)
+        there, urn = self._slice_of(allocation.uuid)
+        wanted = self._named(allocation.uuid, there.config)
+        Reservation(wanted, there, self.paths, keeps=False, urn=urn).restart(node.id)
 
     def identity(self) -> Identity:
         """Return at which aggregate, and of which project of which authority, slices are."""
@@ -68,57 +67,134 @@ class VirtualWallTestbed(Testbed):
         return Identity(self.backend.spelled(id_), called)
 
     def existing(self) -> list[Existing]:
-        """Return the slices of the cluster's name that hold nodes."""
-        from gpubed.backends.virtualwall import census
+        """Return every slice of the project that holds nodes under the cluster's name.
 
-        return census.existing(self.paths, self._config)
+        An empty slice is nothing: authorities do not remove slices, they let them expire.
+        """
+        there, cluster, known = connect(self._config), self.paths.name, journal.load(self.paths)
+        slices = there.quick().insist(lambda: there.authority.of_project(there.project))
+        owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
+        found = {urn: who[1] for urn, who in owners.items() if who and who[0] == cluster}
+        # The journal knows a slice whose description the authority did not keep.
+        lost = {s.urn for s in slices if is_taken(there, s, known)}
+        if known and known.request and not owners.get(known.slice_urn):
+            found |= {known.slice_urn: known.uuid} if known.slice_urn not in lost else {}
+        for slice_ in slices:
+            is_called_so = slice_.name == documents.slice_name(cluster, slice_.name[-8:])
+            if slice_.is_closed and slice_.urn not in found and is_called_so:
+                _pass_over(slice_.name, "the authority tells its members alone more than its name")
+        mine = known.uuid if known else record.uuid(self.paths)
+        return [
+            Existing("slice", documents.urn(urn, "slice").name, urn, uuid)
+            for urn, uuid in found.items()
+            if _holds_nodes(there, urn, is_mine=uuid == mine)
+        ]
 
     def remove(self, thing: Existing) -> None:
-        """Give a slice's nodes back."""
-        from gpubed.backends.virtualwall import census
-
-        census.remove(self.paths, self._config, thing)
+        """Give back what a slice holds."""
+        wanted = self._named(thing.uuid, self._config)
+        Reservation(wanted, connect(wanted.testbed), self.paths, urn=thing.id).release()
 
     def data_within(self) -> list[Existing]:
         """Return the cluster's part of the folder that the testbed mounts on its nodes."""
-        from gpubed.backends.virtualwall import shared
-
         return shared.existing(self.paths, self.reach.wanted)
 
     def remove_data(self) -> list[Existing]:
         """Remove that part, through a node."""
-        from gpubed.backends.virtualwall import shared
-
         return shared.remove(self.paths, self.reach.wanted)
 
     def lease(self, allocation: Allocation) -> Lease:
         """Ask when the first of slice and slivers ends."""
-        from gpubed.backends.virtualwall import census, leases
-
-        there, urn = census.slice_of(self.paths, self._config, allocation.uuid)
-        return Lease(leases.granted(there, urn))
+        return Lease(_granted(*self._slice_of(allocation.uuid)))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Renew the slice, then its slivers."""
-        from gpubed.backends.virtualwall import census, leases
+        """Ask for more time; what lasts as long already is left alone, never shortened.
 
-        there, urn = census.slice_of(self.paths, self._config, allocation.uuid)
-        return Lease(leases.renew(there, urn, until))
+        Two ends move, in this order: the slice's at its authority, then the slivers' at the
+        aggregate, which believes the end inside the slice's credential, so that is fetched anew in
+        between.
+
+        Raises:
+            Refused: Nothing was gained.
+        """
+        there, urn = self._slice_of(allocation.uuid)
+        patience, authority, before = there.quick(), there.authority, _granted(there, urn)
+        if until <= before:
+            return Lease(before)
+
+        def end() -> datetime:
+            found = patience.insist(lambda: authority.find(urn))
+            return found.expires if found else before
+
+        reasons = []
+        if end() < until:
+            reasons.append(refusal(patience, lambda: authority.renew(urn, until)))
+        target, renew = min(until, end()), there.aggregate.renew
+        credentials = patience.insist(lambda: authority.slice_credentials(urn))
+        reasons.append(refusal(patience, lambda: renew(urn, credentials, target)))
+        after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
+        if after <= before and reasons:
+            raise Refused(
+                f"the lease stays as it was, until {documents.written(before)}: {reasons[-1]}",
+                "ask for less time: gpubed renew CLUSTER --for 12h",
+            )
+        for reason in reasons:
+            progress.emit("note", message=f"the lease was renewed by less than wanted: {reason}")
+        return Lease(after)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Count machines by hardware type; types with GPUs come first."""
-        from gpubed.backends.virtualwall import supply
-
         return supply.offers(spec)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Compare the plan with what is free now."""
-        from gpubed.backends.virtualwall import supply
-
         return supply.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, since a slice cannot move, and machines that there are not."""
-        from gpubed.backends.virtualwall import limits, supply
-
         return limits.refusals(plan, self.paths) or supply.refusals(plan, self.paths)
+
+    def _slice_of(self, uuid: str) -> tuple[Connection, str]:
+        """Return the way to the testbed and the name of a cluster's slice there."""
+        there, known = connect(self._config), journal.load(self.paths)
+        wanted = self._named(uuid, there.config)
+        urn = known_urn(there, known, wanted)
+        found = None if known else find(there, urn, wanted)
+        return there, found.urn if found else urn
+
+    def _named(self, uuid: str, config: Config) -> SliceInputs:
+        return SliceInputs(cluster=self.paths.name, uuid=uuid, testbed=config)
+
+
+def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
+    """Return a slice and what it holds; neither where it has ended."""
+    found = there.quick().insist(lambda: there.authority.find(urn))
+    return (found, there.describe(urn)) if found else (None, None)
+
+
+def _granted(there: Connection, urn: str) -> datetime:
+    found, described = _look(there, urn)
+    if found is None:
+        raise NotThere(f"slice {urn} has expired: its nodes are gone")
+    if described is None:
+        raise NotThere(f"slice {urn} has no nodes any more")
+    return min(found.expires, described.expires)
+
+
+def _holds_nodes(there: Connection, urn: str, *, is_mine: bool) -> bool:
+    """Say whether a slice holds nodes; one of another user may be closed to us.
+
+    An aggregate that refuses for another reason says nothing of whose the slice is.
+    """
+    try:
+        return _look(there, urn)[1] is not None
+    except Answered as error:
+        if is_mine or error.code != FORBIDDEN:
+            raise
+        _pass_over(documents.urn(urn, "slice").name, error.message)
+        return False
+
+
+@cache  # a verb looks several times
+def _pass_over(name: str, why: str) -> None:
+    progress.emit("note", message=f"slice {name} is somebody else's and is passed over: {why}")

@@ -1,15 +1,14 @@
-"""XML-RPC over TLS with our certificate: one call, one answer, within limits.
+"""XML-RPC over TLS with the login's certificate: one call, one answer, within limits.
 
-The standard library marshals; this adds what it lacks: time-outs on the whole call,
-a limit on what is read, no entities, and one error class for each kind of fault.
-Nothing is repeated here: only the caller knows which calls may be.
+The standard library marshals; this adds time-outs on the whole call, a limit on what is read, no
+entities, and one error class for each kind of fault. Only the caller knows which calls may be
+repeated.
 """
 
 from __future__ import annotations
 
 import http.client
 import re
-import socket
 import ssl
 import time
 import xmlrpc.client
@@ -34,10 +33,10 @@ from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 
 _CONNECT_S = 20.0
-_OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of another address
-# OpenSSL's words for keys and hashes that are too short by today's measure, in certificates and
-# in the handshake; the Virtual Wall's own page has its users allow them.
-_WEAK = (66, 67, 68)
+_CHUNK = 2**16
+# OpenSSL's codes for a certificate of another name or address, and for keys and hashes that are
+# too short by today's measure; the Virtual Wall's own page has its users allow those.
+_OTHER_HOST, _WEAK = (62, 64), (66, 67, 68)
 _TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
 # Alerts about our certificate; and those of a server with which we share no cipher or version.
 _LOGIN_ALERT = re.compile("ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
@@ -46,8 +45,7 @@ _NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 _NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _NEW_LOGIN = "download a new login certificate from the account portal"
-_CHUNK = 2**16
-_UNAVAILABLE = 503
+_URLS = "correct the URLs in backend"
 _APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
 _ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
 _ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
@@ -74,12 +72,10 @@ class Endpoint:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path or "/"
+        self._where = f"{self._host}:{self._port}"
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
-        """Call a method.
-
-        Args:
-            timeout: Seconds for the whole call.
+        """Call a method; the whole call may take `timeout` seconds.
 
         Raises:
             Unanswered: No answer came; the call may have been carried out all the same.
@@ -93,9 +89,7 @@ class Endpoint:
         what = f"{self.what} ({method})"
         try:
             status, answer = self._post(body, time.monotonic() + timeout)
-        except ssl.SSLCertVerificationError as error:
-            raise self._untrusted(error) from None
-        except (ssl.SSLError, OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise self._failed(what, error) from None
         if status != http.client.OK:
             raise _http_fault(what, status)
@@ -106,8 +100,7 @@ class Endpoint:
             self._host, self._port, timeout=_CONNECT_S, context=self._context
         )
         try:
-            where = f"{self._host}:{self._port}"
-            with progress.overdue(f"{self.what} at {where} does not answer yet"):
+            with progress.overdue(f"{self.what} at {self._where} does not answer yet"):
                 connection.connect()
             connection.sock.settimeout(max(0.01, deadline - time.monotonic()))
             headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
@@ -115,60 +108,47 @@ class Endpoint:
                 connection.request("POST", self._path, body, headers)
                 response = connection.getresponse()
             except (ConnectionError, ssl.SSLEOFError):
-                _require_welcome(connection.sock)
+                # The server's alert may have come before we wrote, and raises when it is read.
+                if connection.sock:
+                    with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
+                        connection.sock.recv(1)
                 raise
             self.clock_ahead_s = _ahead(response.getheader("Date"))
             return response.status, _read(response, connection.sock, deadline)
         finally:
             connection.close()
 
-    def _untrusted(self, error: ssl.SSLCertVerificationError) -> UntrustedServer:
-        hint = "name the testbed's CA certificates in backend.ca"
-        if error.verify_code in _OTHER_HOST:
-            hint = f"its certificate is another host's: correct {self._host} in cluster.yml"
-        elif error.verify_code in _WEAK:
-            hint = _OLD_TLS
-        return self._refused(error.verify_message, hint)
-
-    def _refused(self, why: str, hint: str) -> UntrustedServer:
-        message = f"{self.what} {self._host}:{self._port} cannot be trusted: {why}"
-        return UntrustedServer(message, hint)
-
     def _failed(self, what: str, error: Exception) -> GpubedError:
+        """Return what went wrong below HTTP, by OpenSSL's words for it."""
         reason = str(error.reason or "") if isinstance(error, ssl.SSLError) else ""
         said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+        server = f"{self.what} {self._where}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "name the testbed's CA certificates in backend.ca"
+            if error.verify_code in _OTHER_HOST:
+                hint = f"its certificate is another host's: correct {self._host} in cluster.yml"
+            elif error.verify_code in _WEAK:
+                hint = _OLD_TLS
+            return UntrustedServer(f"{server} cannot be trusted: {error.verify_message}", hint)
         if _TOO_WEAK.search(reason):
-            return self._refused(said, _OLD_TLS)
-        if _NO_CIPHER.search(reason) or _NO_VERSION.search(reason):
-            message = f"{self.what} {self._host}:{self._port} and gpubed share no TLS: {said}"
-            return NoCommonTls(message, _OLD_TLS if _NO_CIPHER.search(reason) else _NEW_TLS)
+            return UntrustedServer(f"{server} cannot be trusted: {said}", _OLD_TLS)
+        for pattern, hint in ((_NO_CIPHER, _OLD_TLS), (_NO_VERSION, _NEW_TLS)):
+            if pattern.search(reason):
+                return NoCommonTls(f"{server} and gpubed share no TLS: {said}", hint)
         # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
         if _LOGIN_ALERT.search(reason):
-            return LoginRefused(
-                f"{self.what} {self._host} does not accept the login certificate: {said}",
-                _NEW_LOGIN,
-            )
+            message = f"{server} does not accept the login certificate: {said}"
+            return LoginRefused(message, _NEW_LOGIN)
         words = str(getattr(error, "strerror", None) or error) or type(error).__name__
         why = "time-out" if isinstance(error, TimeoutError) else words
         return Unanswered(
-            f"{what} at {self._host}:{self._port} does not answer: {why}",
+            f"{what} at {self._where} does not answer: {why}",
             "correct its URL in cluster.yml, or try again later; a firewall on the way out may "
             f"forbid port {self._port}",
         )
 
 
-def _require_welcome(sock: socket.socket | None) -> None:
-    """Read why a server hung up: its alert may have come before we wrote, and waits to be read.
-
-    Raises:
-        ssl.SSLError: It sent an alert.
-    """
-    if sock is not None:
-        with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
-            sock.recv(1)
-
-
-def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadline: float) -> bytes:
+def _read(response: http.client.HTTPResponse, sock: Any, deadline: float) -> bytes:
     """Read an answer; a server may neither send without end nor a byte a minute."""
     data = bytearray()
     while chunk := response.read1(_CHUNK):
@@ -182,7 +162,7 @@ def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadli
             sock.settimeout(left)
     # A cut-off answer is no answer.
     if response.length:
-        raise http.client.IncompleteRead(bytes(data[:0]), response.length)
+        raise http.client.IncompleteRead(b"", response.length)
     return bytes(data)
 
 
@@ -194,54 +174,46 @@ def _ahead(date: str | None) -> float | None:
 
 
 def _http_fault(what: str, status: int) -> Exception:
-    if status == _UNAVAILABLE:
-        return faults.answered(what, _UNAVAILABLE, "")
+    if status in faults.BUSY:
+        return faults.answered(what, status, "")
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return Unanswered(f"{what} failed inside the server (HTTP {status})")
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
         return LoginRefused(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
-    return Answered(f"{what} is refused (HTTP {status})", "correct the URLs in backend")
+    return Answered(f"{what} is refused (HTTP {status})", _URLS)
 
 
 def _decode(what: str, data: bytes) -> Any:
     text = documents.bounded(data, f"what {what} answered")
-    _refuse_entities(what, text)
-    try:
-        (value, *_), _ = xmlrpc.client.loads(text, use_builtin_types=True)
-    except xmlrpc.client.Fault as fault:
-        raise _fault(what, fault) from None
-    except Exception as error:
-        # The unmarshaller fails in as many ways as there are malformed answers.
-        raise Malformed(f"{what} did not answer with XML-RPC: {_words(error)}") from None
-    return value
-
-
-def _refuse_entities(what: str, text: str) -> None:
-    """Look for a document type before the unmarshaller would expand what it declares."""
 
     def refuse(*_: object) -> None:
         raise Malformed(f"{what} answered with entities, which gpubed does not read")
 
+    # The unmarshaller would expand what a document type declares.
     parser = expat.ParserCreate("utf-8")
     parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(text.encode(), True)
     except expat.ExpatError as error:
         raise Malformed(f"{what} did not answer with XML: {error}") from None
+    try:
+        (value, *_), _ = xmlrpc.client.loads(text, use_builtin_types=True)
+    except xmlrpc.client.Fault as fault:
+        raise _fault(what, fault) from None
+    except Exception as error:
+        # The unmarshaller fails in as many ways as there are malformed answers.
+        words = faults.clean(error)[:200] or type(error).__name__
+        raise Malformed(f"{what} did not answer with XML-RPC: {words}") from None
+    return value
 
 
 def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
-    if fault.faultCode in (14, _UNAVAILABLE):
-        return Busy(f"{what}: busy", "try again in a few minutes", 14)
+    if fault.faultCode in faults.BUSY:
+        return Busy(f"{what}: busy")
     whole = str(fault.faultString)
     said = faults.clean(whole)
     if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(whole):
         return LoginRefused(f"{what} does not accept the login: {said}")
     if _ABOUT_ITSELF.search(whole):
         return Unanswered(f"{what} failed inside the server: {said}")
-    hint = "correct the URLs in backend" if _ABOUT_URL.search(whole) else None
-    return Answered(f"{what} is refused: {said}", hint)
-
-
-def _words(error: Exception) -> str:
-    return faults.clean(error)[:200] or type(error).__name__
+    return Answered(f"{what} is refused: {said}", _URLS if _ABOUT_URL.search(whole) else None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from gpubed.backends.virtualwall import manifest
+from gpubed.backends.virtualwall import manifest, rspec
 from gpubed.backends.virtualwall.aggregate import Description, Sliver
-from gpubed.backends.virtualwall.manifest import Granted
-from gpubed.backends.virtualwall.rspec import LAN
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import Refused
 
@@ -27,44 +26,39 @@ class TooFew(Refused):
 
 
 def judge(
-    found: Description,
-    nodes: Iterable[str],
-    left_out: Mapping[str, str],
-    user: str,
-    linked: Container[str] = (),
+    found: Description, wanted: SliceInputs, left_out: Mapping[str, str], user: str
 ) -> Results:
     """Return what became of each node, as `granted` of its resource.
 
     Args:
         found: What the aggregate has.
-        nodes: What was asked for.
+        wanted: What was asked for.
         left_out: Nodes that the testbed did not have, and its reasons.
         user: Our name, whose login is preferred.
-        linked: The nodes that a network was asked for.
 
     Raises:
         Malformed: The manifest cannot be read.
     """
-    names = tuple(nodes)
-    granted, reasons = manifest.read(found.manifest, names, user)
+    granted, reasons = manifest.read(found.manifest, wanted.nodes, user)
+    linked = rspec.linked(rspec.without(wanted.request, left_out)) if wanted.request else ()
     slivers = {s.client_id: s for s in found.slivers if s.client_id}
     slivers |= {sliver.urn: sliver for sliver in found.slivers}
-    ends = manifest.linked(found.manifest)
     results: Results = {}
-    for name in names:
+    for name in wanted.nodes:
         node = granted.get(name)
         sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
         reason = left_out.get(name) or _failure(sliver) or reasons.get(name)
-        is_linked = bool(node and node.interfaces) and f"{name}:{LAN}" in ends
-        if not reason and name in linked and not is_linked:
+        if not reason and node and name in linked and not node.interfaces:
             reason = _NO_NETWORK
-        if node is None or reason:
-            urn, why = sliver.urn if sliver else "", reason or "the testbed lost it"
-            booting = sliver is not None and not sliver.is_final
-            given = {"sliver": urn, "linked": name in linked, "booting": booting}
-            results[name] = {"failed": why, **given}
+        if node and not reason:
+            results[name] = asdict(node)
         else:
-            results[name] = _usable(node)
+            results[name] = {
+                "failed": reason or "the testbed lost it",
+                "sliver": sliver.urn if sliver else "",
+                "linked": name in linked,
+                "booting": sliver is not None and not sliver.is_final,
+            }
     return results
 
 
@@ -75,17 +69,19 @@ def require_enough(wanted: SliceInputs, results: Results) -> None:
         TooFew: They are not; names each node that failed, with the testbed's reason.
     """
     failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
-    reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
-    if wanted.head in failed:
-        raise TooFew(f"the testbed could not give the head:{reasons}", _again(wanted))
+    lacks = "the testbed could not give the head" if wanted.head in failed else ""
     for name, group in wanted.groups.items():
         left = sum(node not in failed for node in group.nodes)
-        if left < group.min:
-            raise TooFew(
-                f"{left} of {len(group.nodes)} nodes of group {name!r} are there, "
-                f"at least {group.min} are needed:{reasons}",
-                _again(wanted),
-            )
+        if not lacks and left < group.min:
+            there = f"{left} of {len(group.nodes)} nodes of group {name!r} are there"
+            lacks = f"{there}, at least {group.min} are needed"
+    if lacks:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+        raise TooFew(
+            f"{lacks}:{reasons}",
+            f"gpubed up {wanted.cluster} asks for other machines; "
+            f"gpubed resources {wanted.cluster} lists what is free",
+        )
 
 
 def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
@@ -98,30 +94,6 @@ def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
     }
     lacking = {n: r["failed"] for n, r in results.items() if "failed" in r and not r.get("sliver")}
     return {name: reason for name, reason in lacking.items() if name in again}
-
-
-def is_unfinished(results: Results, wanted: SliceInputs) -> bool:
-    """Say whether more can come of the slice: nodes to ask for again, or to see through."""
-    return bool(missing(results, wanted)) or any(r.get("booting") for r in results.values())
-
-
-def _again(wanted: SliceInputs) -> str:
-    return (
-        f"gpubed up {wanted.cluster} asks for other machines; "
-        f"gpubed resources {wanted.cluster} lists what is free"
-    )
-
-
-def _usable(node: Granted) -> dict[str, Any]:
-    return {
-        "sliver": node.sliver,
-        "host": node.host,
-        "port": node.port,
-        "user": node.user,
-        "ipv4": node.ipv4,
-        "machine": node.machine,
-        "interfaces": [vars(interface) for interface in node.interfaces],
-    }
 
 
 def _failure(sliver: Sliver | None) -> str | None:
