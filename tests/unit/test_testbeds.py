@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli, resources
-from gpubed.backends.openstack import census, cloud
+from gpubed.backends.openstack import cloud
 from gpubed.backends.static import named
 from gpubed.cluster import audit, status
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -282,7 +282,8 @@ class Clouds:
             config=SimpleNamespace(region_name=region, name="mine"),
         )
 
-    def existing(self, there, _name):
+    def existing(self, testbed):
+        there = testbed._connection
         return self.things.get((there.current_project_id, there.config.region_name), [])
 
 
@@ -291,7 +292,7 @@ def clouds(lab, monkeypatch):
     """A cluster on a cloud whose volume was kept."""
     clouds = Clouds()
     monkeypatch.setattr(cloud, "connect", clouds.connect)
-    monkeypatch.setattr(census, "existing", clouds.existing)
+    monkeypatch.setattr(kind("openstack"), "existing", lambda testbed: clouds.existing(testbed))
     monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
     (lab.paths.testbeds / "local.json").unlink()
     lab.paths.spec.write_text(CLOUD)
