@@ -33,7 +33,7 @@ from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import apt_sources, environment, runtime
 from gpubed.backends.openstack import capacity, cloud, labels
-from gpubed.backends.static import node as static
+from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
     acquaintance,
     advertisement,
@@ -570,7 +570,7 @@ def _prometheus(data, folder):
 
 
 def _host(data, _folder):
-    static._found(reading.reply(data, "what it says"), "node-0")
+    static.told(reading.reply(data, "what it says"), "node-0")
 
 
 def _packages(data, _folder):
@@ -802,7 +802,7 @@ unfinished=
 free_gib=80
 addresses=10.0.0.1 fd00::1
 own_address=10.0.0.1
-gpus=1
+gpu_ids=20b2
 owner={json.dumps({"uuid": "u", "cluster": "lab", "node": "node-0", "id": "i"})}
 """
 MANIFEST = """<rspec xmlns="http://www.geni.net/resources/rspec/3" type="manifest">

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli, resources
 from gpubed.backends.openstack import cloud
-from gpubed.backends.static import named
+from gpubed.backends.static import access
 from gpubed.cluster import audit, status
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -359,12 +359,12 @@ def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
         copies.keep(lab.paths, "static")
     reach = registry.reach("static", lab.paths)
     addresses = {
-        str(host.address) for config in named.attempted(reach) for host in config.hosts["node"]
+        str(host.address) for config in access.attempted(reach) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
     copies.forget_attempts(lab.paths, "static")
-    assert [str(host.address) for host in named.applied(reach).hosts["node"]] == [
+    assert [str(host.address) for host in access.known(reach).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",
     ]
-    assert len(named.attempted(reach)) == 1
+    assert len(access.attempted(reach)) == 1
