@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
 from gpubed.backends.openstack.config import options
-from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.core.reading import Unreadable
 from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Finding
+from gpubed.testbeds.base import Backend
 from gpubed.testbeds.driver import Driver
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
@@ -98,7 +94,8 @@ class OpenStackBackend(Backend):
 
     def repair(self, say: Callable[[str], None]) -> None:
         """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer."""
-        command = ["pulumi", "plugin", "install", "resource", "openstack", _wanted()]
+        wanted = version("pulumi_openstack")
+        command = ["pulumi", "plugin", "install", "resource", "openstack", wanted]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError:
@@ -106,7 +103,7 @@ class OpenStackBackend(Backend):
         except subprocess.CalledProcessError as error:
             why = str(error.stderr).strip().rpartition("\n")[2] or "no reason given"
             raise GpubedError(f"Pulumi's openstack plugin could not be installed: {why}") from None
-        say(f"Pulumi's openstack plugin {_wanted()} is installed")
+        say(f"Pulumi's openstack plugin {wanted} is installed")
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -130,28 +127,6 @@ class OpenStackBackend(Backend):
             if found := re.search(pattern, error.message):
                 return Refused(message.format(found[1]), hint.format(found[1]))
         return None
-
-
-def tools() -> list[Finding]:
-    """Look whether Pulumi's CLI and its openstack plugin are on this machine."""
-    path = shutil.which("pulumi")
-    message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
-    cli = Finding("openstack.engine", path is not None, message, None if path else _FIX)
-    if path is None:
-        return [cli]
-    command = [path, "plugin", "ls", "--json"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-    listed = list[dict[str, Any]]()
-    with suppress(Unreadable):
-        listed = reading.reply(said, "what Pulumi has installed").json(list[dict[str, Any]])
-    there = [found.get("version") for found in listed if found.get("name") == "openstack"]
-    right = _wanted() in there or shutil.which("pulumi-resource-openstack") is not None
-    message = f"Pulumi's openstack plugin {_wanted()}" + ("" if right else " is not installed")
-    return [cli, Finding("openstack.plugin", right, message, None if right else _FIX)]
-
-
-def _wanted() -> str:
-    return version("pulumi_openstack")
 
 
 def create() -> OpenStackBackend:

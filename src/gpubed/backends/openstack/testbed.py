@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
 from openstack.connection import Connection
 
 from gpubed.backends.openstack import capacity, cloud, labels
-from gpubed.backends.openstack.backend import tools
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.backends.openstack.cloud_init import HostKeyDriver
 from gpubed.backends.openstack.config import options
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.spec import plan as plans
 from gpubed.spec.clusterspec import ClusterSpec
@@ -25,6 +29,7 @@ from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
 from gpubed.testbeds.driver import Driver
 
+_FIX = "gpubed doctor CLUSTER --fix"
 _WITHIN_S = 300  # a server reboots, a server or volume goes
 _SKEW_S = 120.0
 # What Nova calls a node that is as it should be, or that `up` starts.
@@ -238,3 +243,21 @@ class OpenStackTestbed(Testbed):
         with suppress(GpubedError):
             return Needs.of(plans.plan(self.reach.applied()))
         return None
+
+
+def tools() -> list[Finding]:
+    """Look whether Pulumi's CLI and its openstack plugin are on this machine."""
+    path = shutil.which("pulumi")
+    message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
+    cli = Finding("openstack.engine", path is not None, message, None if path else _FIX)
+    if path is None:
+        return [cli]
+    wanted, command = version("pulumi_openstack"), [path, "plugin", "ls", "--json"]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    listed = list[dict[str, Any]]()
+    with suppress(Unreadable):
+        listed = reading.reply(said, "what Pulumi has installed").json(list[dict[str, Any]])
+    there = [found.get("version") for found in listed if found.get("name") == "openstack"]
+    right = wanted in there or shutil.which("pulumi-resource-openstack") is not None
+    message = f"Pulumi's openstack plugin {wanted}" + ("" if right else " is not installed")
+    return [cli, Finding("openstack.plugin", right, message, None if right else _FIX)]
