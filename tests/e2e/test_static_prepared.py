@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.backends.static import node
+from gpubed.backends.static import host
 from gpubed.configuration.configure import environment
 from gpubed.core.paths import Project
 from gpubed.nodes import allocation
@@ -193,7 +193,7 @@ def cluster(hosts, tmp_path_factory):
 @pytest.mark.parametrize("number", [0, 1], ids=["tcsh", "fish"])
 def test_whatever_the_login_shell_a_host_is_looked_at(hosts, number):
     with hosts.session(number) as ssh:
-        found = node.look(ssh)
+        found = host.look(ssh)
         assert ssh.run("umask; printf '%s' 'a!b\\\\'").stdout == "0022\na!b\\\\"
     assert (found.user, found.sudo, found.image) == (USER, True, "debian-12")
 
@@ -270,7 +270,7 @@ def test_requiretty_is_named_with_what_lifts_it(cluster, hosts):
     assert fix == f"Defaults:{USER} !requiretty"
     assert "must have a tty" in wrong["message"]
     with hosts.session(0) as ssh:
-        assert node.look(ssh).sudo
+        assert host.look(ssh).sudo
 
 
 def test_mended_hosts_become_nodes_and_are_let_go(cluster, hosts):

@@ -28,7 +28,7 @@ import openstack
 import pytest
 import yaml
 
-from gpubed.backends.openstack import doctor
+from gpubed.backends.openstack import testbed
 from support import hypervisor
 from support.cluster import BIN, Cluster
 
@@ -139,7 +139,7 @@ class Live:
 @pytest.fixture(scope="session")
 def owner() -> Iterator[Any]:
     """The connection of whoever runs the tests, to a cloud whose servers answer."""
-    if lacking := [finding.message for finding in doctor.tools() if not finding.ok]:
+    if lacking := [finding.message for finding in testbed.tools() if not finding.ok]:
         pytest.skip(lacking[0])
     connection = openstack.connect(**_PATIENT)
     needed = hypervisor.is_needed(connection)

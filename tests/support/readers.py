@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from openstack.compute.v2.flavor import Flavor
+from openstack.compute.v2.limits import AbsoluteLimits
 from openstack.compute.v2.server import Server
 from openstack.network.v2.quota import QuotaDetails
 
@@ -31,10 +32,8 @@ from gpubed.backends.gpulab.client import Answer, Client
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import apt_sources, environment, runtime
-from gpubed.backends.openstack import cloud, labels, quota
-from gpubed.backends.openstack import doctor as openstack_doctor
-from gpubed.backends.openstack import offers as openstack_offers
-from gpubed.backends.static import node as static
+from gpubed.backends.openstack import capacity, cloud, labels
+from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
     aggregate,
     documents,
@@ -574,7 +573,7 @@ def _prometheus(data, folder):
 
 
 def _host(data, _folder):
-    static._found(reading.reply(data, "what it says"), "node-0")
+    static.told(reading.reply(data, "what it says"), "node-0")
 
 
 def _packages(data, _folder):
@@ -725,17 +724,17 @@ def _openstack(data, _folder):
     """The client's own resources, as its calls make them of what a cloud answers."""
     with cloud.errors("look at what the cloud has"):
         told = json.loads(data)
-        limits = {"cores": quota.Quota("cores", 10, 2)}
-        [openstack_offers._offer(Flavor.existing(**one), limits) for one in told["flavors"]]
+        [capacity._offer(Flavor.existing(**one), {"cores": (10, 8)}) for one in told["flavors"]]
         for one in told["servers"]:
             server = Server.existing(**one)
-            labels.uuid_of_metadata(server.metadata or {}, "lab")
+            labels.uuid_of(server, "lab")
             (server.fault or {}).get("message", "no reason given")
         found = SimpleNamespace(
             current_project_id="p",
+            compute=SimpleNamespace(get_limits=lambda: SimpleNamespace(absolute=AbsoluteLimits())),
             network=SimpleNamespace(get_quota=lambda *_, **__: QuotaDetails(**told["quota"])),
         )
-        list(quota._network(found))
+        capacity._quotas(found)
 
 
 def _clouds(data, folder):
@@ -744,10 +743,6 @@ def _clouds(data, folder):
     variables["OS_CLIENT_CONFIG_FILE"] = str(path)
     with mock.patch.dict(os.environ, variables, clear=True):
         cloud.connect.__wrapped__("mycloud", None)
-
-
-def _plugins(data, _folder):
-    openstack_doctor._plugins(data.decode(errors="replace"))
 
 
 CLOUDS = b"""\
@@ -810,7 +805,7 @@ unfinished=
 free_gib=80
 addresses=10.0.0.1 fd00::1
 own_address=10.0.0.1
-gpus=1
+gpu_ids=20b2
 owner={json.dumps({"uuid": "u", "cluster": "lab", "node": "node-0", "id": "i"})}
 """
 MANIFEST = """<rspec xmlns="http://www.geni.net/resources/rspec/3" type="manifest">
@@ -1093,7 +1088,6 @@ def _readers():
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
         Reader("clouds", _clouds, CLOUDS, yaml_text),
-        Reader("pulumi-plugins", _plugins, json_text([{"name": "openstack", "version": "5"}])),
         *(
             Reader(name, read, sample, json_text if sample[:1] in (b"{", b"[") else None)
             for name, read, sample in node_readers.READERS

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.static import node as static_node
+from gpubed.backends.static import host as static_host
 from gpubed.backends.virtualwall import prepare as boot_proof
 from gpubed.chaos import networks
 from gpubed.checks import (
@@ -201,7 +201,7 @@ READERS = {
     ),
     "leftovers": opened(leftovers, lambda c: leftovers.processes(c.cluster.paths, c.head.node)),
     "images": opened(images, lambda c: images.require(c.cluster, "x")),
-    "an own host": on_head(static_node.look),
+    "an own host": on_head(static_host.look),
     "host keys": lambda c, _: boot_proof.proved(c.head.text, "token"),
     "GPUs of a host": on_head(host.look),
     "GPU report": lambda c, _: report._ask(c.head, "gpubed-facts"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
+from gpubed.backends.openstack import capacity, cloud, cloud_init
 from gpubed.cluster import audit, handover
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -47,13 +46,21 @@ class TestSpecification:
     def test_nothing_but_what_is_needed_is_required(self, tmp_path: Path) -> None:
         assert self.errors(tmp_path) == []
 
-    def test_who_may_come_in_must_be_said(self, tmp_path: Path) -> None:
-        (error,) = self.errors(tmp_path, access_from=[])
-        assert error.startswith("6: backend.access_from")
-
-    def test_a_group_that_does_not_exist_is_named_with_its_line(self, tmp_path: Path) -> None:
-        (error,) = self.errors(tmp_path, groups={"gpu": {"flavor": "g1"}})
-        assert error == "9: backend.groups.gpu: there is no node group 'gpu' (groups: node)"
+    @pytest.mark.parametrize(
+        ("backend", "says"),
+        [
+            ({"access_from": []}, "6: backend.access_from"),
+            (
+                {"groups": {"gpu": {"flavor": "g1"}}},
+                "9: backend.groups.gpu: there is no node group 'gpu' (groups: node)",
+            ),
+        ],
+    )
+    def test_an_option_that_is_wrong_is_named_with_its_line(
+        self, tmp_path: Path, backend: dict[str, Any], says: str
+    ) -> None:
+        (error,) = self.errors(tmp_path, **backend)
+        assert error.startswith(says)
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -75,95 +82,51 @@ class TestSpecification:
         assert specification.check(path)[1] == []
 
 
-class TestUserData:
-    def config(self) -> dict[str, Any]:
-        text = cloud_init.user_data("node-0", "ssh-ed25519 K", "PRIVATE\nKEY\n", "ssh-ed25519 H")
-        assert text.startswith("#cloud-config\n")
-        config: dict[str, Any] = yaml.safe_load(text)
-        return config
-
-    def test_one_user_with_the_clusters_key_and_no_password(self) -> None:
-        config = self.config()
-        (user,) = config["users"]
-        assert user["name"] == "gpubed"
-        assert user["ssh_authorized_keys"] == ["ssh-ed25519 K"]
-        assert user["lock_passwd"] is True
-        assert config["ssh_pwauth"] is False
-        assert config["hostname"] == "node-0"
-
-    def test_no_other_host_key_than_ours(self) -> None:
-        config = self.config()
-        assert config["ssh_deletekeys"] is True
-        assert config["ssh_keys"] == {
-            "ed25519_private": "PRIVATE\nKEY\n",
-            "ed25519_public": "ssh-ed25519 H",
-        }
-
-    def test_the_metadata_service_is_closed_without_waiting_for_itself(self) -> None:
-        (unit,), (command,) = self.config()["write_files"], self.config()["runcmd"]
-        assert "prohibit 169.254.169.254" in unit["content"]
-        assert unit["path"].endswith(command[-1])
-        assert "--no-block" in command
+def test_user_data_let_in_the_clusters_key_alone_and_close_the_metadata_service() -> None:
+    text = cloud_init.user_data("node-0", "ssh-ed25519 K", "PRIVATE\nKEY\n", "ssh-ed25519 H")
+    assert text.startswith("#cloud-config\n")
+    config = yaml.safe_load(text)
+    (user,) = config["users"]
+    assert (user["name"], user["ssh_authorized_keys"]) == ("gpubed", ["ssh-ed25519 K"])
+    assert (user["lock_passwd"], config["ssh_pwauth"]) == (True, False)
+    assert config["ssh_deletekeys"] is True
+    assert config["ssh_keys"] == {
+        "ed25519_private": "PRIVATE\nKEY\n",
+        "ed25519_public": "ssh-ed25519 H",
+    }
+    (unit,), (command,) = config["write_files"], config["runcmd"]
+    assert "prohibit 169.254.169.254" in unit["content"]
+    assert unit["path"].endswith(command[-1])
+    assert "--no-block" in command, "cloud-init would wait for itself"
 
 
 INPUTS = {"cluster": "cloudy", "uuid": "u", "name": "node-0"}
 
 
-class TestHostKeys:
-    @pytest.fixture(autouse=True)
-    def _project(self, tmp_path: Path) -> None:
-        self.cluster = Project(tmp_path).cluster("cloudy")
-        self.driver = host_key.HostKeyDriver(self.cluster)
-
-    def test_the_private_half_stays_in_its_file(self) -> None:
-        id_, result = self.driver.create(INPUTS)
-        path = host_key.path(self.cluster, "node-0")
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert result == {"public": secret.public_key(path)}
-        assert "PRIVATE" not in f"{id_}{result}"
-
-    def test_creating_again_keeps_it_and_losing_it_replaces_the_node(self) -> None:
-        driver = self.driver
-        _, result = driver.create(INPUTS)
-        assert driver.create(INPUTS)[1] == driver.read("", INPUTS) == result
-        assert driver.diff(result, INPUTS, INPUTS).replace == []
-        driver.delete("", INPUTS)
-        assert driver.read("", INPUTS) is None
-        assert driver.diff(result, INPUTS, INPUTS).replace == ["public"]
+def test_a_host_key_stays_in_its_file_and_its_loss_replaces_the_node(tmp_path: Path) -> None:
+    cluster = Project(tmp_path).cluster("cloudy")
+    driver = cloud_init.HostKeyDriver(cluster)
+    id_, result = driver.create(INPUTS)
+    path = cloud_init.key_path(cluster, "node-0")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert result == {"public": secret.public_key(path)}
+    assert "PRIVATE" not in f"{id_}{result}"
+    assert driver.create(INPUTS)[1] == driver.read("", INPUTS) == result
+    assert driver.diff(result, INPUTS, INPUTS).replace == []
+    driver.delete("", INPUTS)
+    assert driver.read("", INPUTS) is None
+    assert driver.diff(result, INPUTS, INPUTS).replace == ["public"]
 
 
-class TestCredentials:
-    @pytest.fixture(autouse=True)
-    def _nothing_is_set(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        cloud.connect.cache_clear()
-        for name in ("OS_CLOUD", "OS_AUTH_URL", "OS_PASSWORD"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
-
-    def clouds(self, **options: Any) -> None:
-        auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
-        domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
-        auth |= {"project_name": "mine", **domains}
-        entry = {"auth": {**auth, "project_name": "p"}, "region_name": "one", **options}
-        Path(os.environ["OS_CLIENT_CONFIG_FILE"]).write_text(
-            yaml.safe_dump({"clouds": {"mycloud": entry}})
-        )
-
-    def test_a_cloud_that_is_not_in_clouds_yaml(self) -> None:
-        self.clouds()
-        with pytest.raises(PrerequisiteMissing, match="other"):
-            cloud.connect("other", None)
-        assert cloud.connect("mycloud", None).config.name == "mycloud"
-
-    def test_no_credentials_at_all(self) -> None:
-        with pytest.raises(PrerequisiteMissing) as error, cloud.errors("log in"):
-            cloud.connect(None, None).authorize()
-        assert "clouds.yaml" in str(error.value.hint)
-
-    def test_a_certificate_is_always_verified(self) -> None:
-        self.clouds(verify=False)
-        with pytest.raises(PrerequisiteMissing, match="verify: false"):
-            cloud.connect("mycloud", None)
+def test_a_certificate_is_always_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+    auth |= dict.fromkeys(("project_name", "user_domain_name", "project_domain_name"), "d")
+    path = tmp_path / "clouds.yaml"
+    path.write_text(yaml.safe_dump({"clouds": {"mycloud": {"auth": auth, "verify": False}}}))
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+    cloud.connect.cache_clear()
+    with pytest.raises(PrerequisiteMissing, match="verify: false"):
+        cloud.connect("mycloud", None)
 
 
 class TestAddresses:
@@ -179,19 +142,15 @@ class TestAddresses:
             wanted = clusterspec.model().model_validate(
                 {**document, "networks": {**control, **networks}}
             )
-            return [found.message for found in limits.moved(plan.plan(wanted), cluster)]
+            return [found.message for found in capacity.moved(plan.plan(wanted), cluster)]
 
         return of
 
-    def test_nodes_that_stay_come_or_go_keep_theirs(self, obstacles: Any) -> None:
+    def test_only_a_group_of_another_name_would_take_one(self, obstacles: Any) -> None:
         assert obstacles({"count": 3}) == obstacles({"count": 1}) == []
         assert obstacles({"count": 5}, {"name": "more", "count": 2}) == []
-
-    def test_a_group_of_another_name_would_have_to_wait(self, obstacles: Any) -> None:
         (message,) = obstacles({"name": "other", "count": 2})
         assert "other-0 would get the address of node-0" in message
-
-    def test_on_another_network_nothing_is_in_the_way(self, obstacles: Any) -> None:
         elsewhere = {"control": {"subnet": "10.99.0.0/24"}}
         assert obstacles({"name": "other", "count": 2}, **elsewhere) == []
 
@@ -219,13 +178,23 @@ def test_the_embedded_engine_is_refused_by_name() -> None:
     registry.backend("local").require_engine("embedded")
 
 
-def test_a_packet_size_that_the_cloud_refuses_is_named() -> None:
-    backend = registry.backend("openstack")
-    answer = '400 instead: {"message": "Requested MTU is too big, maximum is 1442."}'
-    found = backend.explained(GpubedError(answer))
-    assert "networks.experiment.mtu" in str(found)
-    assert "mtu: 1442" in str(found and found.hint)
-    assert backend.explained(GpubedError("something else")) is None
+@pytest.mark.parametrize(
+    ("answer", "option", "way"),
+    [
+        ("Requested MTU is too big, maximum is 1442.", "networks.experiment.mtu", "mtu: 1442"),
+        ("(rule:create_policy and rule:x) is disallowed by policy", "QoS", "shaping: none"),
+        ("rule:create_policy_bandwidth_limit_rule is disallowed by policy", "QoS", "shaping: none"),
+        ("Can not find requested image", "the image", "backend.images"),
+    ],
+)
+def test_a_refusal_of_the_cloud_is_told_by_its_option(answer: str, option: str, way: str) -> None:
+    found = registry.backend("openstack").explained(GpubedError(f"400 instead: {answer}"))
+    assert option in str(found)
+    assert way in str(found and found.hint)
+
+
+def test_an_error_that_says_what_it_means_stays() -> None:
+    assert registry.backend("openstack").explained(GpubedError("something else")) is None
 
 
 SERVER = {
@@ -272,18 +241,14 @@ class TestState:
             found=found,
         )
 
-    def test_what_the_plugin_recorded_is_known(self, stack: Any) -> None:
+    def test_what_the_plugin_recorded_is_known_and_the_rest_removed(self, stack: Any) -> None:
         seen = audit.audit(stack)
         assert [str(r) for r in seen.recorded] == ["image debian-12", "Instance node-0"]
         assert [str(e) for e in seen.unrecorded] == ["network orphan"]
-
-    def test_what_is_not_listed_is_missing(self, stack: Any) -> None:
-        del stack.found[0]
-        assert [str(r) for r in audit.audit(stack).missing] == ["Instance node-0"]
-
-    def test_only_what_is_unrecorded_is_removed(self, stack: Any) -> None:
         assert audit.remove_unrecorded(stack, audit.testbeds(stack)) == ["network orphan"]
         assert [thing.id for thing in stack.found] == ["server-id"]
+        stack.found.clear()
+        assert [str(r) for r in audit.audit(stack).missing] == ["Instance node-0"]
 
 
 IMPORTED_SIDE_BY_SIDE = """
@@ -306,7 +271,7 @@ def work(seconds, module):
     except BaseException as error:
         wrong.append(error)
 
-threads = [threading.Thread(target=work, args=each) for each in ((0, "cloud"), (0.5, "census"))]
+threads = [threading.Thread(target=work, args=each) for each in ((0, "cloud"), (0.5, "testbed"))]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from pulumi.runtime.mocks import MockMonitor
 
 from gpubed.backends.openstack import cloud as connections
-from gpubed.backends.openstack import component, host_key, labels
+from gpubed.backends.openstack import cloud_init, component, labels
 from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -75,7 +75,7 @@ class Cloud(pulumi.runtime.Mocks):
         inputs = dict(args.inputs)
         if inputs.get("kind") == "hostkey":
             cluster = Project(self.project).cluster(inputs["cluster"])
-            public = secret.ensure_key(host_key.path(cluster, inputs["name"]))
+            public = secret.ensure_key(cloud_init.key_path(cluster, inputs["name"]))
             inputs["result"] = {"public": public}
         elif "kind" in inputs:
             inputs["result"] = {"id": f"the cloud's {inputs.get('name')}"}
@@ -156,31 +156,20 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 
 class TestAllocation:
-    def test_nodes_have_their_planned_addresses_and_the_ids_of_their_servers(
-        self, cloud: Cloud
-    ) -> None:
+    def test_nodes_have_planned_addresses_and_a_way_in_through_the_head(self, cloud: Cloud) -> None:
         allocation, planned = declare(component.Cluster, DATA)
         assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
-        assert allocation.node("node-1").id == "id of Instance node-1"
+        assert cloud.one("FloatingIp").inputs["portId"] == "id of Port node-0-control"
+        assert len({key for node in allocation.nodes for key in node.host_keys}) == 3
         for node, wanted in zip(allocation.nodes, planned.nodes, strict=True):
+            assert node.id == f"id of Instance {node.name}"
             assert node.control_address == str(wanted.control_address)
             assert node.experiment_address == str(wanted.experiment_address)
-
-    def test_every_way_in_leads_through_the_heads_floating_address(self, cloud: Cloud) -> None:
-        allocation, _ = declare(component.Cluster, DATA)
-        assert cloud.one("FloatingIp").inputs["portId"] == "id of Port node-0-control"
-        for node in allocation.nodes:
             (hop,) = node.via
-            assert (hop.address, hop.user) == ("203.0.113.7", "gpubed")
+            assert (hop.address, hop.user, hop.identity) == ("203.0.113.7", "gpubed", None)
             assert hop.host_keys == allocation.head.host_keys
-            assert hop.identity is None
-
-    def test_host_keys_differ_and_are_those_of_the_user_data(self, cloud: Cloud) -> None:
-        allocation, _ = declare(component.Cluster, DATA)
-        assert len({key for node in allocation.nodes for key in node.host_keys}) == 3
-        for node in allocation.nodes:
-            config = yaml.safe_load(user_data(cloud, node.name))
-            assert config["ssh_keys"]["ed25519_public"] == node.host_keys[0]
+            text = cloud.all("Instance")[node.name].inputs["userData"]["value"]
+            assert yaml.safe_load(text)["ssh_keys"]["ed25519_public"] == node.host_keys[0]
 
     def test_a_node_that_failed_is_not_declared_and_named(self, cloud: Cloud) -> None:
         note = Project(cloud.project).cluster("cloudy").left_out
@@ -195,76 +184,39 @@ class TestAllocation:
         assert not [name for name in cloud.all("Port") if name.startswith("node-1")]
 
 
-class TestFirewall:
-    def test_nothing_is_open_to_everybody_unless_the_specification_says_so(
-        self, cloud: Cloud
-    ) -> None:
-        declare(component.Cluster, DATA)
-        for rule in cloud.all("SecGroupRule").values():
-            source = rule.inputs.get("remoteIpPrefix")
-            assert source != "0.0.0.0/0"
-            assert source or rule.inputs["remoteGroupId"], "no source is every source"
-
-    def test_nodes_let_in_each_other_by_group(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        rule = cloud.all("SecGroupRule")["nodes-within"].inputs
-        assert rule["remoteGroupId"] == rule["securityGroupId"] == "id of SecGroup nodes"
-        assert "remoteIpPrefix" not in rule
-        assert "protocol" not in rule
-
-    def test_only_the_head_has_a_door(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        groups = {name: port.inputs["securityGroupIds"] for name, port in cloud.all("Port").items()}
-        assert [name for name, ids in groups.items() if "id of SecGroup door" in ids] == [
-            "node-0-control"
-        ]
-        assert all("id of SecGroup nodes" in ids for ids in groups.values())
-
-    def test_ssh_and_openings_come_from_where_the_specification_says(self, cloud: Cloud) -> None:
-        opening = {"port": 8888, "source": "192.0.2.0/24"}
-        declare(component.Cluster, {**DATA, "firewall": {"open": [opening, {"port": 443}]}})
-        found = {
-            (
-                rule.inputs["portRangeMin"],
-                rule.inputs["portRangeMax"],
-                rule.inputs["remoteIpPrefix"],
-            )
-            for rule in cloud.all("SecGroupRule").values()
-            if "remoteIpPrefix" in rule.inputs
-        }
-        assert found == {
-            (22, 22, "198.51.100.0/24"),
-            (8888, 8888, "192.0.2.0/24"),
-            (443, 443, "0.0.0.0/0"),  # an opening without a source is for everybody
-        }
+def test_nothing_is_let_in_but_what_the_specification_says(cloud: Cloud) -> None:
+    opening = {"port": 8888, "source": "192.0.2.0/24"}
+    declare(component.Cluster, {**DATA, "firewall": {"open": [opening, {"port": 443}]}})
+    rules = {name: rule.inputs for name, rule in cloud.all("SecGroupRule").items()}
+    within = rules.pop("nodes-within")
+    assert within["remoteGroupId"] == within["securityGroupId"] == "id of SecGroup nodes"
+    keys = ("securityGroupId", "portRangeMin", "portRangeMax", "remoteIpPrefix")
+    assert {tuple(rule[key] for key in keys) for rule in rules.values()} == {
+        ("id of SecGroup door", 22, 22, "198.51.100.0/24"),
+        ("id of SecGroup door", 8888, 8888, "192.0.2.0/24"),
+        ("id of SecGroup door", 443, 443, "0.0.0.0/0"),  # an opening without a source
+    }
+    groups = {name: port.inputs["securityGroupIds"] for name, port in cloud.all("Port").items()}
+    assert [name for name, ids in groups.items() if "id of SecGroup door" in ids] == [
+        "node-0-control"
+    ]
+    assert all("id of SecGroup nodes" in ids for ids in groups.values())
 
 
-class TestOwnership:
-    def test_everything_that_can_carry_the_uuid_does(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(data_volumes=["10 GiB"]))
-        bare = {"RouterInterface", "QosBandwidthLimitRule", "VolumeAttach"}  # parts of what has it
-        kinds = {made.kind for made in cloud.native}
-        assert {*bare, "Instance", "Network", "Volume", "ServerGroup", "Keypair"} <= kinds
-        for made in cloud.native:
-            if made.kind not in bare:
-                assert UUID in str(made.inputs), f"{made.kind} {made.name}"
-
-    def test_tags_and_metadata_are_found_again(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(data_volumes=["10 GiB"]))
-        for made in cloud.native:
-            if tags := made.inputs.get("tags"):
-                assert labels.uuid_of_tags(tags, "cloudy") == UUID
-                assert labels.uuid_of_tags(tags, "other") is None
-                assert all(len(tag) <= 60 for tag in tags)
-            if metadata := made.inputs.get("metadata"):
-                assert labels.uuid_of_metadata(metadata, "cloudy") == UUID
-        for kind in ("Keypair", "ServerGroup"):
-            assert labels.uuid_of_name(cloud.one(kind).inputs["name"], "cloudy") == UUID
-
-    def test_a_cluster_whose_name_begins_like_another_owns_nothing_of_it(self) -> None:
-        name = labels.whole_name("cloudy-2", UUID)
-        assert labels.uuid_of_name(name, "cloudy") is None
-        assert labels.uuid_of_name(name, "cloudy-2") == UUID
+def test_everything_carries_the_uuid_and_is_found_again(cloud: Cloud) -> None:
+    declare(component.Cluster, document(data_volumes=["10 GiB"]))
+    bare = {"RouterInterface", "QosBandwidthLimitRule", "VolumeAttach"}  # parts of what has it
+    kinds = {made.kind for made in cloud.native}
+    assert {*bare, "Instance", "Network", "Volume", "ServerGroup", "Keypair"} <= kinds
+    for made in cloud.native:
+        inputs = {"tags": [], "description": "", **made.inputs}
+        if made.kind in ("Keypair", "ServerGroup"):
+            assert labels.uuid_of_name(inputs["name"], "cloudy") == UUID
+            assert labels.uuid_of_name(inputs["name"], "cloud") is None
+        elif made.kind not in bare:
+            assert labels.uuid_of(SimpleNamespace(**inputs), "cloudy") == UUID, made.name
+            assert labels.uuid_of(SimpleNamespace(**inputs), "other") is None
+            assert all(len(tag) <= 60 for tag in inputs["tags"])
 
 
 class TestOrder:
@@ -282,11 +234,6 @@ class TestOrder:
         assert not first & {"SecGroup", "QosPolicy", "Volume", "Capacity", "Image"}
         assert not next(m for m in cloud.made if m.name == "external").delete_before_replace
 
-    def test_a_port_goes_before_the_routers_interface(self, cloud: Cloud) -> None:
-        """A floating address holds on to the interface, and goes with its port."""
-        declare(component.Cluster, DATA)
-        assert "RouterInterface router" in cloud.all("Port")["node-0-control"].depends_on
-
     @pytest.mark.parametrize("purpose", ["control", "experiment"])
     def test_a_port_goes_before_its_subnet(self, cloud: Cloud, purpose: str) -> None:
         """The network of a port cannot change, so whoever asks the plugin replaces the port."""
@@ -295,32 +242,26 @@ class TestOrder:
         assert port.inputs["networkId"] == f"id of Network {purpose}"
         assert f"Subnet {purpose}" in port.follows["networkId"]
 
-    def test_nodes_and_the_floating_address_depend_on_the_router_interface(
+    def test_servers_floating_address_and_ports_follow_the_router_interface(
         self, cloud: Cloud
     ) -> None:
+        """A floating address holds on to the interface, and goes with its port."""
         declare(component.Cluster, DATA)
-        for made in (*cloud.all("Instance").values(), cloud.one("FloatingIp")):
+        ports = cloud.all("Port").values()
+        for made in (*cloud.all("Instance").values(), cloud.one("FloatingIp"), *ports):
             assert "RouterInterface router" in made.depends_on
-
-    def test_a_server_goes_before_its_successor_comes(self, cloud: Cloud) -> None:
-        """Ports and addresses are used again, and a rebuilt server would pass for ready."""
-        declare(component.Cluster, DATA)
-        for server in cloud.all("Instance").values():
-            assert server.delete_before_replace
-            assert server.replace_on_changes == ["imageId"]
 
 
 class TestServers:
-    def test_no_two_share_a_host_if_possible(self, cloud: Cloud) -> None:
+    def test_all_servers(self, cloud: Cloud) -> None:
         declare(component.Cluster, DATA)
         assert cloud.one("ServerGroup").inputs["policies"] == "soft-anti-affinity"
         for server in cloud.all("Instance").values():
             assert server.inputs["schedulerHints"] == [{"group": "id of ServerGroup nodes"}]
-
-    def test_anti_affinity_is_a_choice(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(anti_affinity="none"))
-        assert cloud.all("ServerGroup") == {}
-        assert all("schedulerHints" not in s.inputs for s in cloud.all("Instance").values())
+            assert server.inputs["powerState"] == "active", "a stopped one is to be started"
+            # Addresses are used again, and a rebuilt server would pass for ready.
+            assert server.delete_before_replace
+            assert server.replace_on_changes == ["imageId"]
 
     def test_the_plugin_takes_a_flavors_uuid_for_its_id(self, cloud: Cloud) -> None:
         id_ = "6f0c0000-0000-4000-8000-000000000000"
@@ -343,24 +284,20 @@ class TestServers:
         assert disk["uuid"] == "the cloud's debian-12"
         assert disk["deleteOnTermination"] is True
 
-    def test_data_volumes_are_attached_to_their_node(self, cloud: Cloud) -> None:
+    def test_data_volumes_are_attached_in_their_order_and_outlive_their_node(
+        self, cloud: Cloud
+    ) -> None:
+        """A server names its disks in the order in which they are attached."""
         declare(component.Cluster, document(groups={"big": {"data_volumes": ["100 GB", "1 GiB"]}}))
         sizes = {name: volume.inputs["size"] for name, volume in cloud.all("Volume").items()}
         assert sizes == {"big-0-data-0": 94, "big-0-data-1": 1}  # never less than asked for
-        for attached in cloud.all("VolumeAttach").values():
-            assert attached.inputs["instanceId"] == "id of Instance big-0"
-
-    def test_data_volumes_come_in_their_order(self, cloud: Cloud) -> None:
-        """A server names its disks in the order in which they are attached."""
-        declare(component.Cluster, document(data_volumes=["1 GiB", "2 GiB", "3 GiB"]))
         attached = cloud.all("VolumeAttach")
-        assert "VolumeAttach node-0-data-0" in attached["node-0-data-1"].depends_on
-        assert "VolumeAttach node-0-data-1" in attached["node-0-data-2"].depends_on
-        assert "VolumeAttach" not in str(attached["node-1-data-0"].depends_on)
-
-    def test_a_data_volume_can_grow_while_it_is_attached(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(data_volumes=["1 GiB"]))
+        assert {made.inputs["instanceId"] for made in attached.values()} == {"id of Instance big-0"}
+        assert "VolumeAttach big-0-data-0" in attached["big-0-data-1"].depends_on
+        assert "VolumeAttach" not in str(attached["big-0-data-0"].depends_on)
         assert all(v.inputs["enableOnlineResize"] for v in cloud.all("Volume").values())
+        assert {m.kind for m in cloud.made if m.retained} == {"Volume"}
+        assert all(volume.retained for volume in cloud.all("Volume").values())
 
     @pytest.mark.parametrize("zones", [["az2"], ["nova"]])
     def test_block_storage_may_have_no_zone_of_that_name(
@@ -376,30 +313,19 @@ class TestServers:
         volume = cloud.all("Volume")["node-0-data-0"].inputs
         assert volume.get("availabilityZone") == ("az2" if "az2" in zones else None)
 
-    def test_no_engine_ever_deletes_a_data_volume(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(data_volumes=["1 GiB"]))
-        assert {m.kind for m in cloud.made if m.retained} == {"Volume"}
-        assert all(volume.retained for volume in cloud.all("Volume").values())
-
-    def test_images_may_have_another_name_in_the_cloud(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(images={"debian-12": "Debian 12 bookworm"}))
-        assert cloud.one("Image").inputs["name"] == "Debian 12 bookworm"
-
-    def test_a_stopped_one_is_to_be_started(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        assert {s.inputs["powerState"] for s in cloud.all("Instance").values()} == {"active"}
-
 
 class TestNetworks:
-    def test_the_experiment_network_is_one_of_its_own(self, cloud: Cloud) -> None:
+    def test_the_experiment_network_has_its_mtu_and_rate_and_no_gateway(self, cloud: Cloud) -> None:
         declare(component.Cluster, DATA)
         assert cloud.all("Network")["experiment"].inputs["mtu"] == 1400
         assert cloud.all("Subnet")["experiment"].inputs["noGateway"] is True
-        for server in cloud.all("Instance").values():
-            assert [network["port"] for network in server.inputs["networks"]] == [
-                f"id of Port {server.name}-control",
-                f"id of Port {server.name}-experiment",
-            ]
+        rules = cloud.all("QosBandwidthLimitRule").values()
+        assert {(r.inputs["direction"], r.inputs["maxKbps"]) for r in rules} == {
+            ("egress", 200_000),
+            ("ingress", 200_000),
+        }
+        for name, port in cloud.all("Port").items():
+            assert ("qosPolicyId" in port.inputs) == name.endswith("-experiment")
 
     def test_a_packet_size_that_nobody_wrote_is_the_clouds(self, cloud: Cloud) -> None:
         """Networks in tunnels carry less than 1500 bytes, and each cloud its own number."""
@@ -423,20 +349,6 @@ class TestNetworks:
             assert first in IPv4Network(subnets[purpose]["cidr"])
             assert not [address for address in taken if first <= address <= last]
 
-    def test_the_cloud_holds_links_to_their_rate_and_leaves_ssh_alone(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        rules = cloud.all("QosBandwidthLimitRule").values()
-        assert {(r.inputs["direction"], r.inputs["maxKbps"]) for r in rules} == {
-            ("egress", 200_000),
-            ("ingress", 200_000),
-        }
-        for name, port in cloud.all("Port").items():
-            assert ("qosPolicyId" in port.inputs) == name.endswith("-experiment")
-
-    def test_links_may_be_taken_as_they_are(self, cloud: Cloud) -> None:
-        declare(component.Cluster, document(shaping="none"))
-        assert cloud.all("QosPolicy") == {}
-
     def test_one_network_is_enough(self, cloud: Cloud) -> None:
         allocation, _ = declare(component.Cluster, {**DATA, "networks": {}})
         assert allocation.experiment is None
@@ -444,13 +356,10 @@ class TestNetworks:
 
 
 class TestSecrets:
-    def test_user_data_is_a_secret_to_pulumi(self, cloud: Cloud) -> None:
+    def test_no_private_key_is_in_any_plain_input(self, cloud: Cloud) -> None:
         declare(component.Cluster, DATA)
         for server in cloud.all("Instance").values():
             assert SECRET in str(server.inputs["userData"]), "it is not marked"
-
-    def test_no_private_key_is_in_any_plain_input(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
         for made in cloud.made:
             plain = {k: v for k, v in made.inputs.items() if SECRET not in str(v)}
             assert "PRIVATE KEY" not in str(plain), f"{made.kind} {made.name}"
@@ -585,11 +494,6 @@ def asked(cloud: Cloud, data: dict[str, Any]) -> dict[str, set[str]]:
         elif keys := {key for key in old | new if old.get(key) != new.get(key)}:
             found.setdefault(thing[0], set()).update(keys)
     return found
-
-
-def user_data(cloud: Cloud, node: str) -> str:
-    text: str = cloud.all("Instance")[node].inputs["userData"]["value"]
-    return text
 
 
 def comparable(made: Declared) -> dict[str, Any]:

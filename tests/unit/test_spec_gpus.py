@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubed.backends.local import limits
-from gpubed.backends.static.node import Found
+from gpubed.backends.static.host import Found
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry, specification
@@ -172,18 +172,16 @@ class TestOwnHosts:
                 sudo=True,
                 systemd=True,
                 python="3.11.2",
-                sudo_said="",
                 driver="",
-                clock_off_s=0.0,
+                clock=0,
                 number="1000",
                 slurm_number="",
-                failed=(),
-                unfinished=(),
+                failed="",
+                unfinished="",
                 free_gib=100,
-                addresses=("192.0.2.1",),
+                addresses="192.0.2.1",
                 own_address="192.0.2.1",
-                gpu_ids=ids,
-                owner={},
+                gpu_ids=" ".join(ids),
             )
 
         own = registry.bound("static", Project(Path("/nowhere")).cluster("lab"))

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.static import access, membership, node
+from gpubed.backends.static import access, host, membership
 from gpubed.core import progress, reading, runlock
-from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
@@ -27,6 +27,7 @@ KEYS = {
     for number, name in enumerate(("own", "others", "gate"), 1)
 }
 ADDRESS = "192.0.2.7"
+MARK = json.dumps({"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"})
 ELSEWHERE = ("192.0.2.8", 22)
 HOST = {"address": ADDRESS, "port": 22, "experiment_address": None}
 SPEC = """
@@ -55,7 +56,7 @@ unfinished=
 free_gib=99
 addresses=192.0.2.7
 own_address=192.0.2.7
-gpus=
+gpu_ids=
 owner={owner}
 """
 
@@ -143,8 +144,8 @@ def session(monkeypatch, answers, elsewhere=None):
             said = "" if "shut-out" in args else self.says(*args)
             return SimpleNamespace(stdout=said, stderr="", exit_code=0)
 
-    monkeypatch.setattr(node, "SSH", Session)
-    monkeypatch.setattr("gpubed.nodes.ssh.SSH", Session)
+    for module in ("node", "testbed"):
+        monkeypatch.setattr(f"gpubed.backends.static.{module}.SSH", Session)
 
 
 def fails(monkeypatch, error):
@@ -177,21 +178,18 @@ def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named
     assert told == []
 
 
-@pytest.mark.parametrize(("mark", "state"), [({}, "missing"), ({"id": "{id}"}, "ready")])
+@pytest.mark.parametrize(("mark", "state"), [("", "missing"), (MARK, "ready")])
 def test_the_users_key_looks_where_the_clusters_is_forgotten(lab, monkeypatch, mark, state):
     granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
-    here = granted.nodes[0]
-    lab.known.write_text(f"{here.control_address} {KEYS['own']}\n")
-    lab.names((here.control_address, here.port))
-    owner = {key: value.format(id=here.id) for key, value in mark.items()}
+    here = granted.nodes[0].model_copy(update={"id": "node-0-1", "control_address": ADDRESS})
+    logins = iter([LoginRefused("it does not accept the cluster's key"), None])
 
-    def look(ssh):
-        if ssh.node is here:
-            raise LoginRefused("it does not accept the cluster's key")
-        return SimpleNamespace(owner=owner)
+    def answers(*_):
+        if error := next(logins):
+            raise error
+        return LOOK.format(clock=int(time.time()), owner=mark)
 
-    session(monkeypatch, lambda *_: "")
-    monkeypatch.setattr(node, "look", look)
+    session(monkeypatch, answers)
     only = granted.model_copy(update={"nodes": (here,)})
     assert lab.testbed.describe(only) == {here.name: state}
 
@@ -220,49 +218,32 @@ def test_a_host_that_nobody_can_log_in_to_goes_with_its_name(lab, monkeypatch, t
 
 
 @pytest.mark.process
-def test_and_one_that_is_in_no_list_of_known_hosts(lab, told):
-    lab.names(ELSEWHERE)
+@pytest.mark.parametrize("named", [True, False])
+def test_so_does_one_whose_key_nobody_knows(lab, told, named):
+    lab.names((ADDRESS, 22) if named else ELSEWHERE)
     lab.known.write_text("")
+    if named:
+        for ask in (lab.driver.delete, lab.driver.read):
+            with pytest.raises(access.UnknownHost):
+                ask("node-0-1", lab.inputs)
+        return
     lab.driver.delete("node-0-1", lab.inputs)
     assert "is not in" in told[0]
     with pytest.raises(Silent):
         lab.driver.read("node-0-1", lab.inputs)
 
 
-@pytest.mark.process
-def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
-    lab.known.write_text("")
-    for ask in (lab.driver.delete, lab.driver.read):
-        with pytest.raises(access.UnknownHost):
-            ask("node-0-1", lab.inputs)
-    lab.known.write_text(f"{ADDRESS} {KEYS['own']}\n")
-    fails(monkeypatch, mismatch())
-    for ask in (lab.driver.delete, lab.driver.read):
-        with pytest.raises(HostKeyMismatch):
-            ask("node-0-1", lab.inputs)
-
-
-@pytest.mark.process
-def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
-    lab.names(ELSEWHERE)
-    lab.inputs["config"] |= {"bastions": [{"address": "192.0.2.200"}]}
-    for ask in (lab.driver.delete, lab.driver.read):
-        with pytest.raises(PrerequisiteMissing, match=r"192\.0\.2\.200 is not in"):
-            ask("node-0-1", lab.inputs)
-
-
 def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
     """The node's files on the controller are called by it."""
     mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "../../inventories/lab/x"}
     said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
-    answer = reading.reply(said, "what node-0 says of itself", "look there")
     with pytest.raises(GpubedError, match="id"):
-        node._found(answer, "node-0")
+        host.told(reading.reply(said, "what node-0 says of itself", "look there"), "node-0")
 
 
 @pytest.mark.parametrize(
     "owner",
-    ["", json.dumps({"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-9"})],
+    ["", MARK.replace("0-1", "0-9")],
     ids=["no mark", "another id"],
 )
 def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
@@ -270,7 +251,7 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
 
     def answers(script=""):
         written.append(script)
-        return LOOK.format(clock=int(time.time()), owner=owner) if script == node._LOOK else ""
+        return LOOK.format(clock=int(time.time()), owner=owner) if script == host.LOOK else ""
 
     session(monkeypatch, answers)
     result = lab.driver.update("node-0-1", lab.inputs, lab.inputs)
@@ -279,32 +260,20 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
     assert '"id": "node-0-1"' in admitted
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
-    ("key", "replaces"), [("own", []), ("others", ["host"]), (None, [])], ids=str
+    ("places", "moved", "replaces"),
+    [
+        ([(ADDRESS, 2222)], {"port": 2222}, []),
+        ([(ADDRESS, 2222), (ADDRESS, 22)], {"port": 2222}, ["host"]),
+        ([ELSEWHERE], {"address": "192.0.2.8"}, ["host"]),
+    ],
+    ids=["another port", "change of places", "another address"],
 )
-def test_another_host_at_another_port_of_the_address_replaces_the_node(lab, key, replaces):
-    lab.names((ADDRESS, 2222))
-    lab.known.write_text(f"[{ADDRESS}]:2222 {KEYS[key]}\n" if key else "")
-    moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
-    change = lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
+def test_another_host_replaces_the_node_and_another_way_does_not(lab, places, moved, replaces):
+    lab.names(*places)
+    change = lab.driver.diff({}, lab.inputs, {**lab.inputs, "host": {**HOST, **moved}})
     assert list(change.replace) == replaces
     assert list(change.update) == ([] if replaces else ["host"])
-
-
-def test_hosts_behind_one_address_that_change_places_are_replaced(lab):
-    lab.names((ADDRESS, 2222), (ADDRESS, 22))
-    moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
-    change = lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
-    assert list(change.replace) == ["host"]
-
-
-def test_another_address_replaces_the_node(lab):
-    lab.known.write_text(f"192.0.2.8 {KEYS['own']}\n")
-    moved = {**lab.inputs, "host": {**HOST, "address": "192.0.2.8"}}
-    assert list(lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace) == [
-        "host"
-    ]
 
 
 @pytest.fixture
@@ -314,7 +283,7 @@ def inside(monkeypatch):
 
     def put(answers_there):
         def answers(script=""):
-            if script == node._LOOK:
+            if script == host.LOOK:
                 return LOOK.format(clock=int(time.time()), owner="").replace(
                     f"own_address={ADDRESS}", "own_address=10.0.0.5"
                 )
@@ -359,12 +328,11 @@ def test_a_host_that_answers_at_its_own_address_too_is_taken(lab, inside):
 @pytest.fixture
 def scripts(monkeypatch):
     """The scripts that a host ran which is marked as node-0, besides what it was asked."""
-    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
     ran = []
 
     def answers(script=""):
-        if script == node._LOOK:
-            return LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
+        if script == host.LOOK:
+            return LOOK.format(clock=int(time.time()), owner=MARK)
         ran.append(script)
         return ""
 
@@ -379,10 +347,14 @@ def test_a_host_that_becomes_another_node_is_let_go_by_that_one(lab, scripts):
         lab.driver.delete("node-0-1", lab.inputs)
         [taken] = scripts
         assert membership.MARK not in taken, "it says whose it is, should that node never come"
-        assert ":u$/d" in taken, "its former login may be another account"
+        assert "getent passwd me" in taken.replace('"$user"', "me"), "it may be another account"
         lab.driver.create(lab.inputs | {"name": "node-1"})
-    assert membership._release("u", "stays") in scripts
-    assert membership._release("u") not in scripts
+    assert next(how(script) for script in scripts if "leave.d" in script) == "stays"
+
+
+def how(script):
+    """What a script that lets a host go tells the hooks of roles."""
+    return re.search("(?m)^how=(.*)$", script)[1].strip("'")
 
 
 @pytest.mark.parametrize(
@@ -401,13 +373,8 @@ def test_a_host_goes_with_all_that_roles_made_unless_it_stays_a_node(
     lab.names(*places, count=2)
     with runlock.hold(lab.paths.state, verb):
         lab.driver.delete("node-0-1", lab.inputs)
-    assert scripts == [membership._release("u", told)]
-
-
-def test_no_run_of_ours_is_no_reason_to_keep_anything(lab, scripts):
-    """As plain `pulumi destroy` calls it."""
-    lab.driver.delete("node-0-1", lab.inputs)
-    assert scripts == [membership._release("u")]
+    lab.driver.delete("node-0-1", lab.inputs)  # as plain `pulumi destroy` calls it
+    assert [how(script) for script in scripts] == [told, ""]
 
 
 def refused(lab, said):
@@ -423,16 +390,16 @@ def test_an_address_with_a_port_is_refused_by_the_key_that_takes_it(lab):
     assert refused(lab, "port") == []
 
 
-@pytest.mark.parametrize("user", ["first.Last", "Svc-GPU", "_a.b-c"])
-def test_users_may_be_called_as_directories_call_them(lab, user):
-    lab.paths.spec.write_text(lab.paths.spec.read_text().replace("user: me", f"user: {user}"))
-    assert refused(lab, "user") == []
-
-
-@pytest.mark.parametrize("user", ["a b", "-o", "a,b", "a$(b)", "a@b", "1000"])
-def test_and_not_as_a_shell_or_sshd_reads_more_than_a_name(lab, user):
+@pytest.mark.parametrize(
+    ("user", "right"),
+    [
+        *((user, True) for user in ("first.Last", "Svc-GPU", "_a.b-c")),
+        *((user, False) for user in ("a b", "-o", "a,b", "a$(b)", "a@b", "1000")),
+    ],
+)
+def test_users_are_called_as_in_directories_and_mean_nothing_to_a_shell(lab, user, right):
     lab.paths.spec.write_text(lab.paths.spec.read_text().replace("user: me", f"user: {user!r}"))
-    assert refused(lab, "user")
+    assert (refused(lab, "user") == []) == right
 
 
 @pytest.mark.process
@@ -463,9 +430,8 @@ def judged(lab, monkeypatch):
         for name, value in facts.items():
             answers[1] = re.sub(f"(?m)^{name}=.*$", f"{name}={value}", answers[1])
         monkeypatch.setattr(
-            node,
-            "candidate",
-            lambda ssh: node._found(reply(answers[ssh.node.name == "node-1"]), "n"),
+            "gpubed.backends.static.testbed.candidate",
+            lambda ssh, _: host.told(reply(answers[ssh.node.name == "node-1"]), "n"),
         )
         session(monkeypatch, lambda *_: "")
         lab.paths.spec.write_text(lab.paths.spec.read_text() + spec)
@@ -488,7 +454,7 @@ def reply(said):
         ({"unfinished": "dkms"}, "packages of its owner that are not configured: dkms"),
         ({"clock": "1"}, "a clock that differs from this machine's"),
         (
-            {"sudo": "", "gpus": "\nsudo_said=sudo: a password is required"},
+            {"sudo": "", "gpu_ids": "\nsudo_said=sudo: a password is required"},
             "a password is required",
         ),
         ({"image": "debian-13"}, "runs debian-13, but cluster.yml says image: debian-12"),
@@ -501,29 +467,21 @@ def test_what_is_wrong_with_a_host_is_named_before_anything_changes(judged, fact
     assert said in message
 
 
-def test_numbers_of_accounts_must_be_equal(judged):
-    [message] = judged("services: {slurm: {}}", slurm_number="1234")
-    assert "account slurm has the number 64030 on node-0, 1234 on node-1" in message
-
-
-def test_nobody_asks_for_slurms_where_there_is_none(judged):
-    assert len(judged(slurm_number="1234")) == 2
-
-
-def test_the_users_number_counts_on_shared_storage(judged):
-    [message] = judged("storage: {shared: {provider: nfs}}", number="1001")
-    assert "account me has the number 1000 on node-0, 1001 on node-1" in message
-
-
-def test_other_differences_are_told(judged):
-    assert judged(driver="570.12")[2] == (
-        "hosts differ in NVIDIA driver: none on node-0, 570.12 on node-1"
-    )
+@pytest.mark.parametrize(
+    ("spec", "facts", "said"),
+    [
+        ("services: {slurm: {}}", {"slurm_number": "1234"}, "slurm has the number 64030 on node-0"),
+        ("storage: {shared: {provider: nfs}}", {"number": "1001"}, "me has the number 1000 on no"),
+        ("", {"slurm_number": "1234"}, "node-0 (192.0.2.7): Debian"),
+        ("", {"driver": "570.12"}, "differ in NVIDIA driver: none on node-0, 570.12 on node-1"),
+    ],
+)
+def test_numbers_of_accounts_must_be_equal_where_they_count(judged, spec, facts, said):
+    assert said in "\n".join(judged(spec, **facts))
 
 
 def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(lab, monkeypatch):
-    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
-    said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
+    said = LOOK.format(clock=int(time.time()), owner=MARK)
     said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
     monkeypatch.setattr("gpubed.core.record.uuid", lambda _: "u")
     session(monkeypatch, lambda *_: said)

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli, resources
-from gpubed.backends.openstack import census, cloud
-from gpubed.backends.static import named
+from gpubed.backends.openstack import cloud
+from gpubed.backends.static import access
 from gpubed.cluster import audit, status
 from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -282,7 +282,8 @@ class Clouds:
             config=SimpleNamespace(region_name=region, name="mine"),
         )
 
-    def existing(self, there, _name):
+    def existing(self, testbed):
+        there = testbed._connection
         return self.things.get((there.current_project_id, there.config.region_name), [])
 
 
@@ -291,7 +292,7 @@ def clouds(lab, monkeypatch):
     """A cluster on a cloud whose volume was kept."""
     clouds = Clouds()
     monkeypatch.setattr(cloud, "connect", clouds.connect)
-    monkeypatch.setattr(census, "existing", clouds.existing)
+    monkeypatch.setattr(kind("openstack"), "existing", lambda testbed: clouds.existing(testbed))
     monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
     last(lab.paths, "local").unlink()
     lab.paths.spec.write_text(CLOUD)
@@ -356,12 +357,12 @@ def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
         apply(lab.paths, "static")
     reach = registry.reach("static", lab.paths)
     addresses = {
-        str(host.address) for config in named.attempted(reach) for host in config.hosts["node"]
+        str(host.address) for config in access.attempted(reach) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
     made_on.forget_attempts(registry.bound("static", lab.paths))
-    assert [str(host.address) for host in named.applied(reach).hosts["node"]] == [
+    assert [str(host.address) for host in access.known(reach).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",
     ]
-    assert len(named.attempted(reach)) == 1
+    assert len(access.attempted(reach)) == 1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
+from gpubed.backends.openstack.config import options
+from gpubed.core.errors import GpubedError, Refused
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
 from gpubed.testbeds.driver import Driver
@@ -15,11 +20,28 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.backends.openstack.testbed import OpenStackTestbed
-    from gpubed.core.errors import GpubedError
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
     from gpubed.testbeds.reach import Reach
+
+_FIX = "gpubed doctor CLUSTER --fix"
+# What a refusal that the plugin hands on means in words of the specification.
+_MEANINGS = {
+    r"MTU is too big, maximum is (\d+)": (
+        "networks.experiment.mtu is more than the cloud's networks carry: at most {} bytes",
+        "leave it out, and the cloud chooses, or write mtu: {}",
+    ),
+    r"rule:(create_policy\w*)\b.*is disallowed by policy": (
+        "this cloud lets only its operators make QoS policies ({})",
+        "set backend.shaping: none, and networks.experiment.rate to what links carry",
+    ),
+    r"(Can not find requested image|Image \S+ is unacceptable)": (
+        "the image that the nodes were made of is gone from the cloud ({}): no node can be added",
+        "name another image under backend.images: that replaces all nodes made of this one, with "
+        "what is on their own disks; or ask the cloud's operators for it",
+    ),
+}
 
 
 class OpenStackBackend(Backend):
@@ -33,35 +55,55 @@ class OpenStackBackend(Backend):
     boots_within_s = 900.0
     restarts = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
-    native = frozenset(labels.TYPES.values())
+    native = frozenset(f"openstack:{type_}" for type_, *_ in labels.KINDS.values())
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> OpenStackTestbed:
-        """Return the cloud as who owns a cluster sees it."""
+        """Return the cloud as a cluster sees it."""
         from gpubed.backends.openstack.testbed import OpenStackTestbed
 
         return OpenStackTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse what a cloud cannot do."""
-        from gpubed.backends.openstack import limits
-
-        return limits.problems(spec)
+        """Refuse groups that there are not, volumes for several nodes, and shaped links."""
+        names, network = [group.name for group in spec.nodes], spec.networks.experiment
+        found = [
+            Problem(
+                ("backend", "groups", name),
+                f"there is no node group {name!r}",
+                f"groups: {', '.join(names)}",
+            )
+            for name in options(spec).groups
+            if name not in names
+        ]
+        if spec.storage.shared.provider == "volume":
+            where = ("storage", "shared", "provider")
+            found.append(Problem(where, "OpenStack mounts no volume on several nodes", "auto, nfs"))
+        for key in ("latency", "loss"):
+            if network and getattr(network, key):
+                why = f"OpenStack's networks have no {key} to order"
+                found.append(Problem(("networks", "experiment", key), why, "leave it out"))
+        return found
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Links are held to their rate by the cloud's network, unless the owner wants no QoS."""
-        from gpubed.backends.openstack.config import Config
-
-        return isinstance(spec.backend, Config) and spec.backend.shaping == "qos"
+        """Say whether the cloud's network holds links to their rate: unless QoS is switched off."""
+        return getattr(spec.backend, "shaping", None) == "qos"
 
     def load(self) -> None:
         """Import openstacksdk, whose modules import each other."""
-        from gpubed.backends.openstack import cloud, lookups  # noqa: F401
+        from gpubed.backends.openstack import lookups  # noqa: F401
 
     def repair(self, say: Callable[[str], None]) -> None:
-        """Install Pulumi's plugin for OpenStack."""
-        from gpubed.backends.openstack import doctor
-
-        doctor.install_plugin(say)
+        """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer."""
+        wanted = version("pulumi_openstack")
+        command = ["pulumi", "plugin", "install", "resource", "openstack", wanted]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise GpubedError("the Pulumi CLI is not on PATH", _FIX) from None
+        except subprocess.CalledProcessError as error:
+            why = str(error.stderr).strip().rpartition("\n")[2] or "no reason given"
+            raise GpubedError(f"Pulumi's openstack plugin could not be installed: {why}") from None
+        say(f"Pulumi's openstack plugin {wanted} is installed")
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -75,18 +117,16 @@ class OpenStackBackend(Backend):
         """Return the driver of a look at the cloud."""
         from gpubed.backends.openstack import lookups
 
-        drivers: dict[str, type[Driver]] = {
-            "capacity": lookups.CapacityDriver,
-            "image": lookups.ImageDriver,
-            "network": lookups.ExternalNetworkDriver,
-        }
-        return drivers[kind]() if kind in drivers else super().driver(kind)
+        if kind == "capacity":
+            return lookups.CapacityDriver()
+        return lookups.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Say which option a refusal of the cloud is about."""
-        from gpubed.backends.openstack import refusals
-
-        return refusals.explained(error)
+        """Return a refusal of the cloud in words of the specification; None of what needs none."""
+        for pattern, (message, hint) in _MEANINGS.items():
+            if found := re.search(pattern, error.message):
+                return Refused(message.format(found[1]), hint.format(found[1]))
+        return None
 
 
 def create() -> OpenStackBackend:

@@ -1,70 +1,152 @@
-"""The connection to a cloud, and its answers in words."""
+"""The connection to a cloud: credentials as openstacksdk reads them, answers in words.
+
+openstacksdk looks for clouds.yaml in the current folder and below $HOME, Pulumi's plugin below the
+home that the system's accounts name. Beside an entry, openstacksdk ignores OS_* variables, and the
+plugin fills what the entry lacks from them: its resources would be in another project. So the
+plugin is told file and entry, and gets no other OS_* variable.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import openstack
 import requests
 from keystoneauth1 import exceptions as auth_errors
 from openstack import exceptions
+from openstack.config import OpenStackConfig, loader
 from openstack.connection import Connection
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gpubed.backends.openstack import credentials
-from gpubed.backends.openstack.config import Config
-from gpubed.backends.openstack.patience import Patience
+from gpubed.core import nearest, reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Unreadable
-from gpubed.spec.backend_config import BackendConfig
 from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
 _LONGEST = 500
-_RETRIES = 3  # of connections that are refused or reset
-_ADDRESS = "correct auth_url in clouds.yaml, or OS_AUTH_URL; this machine must reach it"
+# What openstacksdk raises for settings and answers, whose types it does not check.
+_RAISED = (
+    exceptions.SDKException,
+    auth_errors.ClientException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_CHOOSE = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
+_CORRECT = "correct it there; docs/how-to/openstack.md shows a complete entry"
 _OPERATORS = "look at the cloud's status page, or ask its operators"
+_PLACES = (loader.CONFIG_FILES, loader.SECURE_FILES)
+_SELECTORS = ("OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE", "OS_CLOUD", "OS_CLOUD_NAME")
+_DOMAIN = ("default_domain_name", "default_domain_id")
+_USER = (
+    ("username", "user_id"),
+    ("user_domain_name", "user_domain_id", *_DOMAIN, "user_id"),
+    ("password",),
+)
+_PROJECT = (
+    ("project_name", "project_id", "trust_id"),
+    ("project_domain_name", "project_domain_id", *_DOMAIN, "project_id", "trust_id"),
+)
+_CREDENTIAL = "v3applicationcredential"
+# The ways to log in that Pulumi's plugin knows; of each line, one key must be there.
+_NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "password": (*_USER, *_PROJECT),
+    "v3password": (*_USER, *_PROJECT),
+    "token": (("token",), *_PROJECT),
+    "v3token": (("token",), *_PROJECT),
+    _CREDENTIAL: (
+        ("application_credential_secret",),
+        ("application_credential_id", "application_credential_name"),
+        ("application_credential_id", "username", "user_id"),
+    ),
+}
+
+
+class _Unusable(Unreadable, PrerequisiteMissing):
+    """A file of credentials cannot be used."""
+
+
+class _Entry(BaseModel):
+    """The keys of an entry whose types openstacksdk does not check; there are many others."""
+
+    auth: dict[str, Any] = {}
+    auth_type: str | None = None
+    profile: str | None = None
+    region_name: str | list[str] | None = None
+    regions: list[str | dict[str, Any]] | None = None
+    interface: str | list[str] | None = None
+    cacert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class _Chosen(BaseModel):
+    clouds: dict[str, _Entry]
+
+
+class _Whole(BaseModel):
+    clouds: dict[str, Any] | None = None
+
+
+_WHOLE = TypeAdapter[_Whole | None](_Whole | None)
 
 
 @cache
 def connect(cloud: str | None, region: str | None) -> Connection:
     """Return the connection to a cloud; nothing has been asked yet.
 
+    Args:
+        cloud: The entry of clouds.yaml that the specification names.
+        region: The region that the specification names.
+
     Raises:
-        PrerequisiteMissing: There are no usable credentials, or TLS would not be verified.
+        PrerequisiteMissing: Credentials are missing or wrong, or TLS would not be verified.
     """
-    entry = credentials.require(cloud, region)
+    name = _chosen(cloud or os.environ.get("OS_CLOUD"))
     try:
-        connection = openstack.connect(
-            cloud=entry,
-            region_name=region,
-            app_name="gpubed",
-            api_timeout=_TIMEOUT_S,
-            connect_retries=_RETRIES,
+        read = OpenStackConfig().get_one(name, region_name=region, validate=False).config
+        fault = next(_faults({**read, **read["auth"]}, read["auth"]), None)
+        if fault is None:
+            connection = openstack.connect(
+                cloud=name,
+                region_name=region,
+                app_name="gpubed",
+                api_timeout=_TIMEOUT_S,
+                connect_retries=1,
+            )
+            verify, _ = connection.config.get_requests_verify_args()
+            _ = connection.session  # loads what logs in
+    except _RAISED as error:
+        fault = ("", f"cannot be used: {reading.short(_first_line(error))}")
+    if fault:
+        key, why = fault
+        variables = name is None or name == os.environ.get("OS_CLOUD_NAME", "envvars")
+        place = (
+            f"OS_{key.removeprefix('auth.').upper() or '* variables'}"
+            if variables
+            else f"{next(filter(None, _files()))}: clouds.{name}{key and f'.{key}'}"
         )
-        verify, _ = connection.config.get_requests_verify_args()
-        session = connection.session.session
-    except credentials.RAISED as error:
-        raise credentials.unusable(entry, error) from None
+        raise PrerequisiteMissing(
+            f"OpenStack: {reading.short(f'{place} {why}', 1000)}",
+            "source the openrc file of the project again" if variables else _CORRECT,
+        )
     if not verify:
         raise PrerequisiteMissing(
             f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
             "name its certificate authority instead: cacert: in clouds.yaml, or OS_CACERT",
         )
-    session.mount("https://", Patience(_TIMEOUT_S))
     return connection
-
-
-def of(config: BackendConfig) -> Connection:
-    """Return the connection to a cluster's cloud, as the options of its testbed say.
-
-    Raises:
-        PrerequisiteMissing: There are no credentials.
-    """
-    assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
-    return connect(config.cloud, config.region)
 
 
 def entry(connection: Connection) -> str | None:
@@ -78,6 +160,26 @@ def interface(connection: Connection) -> str | None:
     wanted = connection.config.get_interface()
     first = wanted[0] if isinstance(wanted, list) else wanted
     return None if first in ("public", "publicURL") else first
+
+
+def strays(connection: Connection) -> list[str]:
+    """Return the OS_* variables beside an entry of clouds.yaml, which the plugin would mix in."""
+    if entry(connection) is None:
+        return []
+    own = (name for name, value in os.environ.items() if name.startswith("OS_") and value)
+    return sorted(name for name in own if name not in _SELECTORS)
+
+
+def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
+    """Return the variables that tell the plugin file and entry; it must not see the empty ones."""
+    found = {}
+    with suppress(GpubedError):  # the verb connects itself, and reports it
+        if path := _files()[0]:
+            found["OS_CLIENT_CONFIG_FILE"] = str(path)
+        connection = connected()
+        if name := entry(connection):
+            found |= {**dict.fromkeys(strays(connection), ""), "OS_CLOUD": name}
+    return found
 
 
 def identity(connection: Connection) -> Identity | None:
@@ -105,45 +207,113 @@ def errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.SDKException, auth_errors.ClientException) as error:
-        raise explained(error, doing) from None
-    except requests.exceptions.JSONDecodeError:
-        raise _foreign(doing, "") from None
-    except credentials.RAISED as error:  # the client takes answers apart without a look
-        raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
+        raise _explained(error, f"OpenStack: cannot {doing}") from None
+    except (requests.exceptions.JSONDecodeError, *_RAISED) as error:
+        raise Unreadable(
+            f"OpenStack: cannot {doing}: what answers is no OpenStack service "
+            f"({type(error).__name__}: {_first_line(error)})",
+            "look at auth_url, and for a proxy in between",
+        ) from error
 
 
-def _foreign(doing: str, why: str) -> Unreadable:
-    return Unreadable(
-        f"OpenStack: cannot {doing}: what answers is no OpenStack service{why}",
-        "look at auth_url, and for a proxy in between",
-    )
-
-
-def explained(error: Exception, doing: str) -> GpubedError:
-    """Return the error that says what a cloud's answer means."""
-    what = f"OpenStack: cannot {doing}: {_first_line(error)}"
+def _explained(error: Exception, failed: str) -> GpubedError:
+    said = _first_line(error)
     if isinstance(error, auth_errors.Unauthorized):
         return Refused(
-            f"OpenStack does not accept the credentials: {_first_line(error)}",
+            f"OpenStack does not accept the credentials: {said}",
             "renew the password or application credential that clouds.yaml or OS_* name",
         )
-    if isinstance(error, auth_errors.MissingRequiredOptions):
-        return PrerequisiteMissing(f"OpenStack: {_first_line(error)}", credentials.FIX)
     if isinstance(error, auth_errors.SSLError):
-        return Refused(what, "name the certificate authority: cacert: in clouds.yaml, or OS_CACERT")
-    if isinstance(error, auth_errors.ConnectTimeout):
-        return GpubedError(
-            f"{what} (no answer within {_TIMEOUT_S:.0f} s)",
-            f"{_OPERATORS}; then run the same command again: it goes on where it stopped",
-        )
-    if isinstance(error, auth_errors.ConnectFailure | auth_errors.DiscoveryFailure):
-        return GpubedError(what, _ADDRESS)
-    if isinstance(error, exceptions.ServiceDisabledException | auth_errors.EndpointNotFound):
-        return GpubedError(what, "gpubed doctor CLUSTER names the regions that there are")
+        hint = "name the certificate authority: cacert: in clouds.yaml, or OS_CACERT"
+        return Refused(f"{failed}: {said}", hint)
     if isinstance(error, exceptions.HttpException) and error.status_code:
-        return Refused(f"OpenStack: cannot {doing}: {error.details or _first_line(error)}")
-    return GpubedError(what, _OPERATORS)
+        return Refused(f"{failed}: {error.details or said}")
+    if isinstance(error, auth_errors.ConnectTimeout):
+        said, hint = f"{said} (no answer within {_TIMEOUT_S:g} s)", _OPERATORS
+    elif isinstance(error, auth_errors.ConnectFailure | auth_errors.DiscoveryFailure):
+        hint = "correct auth_url in clouds.yaml, or OS_AUTH_URL; this machine must reach it"
+    elif isinstance(error, exceptions.ServiceDisabledException | auth_errors.EndpointNotFound):
+        hint = "set backend.region, or region_name in clouds.yaml, to a region of the cloud"
+    else:
+        hint = _OPERATORS
+    return GpubedError(f"{failed}: {said}", hint)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]
+
+
+def _files() -> list[Path | None]:
+    """Return the clouds.yaml and the secure.yaml that openstacksdk reads."""
+    found = []
+    for variable, places in zip(_SELECTORS[:2], _PLACES, strict=True):
+        named = os.environ.get(variable)
+        if named and not os.access(named, os.R_OK):
+            raise PrerequisiteMissing(
+                f"OpenStack: {variable} names {named}, which cannot be read",
+                f"unset {variable}, or write clouds.yaml there",
+            )
+        paths = [named] if named else places
+        found.append(next((Path(one).resolve() for one in paths if os.access(one, os.R_OK)), None))
+    return found
+
+
+def _chosen(wanted: str | None) -> str | None:
+    """Return the entry of clouds.yaml to use, whose shape is right; None for OS_* variables."""
+    files = {path: _read(path) for path in _files() if path}
+    known = list(dict.fromkeys(name for entries in files.values() for name in entries))
+    file, variables = next(iter(files), "clouds.yaml"), os.environ.get("OS_AUTH_URL")
+    own = variables and wanted == os.environ.get("OS_CLOUD_NAME", "envvars")
+    if wanted and wanted not in known and not own:
+        close = reading.short(nearest.suggestion(wanted, known))
+        raise PrerequisiteMissing(f"OpenStack: {file} has no clouds.{wanted}: {close}", _CHOOSE)
+    if not (wanted or variables) and len(known) != 1:
+        several = f"has several entries: {reading.short(', '.join(known))}"
+        none = (
+            "has no entry below clouds" if files else "is in no folder that openstacksdk looks in"
+        )
+        raise PrerequisiteMissing(
+            f"OpenStack: {file} {several if known else f'{none}, and OS_AUTH_URL is not set'}",
+            _CHOOSE,
+        )
+    name = wanted or (None if variables else known[0])
+    for path, entries in files.items():
+        try:
+            if name in entries:
+                _Chosen.model_validate({"clouds": {name: entries[name]}})
+        except ValidationError as error:
+            why = reading.short(reading.words(error))
+            raise _Unusable(f"OpenStack: {path}: {why}", _CORRECT) from None
+    return name
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        whole = reading.file(path, _CORRECT, error=_Unusable).yaml(_WHOLE, merges=True)
+    except _Unusable as error:
+        # The parser's own words may quote a password.
+        if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
+            why = "a value begins with * or !, which YAML does not take as text: put it in quotes"
+            raise _Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None
+        raise
+    return (whole and whole.clouds) or {}
+
+
+def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys that are missing or wrong, each with what it must be."""
+    for key, value in auth.items():
+        if not (value is None or isinstance(value, str)):
+            yield f"auth.{key}", "must be a text: write it in quotes"
+    kind, url = said["auth_type"] or "password", said.get("auth_url")
+    if not url:
+        yield "auth.auth_url", "is missing"
+    elif not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+        yield "auth.auth_url", "must be a URL, such as https://keystone.example.org:5000/v3"
+    if kind not in _NEEDED:
+        close = nearest.suggestion(kind, sorted(_NEEDED))
+        yield "auth_type", f"is {kind!r}, by which Pulumi's plugin cannot log in: {close}"
+    elif kind != _CREDENTIAL and any(key.startswith("application_credential") for key in said):
+        yield "auth_type", f"must be {_CREDENTIAL}, since auth has an application credential"
+    for keys in _NEEDED.get(kind, ()):
+        if not any(said.get(key) for key in keys):
+            yield f"auth.{keys[0]}", "is missing"

@@ -1,14 +1,20 @@
 """The user data of a server: its host key, and the user that gpubed logs in as.
 
-The host key is made on the controller, so that it is known before the server first
-boots, on every cloud. It makes the text a secret, see docs/adr/0011. Whoever runs
-something on a node could ask the metadata service for it: once cloud-init is done,
-that service is out of reach.
+The host key is made on the controller, so that it is known before the server first boots, on every
+cloud. It makes the text a secret, see docs/adr/0011. Programs on a node could ask the metadata
+service for it: once cloud-init is done, that service is out of reach.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import yaml
+
+from gpubed.core import secret
+from gpubed.core.paths import ClusterPaths
+from gpubed.testbeds.driver import Change, Driver, Properties
 
 USER = "gpubed"
 _METADATA = "169.254.169.254"
@@ -58,3 +64,35 @@ def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -
         "runcmd": [["systemctl", "enable", "--now", "--no-block", _UNIT.rsplit("/", 1)[1]]],
     }
     return "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)
+
+
+def key_path(paths: ClusterPaths, node: str) -> Path:
+    """Return the file of a node's private host key."""
+    return paths.secrets / f"host_{node}"
+
+
+class HostKeyDriver(Driver):
+    """Inputs: cluster, uuid, name. The private half is in a file, never in the state."""
+
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._paths = paths
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare with the file: a lost key is made again, which replaces the node."""
+        if secret.public_key(key_path(self._paths, news["name"])) != result.get("public"):
+            return Change(replace=["public"])
+        return super().diff(result, olds, news)
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the key, unless an interrupted run did."""
+        public = secret.ensure_key(key_path(self._paths, inputs["name"]))
+        return f"{inputs['uuid']}/{inputs['name']}", {"public": public}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return the public half; None when the file is gone."""
+        public = secret.public_key(key_path(self._paths, inputs["name"]))
+        return {"public": public} if public else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Forget the key."""
+        key_path(self._paths, inputs["name"]).unlink(missing_ok=True)

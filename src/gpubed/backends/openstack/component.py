@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,11 +9,10 @@ import pulumi
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed.backends.component import Component
-from gpubed.backends.openstack import cloud, cloud_init, clouds_file, host_key, labels, security
-from gpubed.backends.openstack.availability import GROUP, ID
-from gpubed.backends.openstack.config import Config
-from gpubed.backends.openstack.needs import Needs, gib
+from gpubed.backends.openstack import capacity, cloud, cloud_init, labels
+from gpubed.backends.openstack.config import ID, gib, options
 from gpubed.core import reading
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.testbeds import left_out
@@ -33,17 +31,14 @@ class Cluster(Component):
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> None:
         super().__init__(_BACKEND, plan.cluster)
-        config = plan.spec.backend
-        assert isinstance(config, Config)  # noqa: S101  # the registry chose this backend by it
-        self._plan, self._config, self._uuid = plan, config, uuid
+        self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
-        # The program, of which projects hold copies, passes a plan alone: whose it is, its folder
-        # says.
+        # The program, of which projects hold copies, passes a plan alone.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
-        needs = Needs.of(plan).model_dump(mode="json")
+        needs = capacity.Needs.of(plan).model_dump(mode="json")
         self._capacity = Capacity("capacity", _BACKEND, needs, self.children)
-        self._provider = self._provider_of(config)
+        self._provider = self._provider_of()
         self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
         self._groups = self._security_groups()
         self._control = _Segment(self, "control", plan.control, gateway=True)
@@ -54,10 +49,14 @@ class Cluster(Component):
             else None
         )
         self._qos = self._rate(plan.experiment) if plan.experiment else None
+        whole_name = uuid.apply(lambda known: f"gpubed-{plan.cluster}-{known}")
         self._keypair = compute.Keypair(
-            "keypair", name=self._whole_name(), public_key=public_key, opts=self.native()
+            "keypair", name=whole_name, public_key=public_key, opts=self.native()
         )
-        self._affinity = self._server_group()
+        policy = _POLICIES.get(self.config.anti_affinity)
+        self._affinity = policy and compute.ServerGroup(
+            "nodes", name=whole_name, policies=policy, opts=self.native()
+        )
         failed = left_out.read(self._cluster, plan)
         nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
         head = nodes[plan.nodes[0].name]
@@ -73,10 +72,9 @@ class Cluster(Component):
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
-        """Return the options of the cloud's own resources.
+        """Return the options of the cloud's own resources, which come after the look at the cloud.
 
-        None comes before the look at the cloud. Addresses, key names and rules are used again,
-        so that the old one goes first, whoever forces the replacement.
+        Addresses, key names and rules are used again, so that the old one goes first.
         """
         return pulumi.ResourceOptions(
             parent=self,
@@ -103,27 +101,23 @@ class Cluster(Component):
         """Tags and description of what has them; the plugin sets tags in a second call."""
         return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
-    @property
-    def dns(self) -> list[str]:
-        """The name servers that were asked for; empty for the cloud's own."""
-        return [str(address) for address in self._config.dns]
-
-    def _whole_name(self) -> pulumi.Output[str]:
-        return self._uuid.apply(lambda known: labels.whole_name(self._plan.cluster, known))
-
     def _metadata(self, **more: str) -> pulumi.Output[dict[str, str]]:
         cluster = self._plan.cluster
         return self._uuid.apply(lambda known: {**labels.metadata(cluster, known), **more})
 
-    def _provider_of(self, config: Config) -> Provider:
+    def _provider_of(self) -> Provider:
+        cloud_name, region = self.config.cloud, self.config.region
+        connection = cloud.connect(cloud_name, region)
+        if strays := cloud.strays(connection):
+            raise PrerequisiteMissing(
+                f"OpenStack: {connection.config.name} of clouds.yaml is used, and Pulumi's plugin "
+                f"would mix it with {', '.join(strays)}",
+                'eval "$(gpubed env CLUSTER)" in this shell unsets them',
+            )
         # By its name: another cloud is another provider, so that nothing is left on the old one.
-        name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
-        connection = cloud.connect(config.cloud, config.region)
-        clouds_file.require_login(connection, self._cluster.project)
-        clouds_file.require_apart(connection)
         # What openstacksdk found out is said in full: the plugin looks for it in other ways.
         return Provider(
-            name,
+            "-".join(part for part in (_BACKEND, cloud_name, region) if part),
             cloud=cloud.entry(connection),
             region=connection.config.region_name or None,
             endpoint_type=cloud.interface(connection),
@@ -131,7 +125,7 @@ class Cluster(Component):
         )
 
     def _image(self, name: str) -> Image:
-        inputs = {**self._config.where, "name": self._config.image(name)}
+        inputs = {**self.config.where, "name": self.config.image(name)}
         return Image(name, _BACKEND, inputs, self._after_the_look)
 
     def _security_groups(self) -> dict[str, networking.SecGroup]:
@@ -141,14 +135,14 @@ class Cluster(Component):
         }
         nodes = made["nodes"].id
         self._let_in("nodes-within", nodes, remote_group_id=nodes)
-        for rule in security.door(self._plan.spec, self._config):
+        for name, (protocol, port, source) in capacity.door(self._plan.spec).items():
             self._let_in(
-                f"door-{rule.name}",
+                f"door-{name}",
                 made["door"].id,
-                remote_ip_prefix=str(rule.source),
-                protocol=rule.protocol,
-                port_range_min=rule.port,
-                port_range_max=rule.port,
+                remote_ip_prefix=source,
+                protocol=protocol,
+                port_range_min=port,
+                port_range_max=port,
             )
         return made
 
@@ -164,7 +158,7 @@ class Cluster(Component):
         )
 
     def _interface(self) -> networking.RouterInterface:
-        inputs = {**self._config.where, "name": self._config.external_network}
+        inputs = {**self.config.where, "name": self.config.external_network}
         looked_up = pulumi.ResourceOptions.merge(
             self._after_the_look, pulumi.ResourceOptions(delete_before_replace=False)
         )
@@ -181,7 +175,7 @@ class Cluster(Component):
         )
 
     def _rate(self, network: NetworkPlan) -> networking.QosPolicy | None:
-        if self._config.shaping == "none" or network.rate_bps is None:
+        if self.config.shaping == "none" or network.rate_bps is None:
             return None
         policy = networking.QosPolicy(
             "experiment", name=self.name("experiment"), **self.owner, opts=self.in_use
@@ -196,24 +190,13 @@ class Cluster(Component):
             )
         return policy
 
-    def _server_group(self) -> compute.ServerGroup | None:
-        if self._config.anti_affinity == "none":
-            return None
-        return compute.ServerGroup(
-            "nodes",
-            name=self._whole_name(),
-            policies=_POLICIES[self._config.anti_affinity],
-            opts=self.native(),
-        )
-
     def _node(self, node: NodePlan) -> _Node:
-        ports = [self._control.port(node.name, node.control_address, self._on_control(node))]
+        within, door = (self._groups[name].id for name in ("nodes", "door"))
+        on_control = [within, door] if node.role == "head" else [within]
+        ports = [self._control.port(node.name, node.control_address, on_control)]
         if self._experiment:
-            ports.append(
-                self._experiment.port(
-                    node.name, node.experiment_address, [self._groups["nodes"].id], self._qos
-                )
-            )
+            address = node.experiment_address
+            ports.append(self._experiment.port(node.name, address, [within], self._qos))
         key = HostKey(
             node.name,
             _BACKEND,
@@ -224,14 +207,10 @@ class Cluster(Component):
         self._data_volumes(node, server)
         return _Node(node, ports[0], key, server)
 
-    def _on_control(self, node: NodePlan) -> list[pulumi.Output[str]]:
-        names = ("nodes", "door") if node.role == "head" else ("nodes",)
-        return [self._groups[name].id for name in names]
-
     def _server(
         self, node: NodePlan, ports: list[networking.Port], key: HostKey
     ) -> compute.Instance:
-        wanted = self._config.server(node.group)
+        wanted = self.config.server(node.group)
         image = self._images[node.image].result["id"]
         by_id = ID.fullmatch(wanted.flavor)
         affinity = (
@@ -247,7 +226,7 @@ class Cluster(Component):
             user_data=self._user_data(node, key),
             networks=[{"port": port.id} for port in ports],
             scheduler_hints=affinity,
-            metadata=self._metadata(**{GROUP: node.group}),
+            metadata=self._metadata(**{labels.GROUP: node.group}),
             # Unless it is said, a stopped server is left as it is.
             power_state="active",
             opts=self.native(
@@ -261,13 +240,16 @@ class Cluster(Component):
 
     def _user_data(self, node: NodePlan, key: HostKey) -> pulumi.Output[str]:
         def text(known: list[Any]) -> str:
-            private = reading.file(host_key.path(self._cluster, node.name)).text()
+            private = reading.file(cloud_init.key_path(self._cluster, node.name)).text()
             return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
 
         return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))
 
     def _data_volumes(self, node: NodePlan, server: compute.Instance) -> None:
-        wanted, before = self._config.server(node.group), list[compute.VolumeAttach]()
+        wanted, before = self.config.server(node.group), list[compute.VolumeAttach]()
+        zone = wanted.availability_zone if wanted.data_volumes else None
+        if zone and zone not in self._volume_zones:
+            zone = None  # block storage has zones of its own
         for index, size in enumerate(wanted.data_volumes):
             name = f"{node.name}-data-{index}"
             volume = blockstorage.Volume(
@@ -275,7 +257,7 @@ class Cluster(Component):
                 name=self.name(name),
                 size=gib(size),
                 volume_type=wanted.volume_type,
-                availability_zone=self._volume_zone(wanted.availability_zone),
+                availability_zone=zone,
                 # Else one that is attached cannot grow.
                 enable_online_resize=True,
                 metadata=self._metadata(),
@@ -288,13 +270,9 @@ class Cluster(Component):
                 )
             ]
 
-    def _volume_zone(self, wanted: str | None) -> str | None:
-        """Return the zone of servers where block storage has one of that name, too."""
-        return wanted if wanted and wanted in self._volume_zones else None
-
     @cached_property
     def _volume_zones(self) -> set[str]:
-        connection = cloud.connect(self._config.cloud, self._config.region)
+        connection = cloud.connect(self.config.cloud, self.config.region)
         with cloud.errors("list the zones of block storage"):
             storage: Any = connection.block_storage
             return {zone.name for zone in storage.availability_zones()}
@@ -304,7 +282,7 @@ class Cluster(Component):
             "door",
             # An address is of use only where a router leads to it, and holds on to that router:
             # an input that follows from it makes it go first when the router does.
-            pool=self.router.id.apply(lambda _: self._config.external_network),
+            pool=self.router.id.apply(lambda _: self.config.external_network),
             port_id=head.port.id,
             **self.owner,
             opts=self.native(self.router),
@@ -316,6 +294,7 @@ class _Segment:
 
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
+        dns = [str(address) for address in cluster.config.dns]
         subnet, name = plan.subnet, cluster.name(purpose)
         # The control network's packet size is the cloud's own business.
         mtu = None if gateway else plan.mtu
@@ -330,7 +309,11 @@ class _Segment:
             cidr=str(subnet),
             ip_version=4,
             allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
-            **_gateway(cluster, str(subnet[1]) if gateway else None),
+            **(
+                {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
+                if gateway
+                else {"no_gateway": True}
+            ),
             **cluster.owner,
             opts=cluster.native(),
         )
@@ -362,7 +345,7 @@ class _Segment:
 
 
 class _Node:
-    """What a node is made of."""
+    """A node's port on the control network, host key and server."""
 
     def __init__(
         self, plan: NodePlan, port: networking.Port, key: HostKey, server: compute.Instance
@@ -371,29 +354,21 @@ class _Node:
 
     def result(self, door: networking.FloatingIp, head: _Node) -> pulumi.Output[dict[str, Any]]:
         """Return what became of the node; every way in leads through the head's address."""
-        known = pulumi.Output.all(self._server.id, self.key.result, door.address, head.key.result)
-        return known.apply(lambda k: _granted(self._plan, *k))
 
+        def granted(known: list[Any]) -> dict[str, Any]:
+            id_, key, address, head_key = known
+            user, experiment = cloud_init.USER, self._plan.experiment_address
+            return {
+                "id": id_,
+                "control_address": str(self._plan.control_address),
+                "experiment_address": str(experiment) if experiment else None,
+                "user": user,
+                "host_keys": [key["public"]],
+                "via": [{"address": address, "user": user, "host_keys": [head_key["public"]]}],
+            }
 
-def _granted(
-    node: NodePlan, id_: str, key: Mapping[str, str], door: str, head_key: Mapping[str, str]
-) -> dict[str, Any]:
-    hop = {"address": door, "user": cloud_init.USER, "host_keys": [head_key["public"]]}
-    experiment = node.experiment_address
-    return {
-        "id": id_,
-        "control_address": str(node.control_address),
-        "experiment_address": str(experiment) if experiment else None,
-        "user": cloud_init.USER,
-        "host_keys": [key["public"]],
-        "via": [hop],
-    }
-
-
-def _gateway(cluster: Cluster, address: str | None) -> dict[str, Any]:
-    if address is None:
-        return {"no_gateway": True}
-    return {"gateway_ip": address, "dns_nameservers": cluster.dns or None}
+        known = (self._server.id, self.key.result, door.address, head.key.result)
+        return pulumi.Output.all(*known).apply(granted)
 
 
 def _boot(image: pulumi.Output[str], size: int | None, volume_type: str | None) -> dict[str, Any]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core.units import Bytes
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Network
+
+if TYPE_CHECKING:
+    from gpubed.spec.clusterspec import ClusterSpec
+
+ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
 # The cloud counts in whole GiB: `6` would be six bytes, and a volume of one GiB.
 Volume = Annotated[Bytes, Field(ge=2**30)]
@@ -82,3 +88,14 @@ class Server(ServerOptions):
     """All options of one node group."""
 
     flavor: Text
+
+
+def options(spec: ClusterSpec) -> Config:
+    """Return the options of a specification that is known to name this backend."""
+    assert isinstance(spec.backend, Config)  # noqa: S101
+    return spec.backend
+
+
+def gib(size: int) -> int:
+    """Return a size in whole GiB, as volumes have it; never less than asked for."""
+    return -(-size // 2**30)

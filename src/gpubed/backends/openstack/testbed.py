@@ -1,22 +1,53 @@
-"""A cloud as who owns a cluster sees it."""
+"""A cloud as a cluster's owner sees it, asked from OpenStack itself by tags, metadata and names."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from typing import Any
 
-from gpubed.core import record
+from openstack.connection import Connection
+
+from gpubed.backends.openstack import capacity, cloud, labels
+from gpubed.backends.openstack.capacity import Needs
+from gpubed.backends.openstack.cloud_init import HostKeyDriver
+from gpubed.backends.openstack.config import options
+from gpubed.core import reading, record
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.reading import Unreadable
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.spec import plan as plans
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
 from gpubed.testbeds.driver import Driver
 
-# OpenStack's library is slow to import, and most verbs need it not.
-if TYPE_CHECKING:
-    from openstack.connection import Connection
-
-    from gpubed.core.errors import GpubedError
-    from gpubed.nodes.allocation import Allocation, Node
-    from gpubed.spec.clusterspec import ClusterSpec
-    from gpubed.spec.plan import ClusterPlan
+_FIX = "gpubed doctor CLUSTER --fix"
+_WITHIN_S = 300  # a server reboots, a server or volume goes
+_SKEW_S = 120.0
+# What Nova calls a node that is as it should be, or that `up` starts.
+_WORDS = {
+    "ACTIVE": "ready",
+    "SHUTOFF": "stopped",
+    "SHELVED": "stopped",
+    "SHELVED_OFFLOADED": "stopped",
+    None: "missing",
+}
+# In any other state, the plugin reads no server at all (`Invalid power_state for instance`).
+_READABLE = {*_WORDS, "BUILD", "ERROR", "MIGRATING", "PAUSED", "DELETED", "SOFT_DELETED"}
+_WAY_BACK = {
+    "VERIFY_RESIZE": "openstack server resize confirm {id} (or: resize revert {id})",
+    "SUSPENDED": "openstack server resume {id}",
+    "RESCUE": "openstack server unrescue {id}",
+    "UNKNOWN": "openstack server show {id}: its host does not answer; ask the cloud's operators",
+}
+_ENDS = "wait until that has ended; if it does not: openstack server reboot --hard {id}"
 
 
 class OpenStackTestbed(Testbed):
@@ -24,84 +55,168 @@ class OpenStackTestbed(Testbed):
 
     @cached_property
     def _connection(self) -> Connection:
-        """The way to the cloud, as the last specification to name one says."""
-        from gpubed.backends.openstack import cloud
+        config = options(self.reach.specification)
+        return cloud.connect(config.cloud, config.region)
 
-        return cloud.of(self.reach.specification.backend)
-
-    @property
-    def _uuid(self) -> str | None:
-        """What tells the cluster's servers from those of another one of its name.
-
-        None where nothing was made yet; a run that makes the first ones keeps it before them.
-        """
-        return record.uuid(self.paths)
+    def _is_own(self, thing: Any) -> bool:
+        """Say whether a thing is this cluster's, and not another one's of its name."""
+        uuid = record.uuid(self.paths)  # a run that makes the first ones keeps it before them
+        return uuid is not None and labels.uuid_of(thing, self.paths.name) == uuid
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at tools, credentials, quota, flavors, images and networks."""
-        from gpubed.backends.openstack import doctor, limits
+        """Look at tools, credentials, clock, quota, flavors, images and networks."""
+        return [*tools(), *self._looked(plans.plan(spec))]
 
-        return doctor.findings(spec, self.paths, limits.applied(self.reach))
+    def _looked(self, plan: ClusterPlan) -> Iterator[Finding]:
+        config = options(plan.spec)
+        try:
+            connection = cloud.connect(config.cloud, config.region)
+            with cloud.errors("log in"):
+                connection.session.get_token()  # `authorize` hides what Keystone says
+                project = connection.current_project.name or connection.current_project_id
+                url = connection.config.auth["auth_url"]
+                answer = connection.session.get(url, authenticated=False, raise_exc=False)
+            where = connection.config.region_name or "the only region"
+            yield Finding("openstack.credentials", True, f"project {project} in {where}")
+            with suppress(KeyError, ValueError, OverflowError):  # it tells no time
+                theirs = parsedate_to_datetime(answer.headers["Date"])
+                skew = (datetime.now(UTC) - theirs).total_seconds()
+                right, fix = abs(skew) <= _SKEW_S, "set this machine's clock"
+                message = f"this machine's clock is {skew:+.0f} s from the cloud's"
+                yield Finding("openstack.clock", right, message, None if right else fix)
+            yield from self._capacity(plan)
+        except GpubedError as error:
+            yield Finding("openstack.credentials", False, error.message, error.hint)
 
     def plugin_environment(self) -> dict[str, str]:
         """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
-        from gpubed.backends.openstack import clouds_file
-
-        return clouds_file.variables(lambda: self._connection)
+        return cloud.plugin_variables(lambda: self._connection)
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a host key, or of a look at the cloud."""
-        from gpubed.backends.openstack.host_key import HostKeyDriver
-
         return HostKeyDriver(self.paths) if kind == "hostkey" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node."""
-        from gpubed.backends.openstack import census
-
-        return census.describe(self._connection, allocation)
+        """Return for each node whether it is ready, stopped or missing, or else Nova's word."""
+        with cloud.errors("list the servers"):
+            servers = self._connection.compute.servers(details=True)
+            states = {server.id: server.status for server in servers}
+        found = {node.name: states.get(node.id) for node in allocation.nodes}
+        return {name: _WORDS.get(state, str(state).lower()) for name, state in found.items()}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Have Nova reboot a server as its power switch does (a hard reboot)."""
-        from gpubed.backends.openstack import census
+        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it.
 
-        census.restart(self._connection, allocation, node)
+        Raises:
+            Refused: It is not the cluster's own, or Nova said no.
+            GpubedError: It did not become active.
+        """
+        compute = self._connection.compute
+        with cloud.errors(f"reboot server {node.id} of {node.name}"):
+            server = compute.get_server(node.id)
+            if labels.uuid_of(server, allocation.cluster) != allocation.uuid:
+                raise Refused(f"server {node.id} does not bear the mark of {allocation.cluster}")
+            compute.reboot_server(server, "HARD")
+            # Nova notes that it reboots before it answers; what was read before says ACTIVE still.
+            compute.wait_for_server(compute.get_server(node.id), wait=_WITHIN_S)
 
     def identity(self) -> Identity | None:
         """Return which project and region answer: credentials of others lead elsewhere."""
-        from gpubed.backends.openstack import cloud
-
         return cloud.identity(self._connection)
 
     def unrefreshable(self) -> GpubedError | None:
-        """Name a server in a state in which the plugin reads none."""
-        from gpubed.backends.openstack import census
-
-        return census.unrefreshable(self._connection, self.paths.name, self._uuid)
+        """Name a server in a state in which the plugin reads none, and what brings it back."""
+        with cloud.errors("list the servers"):
+            servers = list(self._connection.compute.servers(details=True))
+        for server in servers:
+            if server.status not in _READABLE and self._is_own(server):
+                way_back = _WAY_BACK.get(server.status, _ENDS).format(id=server.id)
+                return Refused(
+                    f"server {server.name} is in the state {server.status}, in which Pulumi's "
+                    "plugin reads none",
+                    f"{way_back}; then: gpubed up {self.paths.name}",
+                )
+        return None
 
     def faults(self) -> list[Fault]:
-        """Return the servers that never started, with Nova's reason."""
-        from gpubed.backends.openstack import census
-
-        return census.faults(self._connection, self.paths.name, self._uuid)
+        """Return the servers in the state ERROR that have never run, with Nova's reason."""
+        compute = self._connection.compute
+        with cloud.errors("list the servers that failed"):
+            failed = list(compute.servers(details=True, status="ERROR"))
+            # A list of servers has no reasons.
+            servers = [compute.get_server(server.id) for server in failed if self._is_own(server)]
+        return [
+            Fault(thing.node, (server.fault or {}).get("message", "no reason given"), thing)
+            for server in servers
+            if server.launched_at is None
+            for thing in [self._thing("server", server, record.uuid(self.paths) or "")]
+        ]
 
     def existing(self) -> list[Existing]:
-        """Return what the cloud has under the cluster's name."""
-        from gpubed.backends.openstack import census
+        """Return what the cloud has under the cluster's name, in the order of its removal."""
+        found = []
+        for kind in labels.KINDS:
+            with cloud.errors(f"list what there is of kind {kind}"):
+                things = [self._thing(kind, *pair) for pair in self._listed(kind)]
+            found += sorted(things, key=lambda thing: (thing.name, thing.id))
+        return found
 
-        return census.existing(self._connection, self.paths.name)
+    def _listed(self, kind: str) -> Iterator[tuple[Any, str]]:
+        """Yield what has the cluster's name, and its UUID."""
+        connection, (_, service, noun) = self._connection, labels.KINDS[kind]
+        if (kind == "volume" and not connection.has_service("block-storage")) or (
+            kind == "qos policy" and connection.network.find_extension("qos") is None
+        ):
+            return
+        noun = "router" if kind == "router interface" else noun
+        query: dict[str, Any] = {"project_id": connection.current_project_id}
+        if service != "network":
+            query = {"details": True} if noun in ("server", "volume") else {}
+        things = getattr(getattr(connection, service), f"{noun}s".replace("ys", "ies"))(**query)
+        for thing in things:
+            uuid = (
+                labels.uuid_of_name(thing.name, self.paths.name)
+                if kind in ("server group", "key pair")
+                else labels.uuid_of(thing, self.paths.name)
+            )
+            if uuid is None:
+                continue
+            if kind != "router interface":
+                yield thing, uuid
+                continue
+            for port in connection.network.ports(device_id=thing.id):
+                if "router_interface" in port.device_owner:
+                    yield port, uuid
+
+    def _thing(self, kind: str, thing: Any, uuid: str) -> Existing:
+        # The state knows key pairs by their names, and so does Nova.
+        name, id_ = str(thing.name or thing.id), str(thing.id)
+        if kind == "volume":
+            made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
+            made = made.replace(tzinfo=made.tzinfo or UTC) if made else None
+            return Existing(kind, name, id_, uuid, data=True, size=thing.size * 2**30, made=made)
+        prefix = labels.name(self.paths.name, uuid, "")
+        node = name.removeprefix(prefix) if kind == "server" else ""
+        return Existing(kind, name, id_, uuid, node=node)
 
     def remove(self, thing: Existing) -> None:
-        """Remove something of a cluster from the cloud."""
-        from gpubed.backends.openstack import census
-
-        census.remove(self._connection, thing)
+        """Remove one thing, and wait until it is gone; it may have gone meanwhile."""
+        _, service, noun = labels.KINDS[thing.kind]
+        with cloud.errors(f"remove {thing}"):
+            proxy: Any = getattr(self._connection, service)
+            delete = getattr(proxy, f"delete_{noun}")
+            if thing.kind == "router interface":
+                if port := proxy.find_port(thing.id):
+                    proxy.remove_interface_from_router(port.device_id, port=thing.id)
+            elif thing.kind not in ("server", "volume"):
+                delete(thing.id)
+            elif there := getattr(proxy, f"find_{noun}")(thing.id):
+                delete(there)
+                proxy.wait_for_delete(there, wait=_WITHIN_S)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the flavors, and how many servers of each the quota still has room for."""
-        from gpubed.backends.openstack import offers
-
-        return offers.offers(spec)
+        return capacity.offers(spec)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the cloud cannot give the cluster now."""
@@ -109,13 +224,39 @@ class OpenStackTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return what the cloud lacks: quota, flavors, images, networks, addresses."""
-        from gpubed.backends.openstack import limits, offers
-        from gpubed.backends.openstack.needs import Needs
+        before = self._applied()
+        shrunk = capacity.shrunk(before, Needs.of(plan)) if before else []
+        lacking = [finding for finding in self._capacity(plan) if not finding.ok]
+        return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
 
-        before = limits.applied(self.reach)
-        shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
-        return [
-            *limits.moved(plan, self.paths),
-            *shrunk,
-            *offers.obstacles(plan, self._uuid, before),
-        ]
+    def _capacity(self, plan: ClusterPlan) -> list[Finding]:
+        """Look whether the cloud has what a plan needs beyond what is there."""
+        needs, uuid = Needs.of(plan), record.uuid(self.paths)
+        connection = cloud.connect(needs.cloud, needs.region)
+        with cloud.errors("look at what the cloud has"):
+            held = capacity.held(connection, needs, self._applied(), plan.cluster, uuid)
+            return capacity.findings(connection, needs, held)
+
+    def _applied(self) -> Needs | None:
+        """Return the needs of the specification that was applied last; None where none is kept."""
+        with suppress(GpubedError):
+            return Needs.of(plans.plan(self.reach.applied()))
+        return None
+
+
+def tools() -> list[Finding]:
+    """Look whether Pulumi's CLI and its openstack plugin are on this machine."""
+    path = shutil.which("pulumi")
+    message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
+    cli = Finding("openstack.engine", path is not None, message, None if path else _FIX)
+    if path is None:
+        return [cli]
+    wanted, command = version("pulumi_openstack"), [path, "plugin", "ls", "--json"]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    listed = list[dict[str, Any]]()
+    with suppress(Unreadable):
+        listed = reading.reply(said, "what Pulumi has installed").json(list[dict[str, Any]])
+    there = [found.get("version") for found in listed if found.get("name") == "openstack"]
+    right = wanted in there or shutil.which("pulumi-resource-openstack") is not None
+    message = f"Pulumi's openstack plugin {wanted}" + ("" if right else " is not installed")
+    return [cli, Finding("openstack.plugin", right, message, None if right else _FIX)]

@@ -1,21 +1,76 @@
-"""How the user reaches a host before it is part of a cluster: own key, known host keys."""
+"""Which hosts specifications name, and how their user reaches them: own key, known host keys.
+
+A cluster is taken down, and its hosts are looked at, while its specification is being changed:
+only which hosts there are, and the way to them, counts then.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from gpubed.backends.static.config import Bastion, Config, Host
+from pydantic import ValidationError
+
+from gpubed.backends.static.config import Config, Host, options
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
 from gpubed.nodes import allocation, known_hosts
 from gpubed.nodes.allocation import Hop, Node
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.testbeds.reach import Reach
 
 
 class UnknownHost(PrerequisiteMissing):
     """The user trusts no key of a host, so that nobody logs in to it."""
+
+
+def known(reach: Reach) -> Config | None:
+    """Return the options of a cluster's specification, else of the one that was applied last.
+
+    None where neither names own hosts, or can be read.
+
+    Raises:
+        GpubedError: A kept specification alone counts, and cannot be used.
+    """
+    found = _config(reach.options) or _config(reach.last_options)
+    return options(reach.specification) if found is None and reach.is_former else found
+
+
+def attempted(reach: Reach) -> list[Config]:
+    """Return the options of all specifications that may have led to a marked host."""
+    return [found for found in map(_config, reach.former_options()) if found]
+
+
+def each(config: Config) -> Iterator[tuple[Host, str]]:
+    """Return every host with the name that its node has, or would have."""
+    for group, hosts in config.hosts.items():
+        yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
+
+
+def wanted(spec: ClusterSpec) -> dict[str, Host]:
+    """Return the hosts that a specification makes nodes, by their nodes' names."""
+    names = {name for group in spec.nodes for name in group.node_names}
+    return {name: host for host, name in each(options(spec)) if name in names}
+
+
+def _config(said: Mapping[str, Any] | None) -> Config | None:
+    if said is None:
+        return None
+    kept = {key: value for key, value in said.items() if key in Config.model_fields}
+    try:
+        # A group may have lost its last host.
+        hosts = {
+            group: [{key: host[key] for key in ("address", "port") if key in host} for host in some]
+            for group, some in (
+                (name, some or ()) for name, some in (said.get("hosts") or {}).items()
+            )
+        }
+        return Config.model_validate({**kept, "hosts": hosts})
+    except (AttributeError, LookupError, TypeError, ValidationError):
+        return None  # a host that is misspelt is not one that was taken out
 
 
 def door(config: Config, host: Host, name: str) -> Node:
@@ -32,16 +87,15 @@ def door(config: Config, host: Host, name: str) -> Node:
 
 def hops(config: Config) -> tuple[Hop, ...]:
     """Return the bastions; each is logged into with a key of the user."""
-    return tuple(_hop(config, bastion) for bastion in config.bastions)
-
-
-def _hop(config: Config, bastion: Bastion) -> Hop:
-    return Hop(
-        address=bastion.address,
-        port=bastion.port,
-        user=bastion.user or config.user,
-        host_keys=known_keys(config, bastion.address, bastion.port),
-        identity=str(Path(bastion.key or config.key).expanduser()),
+    return tuple(
+        Hop(
+            address=bastion.address,
+            port=bastion.port,
+            user=bastion.user or config.user,
+            host_keys=known_keys(config, bastion.address, bastion.port),
+            identity=str(Path(bastion.key or config.key).expanduser()),
+        )
+        for bastion in config.bastions
     )
 
 
@@ -60,36 +114,31 @@ def known_keys(
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:
-        found = known_hosts.keys(path, address, port)
+        if found := known_hosts.keys(path, address, port):
+            return found
         never = known_hosts.revoked(path, address, port)
     except Unreadable as error:
         raise PrerequisiteMissing(error.message, meet) from None
-    if not found and (alias := _alias(address)):
+    if alias := _alias(address):
         raise unknown(
             f"{address} is an alias in your ssh configuration, which gpubed does not read",
             f"write its address into cluster.yml: {alias}",
         )
-    if not found:
-        name = known_hosts.known_as(address, port)
-        if never:
-            raise unknown(f"{path} has no host key of {name} that is not revoked", meet)
-        raise unknown(f"the host key of {name} is not in {path}", meet)
-    return found
+    name = known_hosts.known_as(address, port)
+    if never:
+        raise unknown(f"{path} has no host key of {name} that is not revoked", meet)
+    raise unknown(f"the host key of {name} is not in {path}", meet)
 
 
 def _alias(address: str) -> str:
-    """Return what the user's ssh configuration says of an alias, as keys of cluster.yml.
-
-    Empty for an address that is no alias.
-    """
+    """Return what the user's ssh configuration says of an alias; empty where it is none."""
     if not shutil.which("ssh"):
         return ""
     done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     if said.get("hostname", address).lower() == address.lower():
         return ""
-    jump = said.get("proxyjump")
-    bastion = f"; bastions: {jump}" if jump else ""
+    bastion = f"; bastions: {said['proxyjump']}" if "proxyjump" in said else ""
     return f"address: {said['hostname']}, port: {said['port']}, user: {said['user']}{bastion}"
 
 

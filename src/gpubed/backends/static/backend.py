@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from gpubed.backends.static.config import options
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan, NodePlan
     from gpubed.testbeds.reach import Reach
 
+_HOSTS = ("backend", "hosts")
+
 
 class StaticBackend(Backend):
-    """Hosts that somebody else installed; they are never rebooted or wiped unasked."""
+    """Hosts that their owner installed; they are never rebooted or wiped unasked."""
 
     name = "static"
     lists_nodes = True
@@ -34,9 +38,7 @@ class StaticBackend(Backend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Find groups without hosts, and hosts that cannot be on the experiment network."""
-        from gpubed.backends.static import limits
-
-        return limits.problems(spec)
+        return [*_groups(spec), *_networks(spec), *_addresses(spec)]
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -48,9 +50,9 @@ class StaticBackend(Backend):
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the way to the host: it changes in place."""
-        from gpubed.backends.static import access, named
+        from gpubed.backends.static import access
 
-        config = named.options(plan.spec)
+        config = options(plan.spec)
         host = config.hosts[node.group][node.index]
         address = host.experiment_address
         found: dict[str, Any] = {
@@ -61,6 +63,51 @@ class StaticBackend(Backend):
         with suppress(PrerequisiteMissing):  # `doctor` and `up` name the key that is not known yet
             found["via"] = [hop.model_dump() for hop in access.hops(config)]
         return found
+
+
+def _groups(spec: ClusterSpec) -> Iterator[Problem]:
+    hosts = options(spec).hosts
+    wanted = {group.name: group.count for group in spec.nodes}
+    for name, count in wanted.items():
+        here = len(hosts.get(name, ()))
+        if here < count:
+            message = f"{name} has {here} hosts for {count} nodes"
+            yield Problem((*_HOSTS, name) if here else _HOSTS, message, f"{count} hosts")
+    for name in hosts.keys() - wanted.keys():
+        yield Problem((*_HOSTS, name), f"there is no node group {name!r}", ", ".join(wanted))
+
+
+def _networks(spec: ClusterSpec) -> Iterator[Problem]:
+    control, experiment = spec.networks.control, spec.networks.experiment
+    if experiment is None:
+        if spec.count > 1 and control.subnet is None:
+            yield Problem(
+                ("networks",),
+                "control.subnet is missing: with no experiment network, jobs communicate over it",
+                "the subnet of the hosts' addresses",
+            )
+        return
+    if experiment.subnet is None:
+        yield Problem(("networks", "experiment"), "subnet is missing", "that of the hosts")
+    if experiment.latency or experiment.loss:
+        yield Problem(("networks", "experiment"), "own hosts' latency and loss are as they are")
+
+
+def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
+    network, seen = spec.networks.experiment, set()
+    for group, hosts in options(spec).hosts.items():
+        for index, host in enumerate(hosts):
+            where = (*_HOSTS, group, index)
+            if (host.address, host.port) in seen:
+                yield Problem((*where, "address"), f"{host.address} is there twice")
+            seen.add((host.address, host.port))
+            if network is None or network.subnet is None:
+                continue
+            if host.experiment_address is None:
+                yield Problem(where, "experiment_address is missing", f"one of {network.subnet}")
+            elif host.experiment_address not in network.subnet:
+                message = f"{host.experiment_address} is not in {network.subnet}"
+                yield Problem((*where, "experiment_address"), message)
 
 
 def create() -> StaticBackend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulumi
 
 from gpubed.backends.component import Component
-from gpubed.backends.static.config import Config
+from gpubed.backends.static.config import options
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.resources import Node
 
@@ -19,9 +19,7 @@ class Cluster(Component):
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> None:
         super().__init__(_BACKEND, plan.cluster)
-        config = plan.spec.backend
-        if not isinstance(config, Config):
-            raise TypeError(f"options of another backend: {config!r}")
+        config = options(plan.spec)
         access = config.model_dump(mode="json", exclude={"hosts"})
 
         def node(planned: NodePlan) -> Node:

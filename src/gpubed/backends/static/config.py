@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from gpubed.core import wording
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import IpAddress, Name, Section
+
+if TYPE_CHECKING:
+    from gpubed.spec.clusterspec import ClusterSpec
 
 # Directories have names such as `First.Last`. None of these characters has a meaning in shells,
 # sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
@@ -97,3 +101,17 @@ class Config(BackendConfig):
         default=(), max_length=4, description="hosts to go through, first one first"
     )
     hosts: dict[Name, tuple[Host, ...]] = Field(description="the hosts of each node group")
+
+
+def options(spec: ClusterSpec) -> Config:
+    """Return the options of a specification.
+
+    Raises:
+        PrerequisiteMissing: It names another testbed.
+    """
+    if not isinstance(spec.backend, Config):
+        raise PrerequisiteMissing(
+            f"the specification of {spec.name} no longer says on which hosts it is",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return spec.backend

@@ -1,0 +1,389 @@
+"""What a cluster needs of a cloud, and whether the cloud has it: asked before the first create.
+
+A server that finds no room ends in the state ERROR minutes later, and its sentence hides why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from openstack import exceptions
+from openstack.connection import Connection
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.backends.openstack import cloud, labels
+from gpubed.backends.openstack.config import ID, Server, gib, options
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import allocation as allocations
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Finding, Offer
+
+_COMPUTE = {
+    "instances": "server(s)",
+    "cores": "CPU(s)",
+    "ram": "MiB of memory",
+    "keypairs": "key pair(s)",
+    "server_groups": "server group(s)",
+    "server_group_members": "server(s) in one server group",
+}
+_NETWORK = {
+    "ports": "port(s)",
+    "networks": "network(s)",
+    "subnets": "subnet(s)",
+    "routers": "router(s)",
+    "floating_ips": "floating address(es)",
+    "security_groups": "security group(s)",
+    "security_group_rules": "rule(s) of security groups",
+}
+_QUOTAS = {**_COMPUTE, **_NETWORK, "volumes": "volume(s)", "gigabytes": "GiB of volumes"}
+# Groups of resources have a suffix: `resources1:VGPU`, `resources_GPU:VGPU`.
+_RESOURCE = re.compile(r"resources[\w-]{0,64}:(\w+)")
+# Classes that every cloud has, and none of which is a GPU.
+_STANDARD = re.compile(r"VCPU|PCPU|MEMORY_MB|MEM_ENCRYPTION_CONTEXT|DISK_GB|NET_\w+|SRIOV_\w+")
+# Letters and digits around a model would make it another word.
+_GPU = re.compile(
+    r"gpu|nvidia|tesla|quadro|geforce|radeon|instinct|(?<![a-z0-9])("
+    r"k[48]0|m[46]0|p4|p40|p100|t4|v100s?|a2|a10g?|a16|a30|a40|a100|a800|l4|l20|l40s?|h20|h100|"
+    r"h200|h800|gh200|b100|b200|b300|gb200|rtx\w*|gtx\w*|mi\d{2,3}x?)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+
+
+class _Model(BaseModel):
+    # A resource also carries `backend` and `kind`, which are the engine's.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class GroupNeeds(_Model):
+    """Servers of one kind; `image` is the cloud's name of it."""
+
+    name: str
+    count: int
+    gpus: int
+    image: str
+    server: Server
+
+
+class Needs(_Model):
+    """All that is looked at before anything is made.
+
+    Attributes:
+        networks: Control, and experiment where there is one.
+        qos: Whether the cloud must hold links to their rate.
+        members: How many servers share one server group; 0 without anti-affinity.
+        rules: Of all security groups.
+    """
+
+    cloud: str | None = None
+    region: str | None = None
+    groups: tuple[GroupNeeds, ...]
+    external_network: str
+    networks: int
+    qos: bool
+    members: int
+    rules: int
+
+    @classmethod
+    def of(cls, plan: ClusterPlan) -> Self:
+        """Return the needs of a plan."""
+        config = options(plan.spec)
+        groups = (
+            GroupNeeds(
+                name=group.name,
+                count=group.count,
+                gpus=group.gpus,
+                image=config.image(group.image),
+                server=config.server(group.name),
+            )
+            for group in plan.spec.nodes
+        )
+        return cls(
+            cloud=config.cloud,
+            region=config.region,
+            groups=tuple(groups),
+            external_network=config.external_network,
+            networks=2 if plan.experiment else 1,
+            qos=plan.experiment is not None and config.shaping == "qos",
+            members=0 if config.anti_affinity == "none" else len(plan.nodes),
+            # OpenStack puts two rules for what goes out into each of both groups.
+            rules=1 + len(door(plan.spec)) + 2 * 2,
+        )
+
+    def counted(self, flavors: Mapping[str, Any]) -> Counter[str]:
+        """Return how many of each thing, by the name of its quota."""
+        nodes = sum(group.count for group in self.groups)
+        found = Counter(
+            {
+                "instances": nodes,
+                "ports": self.networks * nodes + 1,  # and the router's
+                "networks": self.networks,
+                "subnets": self.networks,
+                "security_groups": 2,
+                "security_group_rules": self.rules,
+                "server_groups": 1 if self.members else 0,
+                **dict.fromkeys(("routers", "floating_ips", "keypairs"), 1),
+            }
+        )
+        for group in self.groups:
+            boot, flavor = group.server.boot_volume, flavors[group.server.flavor]
+            volumes = [gib(size) for size in (boot, *group.server.data_volumes) if size]
+            found["volumes"] += group.count * len(volumes)
+            found["gigabytes"] += group.count * sum(volumes)
+            if flavor is not None:  # an old one may have gone
+                found["cores"] += group.count * flavor.vcpus
+                found["ram"] += group.count * flavor.ram
+        return found
+
+
+def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
+    """Return what may come in from outside, by a name: protocol, port and source of each rule."""
+    rules = [("tcp", 22, source) for source in options(spec).access_from]
+    rules += [(opened.protocol, opened.port, opened.source) for opened in spec.firewall.open]
+    return {
+        f"{protocol}-{port}-{source}".replace("/", "-"): (protocol, port, str(source))
+        for protocol, port, source in rules
+    }
+
+
+def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
+    """Look at everything that a cloud must have.
+
+    Args:
+        connection: To the cloud.
+        needs: What is wanted.
+        held: What of it is there already.
+    """
+    network = connection.network
+    flavors = {
+        group.server.flavor: _flavor(connection, group.server.flavor)
+        for group in (*needs.groups, *(held or needs).groups)
+    }
+    name, others = needs.external_network, network.networks(is_router_external=True)
+    found = [one("external network", name, external_networks(connection, name), others)]
+    for group in needs.groups:
+        found += _of_group(connection, group, flavors[group.server.flavor])
+    if needs.qos and not (held and held.qos) and network.find_extension("qos") is None:
+        why = "this cloud cannot hold links to a rate: its network service has no QoS"
+        fix = "set backend.shaping: none, and networks.experiment.rate to what links carry"
+        found.append(Finding("openstack.qos", False, why, fix))
+    wanted = needs.counted(flavors)
+    if wanted["volumes"] and not connection.has_service("block-storage"):
+        why, fix = "this cloud has no block storage service", "leave boot_volume, data_volumes out"
+        found.append(Finding("openstack.volumes", False, why, fix))
+    if not all(finding.ok for finding in found):
+        return found
+    if held:
+        wanted -= held.counted(flavors)  # keeps what is positive
+    # Not a sum: servers of other groups do not count.
+    wanted["server_group_members"] = (
+        needs.members if not held or needs.members > held.members else 0
+    )
+    return [*found, *_short(connection, wanted)]
+
+
+def held(
+    connection: Connection, needs: Needs, before: Needs | None, cluster: str, uuid: str | None
+) -> Needs | None:
+    """Return what servers of a cluster take already; None where it has no server.
+
+    Args:
+        connection: To the cloud.
+        needs: What is wanted.
+        before: What they were made for; the same but for their number, where that is not known.
+        cluster: The cluster's name, which another one of the project may have.
+        uuid: Its UUID; None where it has none yet.
+    """
+    counts: Counter[str] = Counter()
+    for server in connection.compute.servers(details=True):
+        if uuid and labels.uuid_of(server, cluster) == uuid:
+            counts[server.metadata.get(labels.GROUP, "")] += 1
+    made, wanted = before or needs, {group.name for group in needs.groups}
+    groups = tuple(
+        group.model_copy(update={"count": counts[group.name]})
+        for group in made.groups
+        if group.name in wanted  # servers of other groups go after those that come
+    )
+    members = min(made.members, counts.total())
+    return made.model_copy(update={"groups": groups, "members": members}) if counts else None
+
+
+def shrunk(before: Needs, after: Needs) -> list[Finding]:
+    """Return which data volumes would become smaller, or take the place of others.
+
+    A cloud makes no volume smaller, and the first of fewer is the first of before.
+    """
+    former = {group.name: group.server.data_volumes for group in before.groups}
+    found = list[Finding]()
+    for group in after.groups:
+        wanted, had = group.server.data_volumes, former.get(group.name, ())
+        moved = len(wanted) < len(had) and wanted != had[: len(wanted)]
+        if moved or any(gib(new) < gib(old) for new, old in zip(wanted, had, strict=False)):
+            sizes = ", ".join(f"{gib(size)} GiB" for size in had)
+            message = (
+                f"data_volumes of group {group.name} were {sizes}: none can become smaller, "
+                "and of several only the last can be left out"
+            )
+            fix = "keep their sizes and order: larger ones, more at the end, or fewer from there"
+            found.append(Finding("openstack.volumes", False, message, fix))
+    return found
+
+
+def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
+    """Return which planned node would get the address of one that is there under another name.
+
+    Pulumi removes last what is wanted no more, and a cloud gives no address twice.
+    """
+    there: dict[str, str] = {}
+    with suppress(GpubedError):  # no node is there, or the file is damaged
+        there = {n.control_address: n.name for n in allocations.load(paths.allocation).nodes}
+    for node in plan.nodes:
+        holder = there.get(str(node.control_address), node.name)
+        if holder != node.name:
+            message = f"{node.name} would get the address of {holder}, which goes after it"
+            fix = f"keep names and order of the groups; or gpubed down {plan.cluster}, then up"
+            return [Finding("openstack.address", False, message, fix)]
+    return []
+
+
+def offers(spec: ClusterSpec) -> list[Offer]:
+    """Return the flavors, and how many servers of each the quota has room for.
+
+    Nova does not tell its users what hosts are free.
+    """
+    config = options(spec)
+    connection = cloud.connect(config.cloud, config.region)
+    with cloud.errors("list the flavors"):
+        quotas = _quotas(connection)
+        found = list(connection.compute.flavors(get_extra_specs=True))
+        return [_offer(flavor, quotas) for flavor in sorted(found, key=lambda flavor: flavor.name)]
+
+
+def images(connection: Connection, name: str) -> list[Any]:
+    """Return the images of a name, or of an id, that can be booted."""
+    found = list(connection.image.images(name=name))
+    if not found and ID.fullmatch(name) and (image := connection.image.find_image(name)):
+        found = [image]
+    return [image for image in found if image.status == "active"]
+
+
+def external_networks(connection: Connection, name: str) -> list[Any]:
+    """Return the external networks of a name."""
+    return list(connection.network.networks(name=name, is_router_external=True))
+
+
+def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Finding:
+    """Judge whether exactly one thing has a name; `others` are what there is else."""
+    id_ = f"openstack.{what}"
+    if len(found) == 1:
+        return Finding(id_, True, f"{what} {name}")
+    if found:
+        ids = ", ".join(thing.id for thing in found)
+        fix = "write its id under backend.images" if what == "image" else f"use another {what}"
+        return Finding(id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", fix)
+    there = ", ".join(sorted(str(other.name) for other in others)[:10]) or "none at all"
+    message = f"there is no {what} {name!r}; there are: {there}"
+    return Finding(id_, False, message, "take one that exists")
+
+
+def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return how many GPUs extra specs name, and what they are called; None if they do not tell.
+
+    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's;
+    names are the operator's, so that one that says nothing may be a GPU, or a network adapter.
+    """
+    aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
+    found = [alias.strip().partition(":")[::2] for alias in aliases]
+    for key, value in extra_specs.items():
+        named = _RESOURCE.fullmatch(key)
+        if named and not _STANDARD.fullmatch(named[1]):
+            found.append((named[1], value))
+    counts = [(name, int(n)) for name, n in found if n.strip().isdecimal() and int(n)]
+    if not counts or not all(_GPU.search(name) for name, _ in counts):
+        return None
+    return sum(count for _, count in counts), ", ".join(name for name, _ in counts)
+
+
+def _flavor(connection: Connection, name: str) -> Any:
+    """Return the flavor of a name or a UUID: the plugin knows no other ids."""
+    found = connection.compute.find_flavor(name, get_extra_specs=True)
+    return found if found is not None and (found.name == name or ID.fullmatch(name)) else None
+
+
+def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterator[Finding]:
+    compute, name = connection.compute, group.server.flavor
+    yield one("flavor", name, [flavor] if flavor else [], compute.flavors())
+    if flavor and group.gpus:
+        wanted = f"group {group.name}: {group.gpus} GPU(s) per node are wanted, flavor {name}"
+        if known := gpus(flavor.extra_specs or {}):
+            right, told = known[0] >= group.gpus, f"has {known[0]} ({known[1]})"
+        else:  # not every cloud shows them to its users: verify has the last word
+            right, told = True, "does not tell what it has"
+        fix = None if right else "gpubed resources CLUSTER"
+        yield Finding("openstack.gpus", right, f"{wanted} {told}", fix)
+    yield one("image", group.image, images(connection, group.image), connection.image.images())
+    if zone := group.server.availability_zone:
+        zones = [z for z in compute.availability_zones() if z.state["available"]]
+        yield one("availability zone", zone, [z for z in zones if z.name == zone], zones)
+
+
+def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
+    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # those that are there may grow
+    short = False
+    for name, (limit, left) in _quotas(connection, volumes=volumes).items():
+        if wanted[name] > left:
+            short, who = True, "or ask the cloud's operators for more"
+            fix = f"lower count, free what you no longer need, {who}"
+            if name.startswith("server_group"):
+                fix = f"set backend.anti_affinity: none, {who}"
+            message = (
+                f"quota: {wanted[name]} more {_QUOTAS[name]} are wanted, "
+                f"and {left} of {limit} are left"
+            )
+            yield Finding("openstack.quota", False, message, fix)
+    if not short:
+        yield Finding("openstack.quota", True, f"quota: {wanted['instances']} more server(s) fit")
+
+
+def _quotas(connection: Connection, *, volumes: bool = False) -> dict[str, tuple[int, int]]:
+    """Return what limits a project, by name: the limit, and what is left of it."""
+    compute: Any = connection.compute.get_limits().absolute
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in _COMPUTE:
+        key = {"cores": "total_cores", "ram": "total_ram"}.get(name, name)
+        # Of key pairs and group members, no number in use is told.
+        found[name] = getattr(compute, key), getattr(compute, f"{key}_used", None)
+    with suppress(exceptions.HttpException):  # older clouds tell limits without use
+        project = connection.current_project_id or ""
+        network: Any = connection.network.get_quota(project, details=True)
+        for name in _NETWORK:
+            if told := getattr(network, name):
+                found[name] = told["limit"], int(told["used"]) + int(told.get("reserved", 0))
+    if volumes:
+        storage: Any = connection.block_storage.get_limits().absolute
+        found["volumes"] = storage.max_total_volumes, storage.total_volumes_used
+        found["gigabytes"] = storage.max_total_volume_gigabytes, storage.total_gigabytes_used
+    return {
+        name: (int(limit), max(0, int(limit) - int(used or 0)))
+        for name, (limit, used) in found.items()
+        if limit is not None and int(limit) >= 0
+    }
+
+
+def _offer(flavor: Any, quotas: Mapping[str, tuple[int, int]]) -> Offer:
+    costs = {"instances": 1, "cores": flavor.vcpus, "ram": flavor.ram}
+    bounds = [(*quotas[name], cost) for name, cost in costs.items() if cost and name in quotas]
+    known = gpus(flavor.extra_specs or {})
+    return Offer(
+        name=flavor.name,
+        total=min((limit // cost for limit, _, cost in bounds), default=None),
+        free=min((left // cost for _, left, cost in bounds), default=None),
+        gpus=known[0] if known else None,
+        gpu_model=known[1] if known else "",
+        note=f"{flavor.vcpus} CPUs, {flavor.ram} MiB, {flavor.disk} GiB disk",
+    )

@@ -1,0 +1,309 @@
+"""A look at a host: what it says about itself, and whether it can be a node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from gpubed.backends.static import access
+from gpubed.backends.static.config import Config, host_of
+from gpubed.backends.static.membership import MARK
+from gpubed.core import reading
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.hardware.table import chip_of
+from gpubed.nodes import programs
+from gpubed.nodes.ssh import SSH, Unreachable
+from gpubed.recipes import recipe as recipes
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.testbeds.base import Finding
+from gpubed.testbeds.driver import Properties
+
+_FREE_GIB = 5
+_CLOCK_S = 60  # by which a host's clock may differ from ours; munge allows 300
+# The number that Slurm's packages give the account `slurm`.
+_SLURM = "64030"
+
+# Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
+LOOK = r"""
+. /etc/os-release
+echo "system=$PRETTY_NAME"
+echo "image=$ID-$VERSION_ID"
+echo "user=$(id -un)"
+said=$(LC_ALL=C sudo -n true 2>&1) && echo sudo=yes || echo "sudo=
+sudo_said=$(echo "$said" | tail -n 1)"
+echo "systemd=$([ -d /run/systemd/system ] && echo yes)"
+echo "python=$(python3 -c 'import platform; print(platform.python_version())')"
+echo "driver=$(cat /sys/module/nvidia/version 2> /dev/null)"
+echo "clock=$(date +%s)"
+echo "number=$(id -u)"
+echo "slurm_number=$(id -u slurm 2> /dev/null)"
+echo "failed=$(systemctl list-units --failed --plain --no-legend | cut -d ' ' -f 1 | tr '\n' ' ')"
+echo "unfinished=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' |
+  sed -n 's/^\(half-configured\|half-installed\|unpacked\) //p' | tr '\n' ' ')"
+echo "free_gib=$(df --output=avail -BG / | tail -n 1 | tr -dc 0-9)"
+echo "addresses=$(hostname -I)"
+echo "own_address=$(echo $SSH_CONNECTION | cut -d ' ' -f 3)"
+gpus=
+for device in /sys/bus/pci/devices/*; do
+  case "$(cat $device/vendor $device/class 2> /dev/null | tr '\n' ' ')" in
+    "0x10de 0x030"*) gpus="$gpus $(cut -c 3- $device/device)" ;;
+  esac
+done
+echo "gpu_ids=$gpus"
+echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
+"""
+_Words = Annotated[tuple[str, ...], BeforeValidator(lambda it: tuple(it.split()))]
+_Yes = Annotated[bool, BeforeValidator(bool)]
+
+
+class _Mark(BaseModel):
+    """What `owner.json` says: which node of which cluster the host is."""
+
+    uuid: str
+    cluster: str
+    node: str
+    # The host says it, and files of the controller are called by it.
+    id: str = Field(pattern=r"^\w[\w.-]*$")
+
+
+class Found(BaseModel):
+    """What a host says about itself.
+
+    Attributes:
+        image: Its operating system as `cluster.yml` names it.
+        sudo_said: The last line of sudo's refusal.
+        python: The version of `python3`; empty without.
+        driver: The version of the NVIDIA driver that is loaded; empty without.
+        clock: Its time in seconds.
+        clock_off_s: Seconds that its clock is ahead of ours.
+        number: The user's number.
+        slurm_number: The number of the account `slurm`; empty without.
+        failed: Units that systemd calls failed.
+        unfinished: Packages whose installation or configuration has not ended.
+        addresses: All that it has.
+        own_address: The one that we came in by.
+        gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
+        owner: The mark of the cluster whose node it is; empty when it is free.
+        shut_out: Lines of sshd's settings that keep an account of the cluster out.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    system: str
+    image: str
+    user: str
+    sudo: _Yes
+    sudo_said: str = ""
+    systemd: _Yes
+    python: str
+    driver: str
+    clock: int
+    clock_off_s: float = 0
+    number: str
+    slurm_number: str
+    failed: _Words
+    unfinished: _Words
+    free_gib: int
+    addresses: _Words
+    own_address: str
+    gpu_ids: _Words
+    owner: dict[str, str] = {}
+    shut_out: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many NVIDIA GPUs it has."""
+        return len(self.gpu_ids)
+
+
+def look(ssh: SSH) -> Found:
+    """Ask a host about itself; nothing on it is changed.
+
+    Raises:
+        Unreadable: It answers something else, or its mark is damaged.
+    """
+    node = ssh.node
+    fix = f"ssh -p {node.port} {node.user}@{node.control_address} true   (must print nothing)"
+    said = ssh.run("sh -c %s", LOOK).stdout
+    return told(reading.reply(said, f"what {node.name} says about itself", fix), node.name)
+
+
+def told(said: reading.Document, name: str) -> Found:
+    """Return what a host's answer to `LOOK` says.
+
+    Raises:
+        Unreadable: See `look`.
+    """
+    facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
+    owner = facts.pop("owner", "")
+    remove = f"remove {MARK} there, if the host is in no cluster"
+    mark = reading.reply(owner, f"{MARK} of {name}", remove).json(_Mark) if owner else None
+    try:
+        found = Found.model_validate({**facts, "owner": mark.model_dump() if mark else {}})
+    except ValueError as error:
+        raise said.refusal(str(error)) from None
+    return found.model_copy(update={"clock_off_s": found.clock - time.time()})
+
+
+def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
+    """Look at a host that is to be a node: its cluster, too, must be able to log in there.
+
+    Args:
+        ssh: A session on the host.
+        spec: The cluster's specification, whose accounts sshd must let in.
+
+    Raises:
+        PrerequisiteMissing: It cannot, since the way here is one that only looks like the host's
+            own address: a forwarded port, or another translation of addresses.
+        Unreadable: See `look`.
+    """
+    found, node = look(ssh), ssh.node
+    try:
+        if found.own_address != node.control_address:
+            with ssh.at(found.own_address) as there:
+                there.run("true")
+    except Unreachable as error:
+        raise PrerequisiteMissing(
+            f"{node.control_address}:{node.port} sees itself at {found.own_address}, where the "
+            f"cluster would log in at the same port, and cannot: {error.message}",
+            "name a bastion from which hosts are reached at their own addresses, and these in "
+            "hosts (docs/how-to/own-hosts.md)",
+        ) from None
+    if not found.sudo or spec is None or not isinstance(spec.backend, Config):
+        return found
+    services, accounts = spec.services, {node.user: [node.user]}
+    if services.jupyterlab and not services.jupyterlab.sudo:
+        accounts["jupyter"] = ["jupyter"]
+    if services.slurm and node.name == spec.nodes[0].node_names[0]:
+        accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
+    addresses = [host.address for host, _ in access.each(spec.backend)]
+    asked = json.dumps({"accounts": accounts, "addresses": addresses})
+    said = programs.run(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", asked, check=False)
+    lines = said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
+    return found.model_copy(update={"shut_out": tuple(lines)})
+
+
+def is_node(found: Found, inputs: Properties) -> bool:
+    """Say whether a host carries the mark of this very node."""
+    marked = found.owner.get("uuid"), found.owner.get("node")
+    return marked == (inputs["uuid"], inputs["name"])
+
+
+def problems(found: Found, inputs: Properties) -> dict[str, str]:
+    """Return why a host cannot be a node of the cluster, and what repairs each.
+
+    Failed units and unfinished packages of a host that is a node are left to `up`.
+    """
+    host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
+    experiment = str(host.experiment_address or "")
+    failed, unfinished = (
+        ("", "") if found.owner else (" ".join(each) for each in (found.failed, found.unfinished))
+    )
+    allowing = f"{found.user} ALL=(ALL) NOPASSWD: ALL"
+    if " tty " in found.sudo_said:
+        allowing = f"Defaults:{found.user} !requiretty"
+    wrong = [
+        (
+            not found.sudo,
+            f"does not let {found.user} use sudo without a password and a terminal: "
+            f"{found.sudo_said}",
+            f"on it, in `sudo visudo -f /etc/sudoers.d/gpubed`, write: {allowing}",
+        ),
+        (not found.systemd, "does not run systemd", ""),
+        (not found.python, "has no python3", "on it: sudo apt-get install python3"),
+        (
+            found.image != image,
+            f"runs {found.image}, but cluster.yml says image: {image}",
+            f"correct image, or name a host that runs {image}",
+        ),
+        (
+            found.free_gib < _FREE_GIB,
+            f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed",
+            "on it: sudo du -xh / | sort -h | tail",
+        ),
+        (found.gpus < gpus, _too_few(found, gpus), "name another host, or lower gpus"),
+        (
+            experiment not in ("", *found.addresses),
+            f"has no address {experiment}, only {', '.join(found.addresses)}",
+            "correct its experiment_address",
+        ),
+        (
+            found.owner.get("uuid", inputs["uuid"]) != inputs["uuid"],
+            f"is a node of cluster {found.owner.get('cluster')}, see {MARK}",
+            "name another host, or take that cluster down",
+        ),
+        (
+            abs(found.clock_off_s) > _CLOCK_S,
+            f"has a clock that differs from this machine's by {abs(found.clock_off_s):.0f} s",
+            "correct the one that is wrong: sudo timedatectl set-ntp true",
+        ),
+        (
+            failed,
+            f"has units of its owner that have failed: {failed}",
+            f"on it: systemctl status {failed}; if they may stay failed: "
+            f"sudo systemctl reset-failed {failed}",
+        ),
+        (
+            unfinished,
+            f"has packages of its owner that are not configured: {unfinished}",
+            "on it: sudo dpkg --configure -a; sudo apt-get --fix-broken install",
+        ),
+    ]
+    return {why: fix for is_so, why, fix in wrong if is_so} | dict.fromkeys(found.shut_out, "")
+
+
+def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
+    """Compare hosts: an account must have one number on all; other differences are only told."""
+
+    def unlike(of_hosts: Mapping[str, str]) -> str:
+        told = ", ".join(f"{value} on {name}" for name, value in of_hosts.items())
+        return told if len({*of_hosts.values()}) > 1 else ""
+
+    numbers = {}
+    if spec.storage.shared.provider == "nfs":
+        users = ", ".join(sorted({found.user for found in hosts.values()}))
+        why = f"the account {users}", "shared storage identifies accounts by their numbers"
+        numbers[why] = {name: found.number for name, found in hosts.items()}
+    if spec.services.slurm:
+        why = "the account slurm", f"Slurm's packages give it {_SLURM}"
+        numbers[why] = {name: found.slurm_number or _SLURM for name, found in hosts.items()}
+    found = [
+        Finding(
+            "static.accounts",
+            False,
+            f"{account} has the number {each}, and must have the same on all: {why}",
+            "end its processes, then on each host with another number: sudo usermod --uid "
+            "NUMBER ACCOUNT && sudo find / -xdev -uid FORMER -exec chown -h NUMBER {} +; if it is "
+            "not needed there: sudo deluser ACCOUNT",
+        )
+        for (account, why), of_hosts in numbers.items()
+        if (each := unlike(of_hosts))
+    ]
+    versions = {
+        "Python": {name: found.python for name, found in hosts.items()},
+        "NVIDIA driver": {name: found.driver or "none" for name, found in hosts.items()},
+    }
+    return found + [
+        Finding("static.hosts", True, f"hosts differ in {what}: {each}")
+        for what, of_hosts in versions.items()
+        if (each := unlike(of_hosts))
+    ]
+
+
+def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
+    """Return why the GPUs of a host will not do: too few, or the recipe has no code for them."""
+    chips, known = [chip_of(id_) for id_ in found.gpu_ids], recipes.load(recipe)
+    reasons = [recipes.why_not(known, chip.compute_capability) if chip else "" for chip in chips]
+    few = [_too_few(found, gpus)] if found.gpus < gpus else []
+    # Beside as many as were asked for there may be an older one, for a screen.
+    if not few and reasons.count("") >= gpus:
+        return []
+    return few + [f"cannot run its GPUs: {why}" for why in sorted(filter(None, {*reasons}))]
+
+
+def _too_few(found: Found, gpus: int) -> str:
+    return f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for"
