@@ -382,11 +382,6 @@ class ClusterPaths:
         """There while links may have another rate than the declared one."""
         return self.state / "reshaped"
 
-    @property
-    def broken(self) -> Path:
-        """What `gpubed chaos` broke and did not undo yet, where no look at nodes would tell."""
-        return self.state / "broken.json"
-
     def require_files(self) -> None:
         """Refuse what has the name of a file of the cluster and is none.
 
@@ -399,7 +394,7 @@ class ClusterPaths:
             *(self.hosts, self.variables, self.uuid, self.without, self.allocation, self.served),
             *(self.left_out, self.lease, self.unfinished, self.removing, self.watch),
             *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            *(self.reshaped, self.broken, self.collected),
+            *(self.reshaped, self.collected),
         ):
             if path.is_dir():
                 raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

@@ -55,25 +55,19 @@ def require_declared(paths: ClusterPaths) -> None:
     """Refuse to measure on links that may have another rate than the declared one.
 
     Raises:
-        GpubedError: They may, since a `bench` or `chaos` is at work, or was killed.
+        GpubedError: They may, since a `bench` is at work, or was killed.
     """
     if paths.reshaped.exists():
         raise GpubedError(
-            f"links of {paths.name} may have another rate than declared: a `gpubed bench` or "
-            "`gpubed chaos` is at work, or was killed",
+            f"links of {paths.name} may have another rate than declared: a `gpubed bench` "
+            "is at work, or was killed",
             f"wait for its end; after a kill: gpubed up {paths.name} puts them back",
         )
 
 
 def left_changed(paths: ClusterPaths) -> bool:
-    """Say whether links may have another rate than the declared one, and nobody is at work on that.
-
-    A `bench` has the cluster meanwhile, a `chaos` the lock of who looks after it.
-    """
-    if not paths.reshaped.exists() or runlock.holder(paths.state):
-        return False
-    guard = runlock.holder_of(paths.watching)
-    return guard is None or guard.verb != "chaos"
+    """Say whether a killed `bench` left links with another rate than the declared one."""
+    return paths.reshaped.exists() and not runlock.holder(paths.state)
 
 
 class Links:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpubed.core.errors import GpubedError, UsageError
-from gpubed.nodes import allocation
+from gpubed.core.errors import GpubedError
 from gpubed.testbeds.base import Existing, Finding, Identity, Testbed
-from gpubed.testbeds.breaker import Breaker
 
 # Docker's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:
@@ -49,23 +47,6 @@ class LocalTestbed(Testbed):
         from gpubed.backends.local import census
 
         census.remove(thing)
-
-    def breaker(self) -> Breaker:
-        """Return what breaks containers.
-
-        Raises:
-            UsageError: Its nodes are virtual machines.
-        """
-        from gpubed.backends.local import breaking
-
-        granted = allocation.load(self.paths.allocation)
-        backend = self.reach.applied().backend
-        if backend.runtime != "container":  # type: ignore[attr-defined]
-            raise UsageError(
-                "`gpubed chaos` breaks containers, and has never been tried on virtual machines",
-                "runtime: container",
-            )
-        return breaking.ContainerBreaker(granted)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return what this machine has not for the cluster: addresses, memory.
