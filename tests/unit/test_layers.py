@@ -50,7 +50,7 @@ BROUGHT = {
 KERNELS = {
     "backends/local/addresses.py",
     "backends/local/doctor.py",
-    "backends/local/vm/accelerator.py",
+    "backends/local/vm/machine.py",
     "engines/embedded/lifeline.py",
     "engines/embedded/locks.py",
     "access/peers.py",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _EXPIRES_SOON_D = 14
 _FAIR_USE = 10
 _CANCEL_S, _POLL_S = 60.0, 0.5
-_CLOCK_S = 60.0
 
 
 class GpulabTestbed(JobTestbed):
@@ -46,7 +45,7 @@ class GpulabTestbed(JobTestbed):
             client = Client(options)
         except GpubedError as error:
             return [Finding("gpulab.certificate", False, error.message, error.hint)]
-        return [_certificate(client), *_service(client, spec)]
+        return _service(client, spec)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return nothing: there are no nodes."""
@@ -136,54 +135,31 @@ class GpulabTestbed(JobTestbed):
         return [Finding("gpulab.supply", False, waits, wait)] if waits else []
 
 
-def _certificate(client: Client) -> Finding:
-    left = client.login.expires - datetime.now(UTC)
-    soon = "; fetch a new one soon" if left.days < _EXPIRES_SOON_D else ""
-    return Finding(
-        "gpulab.certificate",
-        True,
-        f"{client.login.urn}, until {client.login.expires:%Y-%m-%d} ({left.days} days){soon}",
-    )
-
-
 def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
-    options = request.config(spec)
+    options, until = request.config(spec), client.login.expires
+    days = (until - datetime.now(UTC)).days
+    soon = "; fetch a new one soon" if days < _EXPIRES_SOON_D else ""
+    valid = f"{client.login.urn}, until {until:%Y-%m-%d} ({days} days){soon}"
+    certificate = Finding("gpulab.certificate", True, valid)
     try:
         version = client.version()
         running = sum(not job.ended for job in client.jobs())
         clusters, workers = client.clusters(), client.workers()
     except GpubedError as error:
-        return [Finding("gpulab.service", False, error.message, error.hint)]
+        return [certificate, Finding("gpulab.service", False, error.message, error.hint)]
     plan = make_plan(spec)
-    reasons = {
-        offers.never(request.resources(plan, node), options.storage, clusters, workers)
-        for node in plan.nodes
-    } - {""}
+    needs = [request.resources(plan, node) for node in plan.nodes]
+    reasons = {offers.never(need, options.storage, clusters, workers) for need in needs} - {""}
+    project = f"{client.login.project_urn(options.project)}, as submitted"
+    quota = f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time"
+    found = "; ".join(sorted(reasons)) or "a worker that could run the jobs exists"
     return [
+        certificate,
         Finding("gpulab.service", True, f"{options.master} (client {version})"),
-        Finding(
-            "gpulab.project", True, f"{client.login.project_urn(options.project)}, as submitted"
-        ),
-        _clock(client.clock_error_s),
-        Finding(
-            "gpulab.quota",
-            True,
-            f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time",
-        ),
-        Finding(
-            "gpulab.resources",
-            not reasons,
-            "; ".join(sorted(reasons)) or "a worker that could run the jobs exists",
-            f"gpubed resources {spec.name}",
-        ),
+        Finding("gpulab.project", True, project),
+        Finding("gpulab.quota", True, quota),
+        Finding("gpulab.resources", not reasons, found, f"gpubed resources {spec.name}"),
     ]
-
-
-def _clock(error_s: float | None) -> Finding:
-    if error_s is None:
-        return Finding("gpulab.clock", True, "the service does not tell its time")
-    said = f"{abs(error_s):.0f} s {'ahead of' if error_s > 0 else 'behind'} the service's"
-    return Finding("gpulab.clock", abs(error_s) <= _CLOCK_S, said, "timedatectl set-ntp true")
 
 
 def _labels(job: RemoteJob) -> list[str]:
