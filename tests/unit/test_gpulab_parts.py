@@ -1,4 +1,4 @@
-"""Parcels of results, figures of trials, and what GPULab's workers can run."""
+"""Parcels of results, seeds of trials, and what GPULab's workers can run."""
 
 import base64
 import hashlib
@@ -13,7 +13,6 @@ from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
 from gpubed.backends.gpulab.remote import Cluster, Worker
 from gpubed.jobs import execution, jobfile
-from gpubed.jobs.trials import summarize
 
 MARK = "gpubed-0123"
 
@@ -50,11 +49,6 @@ def test_a_parcel_gives_its_files_back(tmp_path):
     assert facts.exit_code == 0
     assert (tmp_path / "metrics.json").read_text() == "{}"
     assert (tmp_path / "sub" / "file").read_text() == "x"
-
-
-def test_lines_may_come_in_any_order_behind_a_prefix_and_twice(tmp_path):
-    mixed = [f"2026-11-21T10:00:00Z {line}" for line in reversed(lines(GOOD))]
-    filled([*mixed, mixed[0]]).unpack(tmp_path)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -108,14 +102,6 @@ def test_nor_through_a_second_name_of_one(tmp_path):
     parcel.unpack(tmp_path)
     assert parcel.left_out == ["x"]
     assert not (tmp_path / "x").exists()
-
-
-def test_a_summary_has_mean_sd_and_bounds():
-    found = summarize([{"a": 1, "b": 2.0, "c": "x"}, {"a": 3, "b": None, "d": True}])
-    assert (found["a"].mean, found["a"].min, found["a"].max, found["a"].n) == (2, 1, 3, 2)
-    assert found["a"].sd == pytest.approx(2**0.5)
-    assert (found["b"].sd, found["b"].n) == (None, 1)
-    assert set(found) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -187,9 +173,3 @@ def test_a_worker_that_takes_no_jobs_is_not_free_now_but_will_be():
     assert never(wanted(), workers=idle) == ""
     assert offers.now(wanted(), 1, [cluster()], idle).startswith("0 of 1")
     assert offers.offers([cluster()], idle)[0].free == 0
-
-
-def test_how_many_jobs_would_start_now():
-    busy = [worker(free=5), worker(free=2)]
-    assert offers.now(wanted(gpus=2), 3, [cluster()], busy) == ""
-    assert offers.now(wanted(gpus=2), 4, [cluster()], busy).startswith("3 of 4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,15 +83,6 @@ def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> N
         folder.mkdir(parents=True)
     (tmp_path / "cpu" / OTHER).mkdir()
     assert tree(1) == [OTHER]
-
-
-def test_what_is_in_use_for_a_moment_is_waited_for(tree: Any, tmp_path: Path) -> None:
-    process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
-    process.parent.mkdir(parents=True)
-    process.touch()
-    timer = threading.Timer(0.3, process.unlink)
-    timer.start()
-    assert tree(1) == []
 
 
 def test_what_stays_in_use_stays(tree: Any, tmp_path: Path) -> None:

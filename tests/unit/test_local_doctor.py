@@ -95,19 +95,6 @@ def test_daemon_that_hides_addresses_is_refused(docker: Docker, key: str, value:
     assert not find("local.docker").ok
 
 
-def test_daemon_of_another_machine_is_refused(docker: Docker) -> None:
-    docker.api.base_url = "https://192.0.2.1:2376"
-    assert not find("local.docker").ok
-
-
-def test_first_cluster_needs_more_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * 10**9))
-    assert find("local.disk").ok
-    monkeypatch.setattr(image, "exists", lambda _: False)
-    monkeypatch.setattr(image_cache, "without_registry", lambda _: None)
-    assert not find("local.disk").ok
-
-
 def many(count: int) -> clusterspec.ClusterSpec:
     data = {"version": 1, "name": "lab", "backend": {"type": "local"}, "nodes": [{"count": count}]}
     return clusterspec.model().model_validate(data)

@@ -56,14 +56,6 @@ def test_digest_changes_with_every_input(templates: Path, name: str) -> None:
     assert Recipe("debian-12").tag != before
 
 
-def test_machine_image_is_another_one_and_changes_with_the_node_image(templates: Path) -> None:
-    before = Recipe("debian-12", "vm")
-    assert before.tag.startswith("gpubed-machine:debian-12-")
-    with (templates / "packages").open("a") as file:
-        file.write("htop\n")
-    assert Recipe("debian-12", "vm").tag != before.tag
-
-
 def test_machine_image_has_every_file_that_its_dockerfile_copies() -> None:
     recipe = Recipe("debian-12", "vm")
     lines = recipe.read("Dockerfile").decode().splitlines()

@@ -63,17 +63,6 @@ def test_gpus_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [where for where, _ in found(group={"gpus": 2})] == ["nodes.0.gpus"]
 
 
-@pytest.mark.parametrize(
-    ("group", "path"),
-    [
-        ({"gpus": 1}, "nodes.0.gpus"),
-        ({"machine": {"cpus": 5}}, "nodes.0.machine.cpus"),
-    ],
-)
-def test_machines_refuse_with_a_path_too(group: dict[str, Any], path: str) -> None:
-    assert [where for where, _ in found(runtime="vm", group=group)] == [path]
-
-
 def test_machines_and_containers_pretend_what_this_machine_lacks() -> None:
     group = {"gpus": 2, "simulate": "A100-SXM4-80GB"}
     assert found(group=group, recipe="cuda13") == []

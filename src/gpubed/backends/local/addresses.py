@@ -33,14 +33,14 @@ def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
     if all(net is None or net.subnet or name in kept for name, net in wanted.items()):
         return Surroundings(kept)
     with suppress(GpubedError):
-        own, taken = _in_use(paths.name, identities.kept(paths))
+        own, taken = in_use(paths.name, identities.kept(paths))
         return Surroundings({**own, **kept}, [subnet for subnet, _ in taken])
     return Surroundings(kept)
 
 
 def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
     """Judge whether others use the cluster's subnets."""
-    _, taken = _in_use(paths.name, identities.kept(paths))
+    _, taken = in_use(paths.name, identities.kept(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
     for purpose, network in networks.items():
@@ -58,7 +58,7 @@ def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
         yield Finding(kind, False, f"{network.subnet} is used by {clash}", fix)
 
 
-def _in_use(
+def in_use(
     cluster: str, uuid: str | None
 ) -> tuple[dict[str, IPv4Network], list[tuple[IPv4Network, str]]]:
     """Return the subnets of the cluster's own networks, by purpose, and those of others."""

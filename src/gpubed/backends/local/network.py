@@ -11,7 +11,7 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.local import daemon, ownership, runtime
+from gpubed.backends.local import addresses, daemon, ownership, runtime
 from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
 from gpubed.testbeds.driver import Driver, Properties
@@ -26,7 +26,8 @@ class NetworkDriver(Driver):
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Make the network."""
-        owner, digest = Owner.of(inputs), _digest(inputs)
+        owner = Owner.of(inputs)
+        digest = ownership.digest({key: inputs[key] for key in ("purpose", "subnet")})
         with daemon.errors(f"make the {inputs['purpose']} network"):
             found = ownership.own(_find(inputs), owner)
             if found is not None and ownership.labels(found).get(ownership.DIGEST) != digest:
@@ -34,13 +35,13 @@ class NetworkDriver(Driver):
                 self.delete("", inputs)
                 found = None
             found = found or _make(inputs, owner.labels(digest))
-        return str(found.id), _result(found)
+        return str(found.id), {"name": found.name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the network; one that was made anew under its name is another."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
             found = ownership.ours(_find(inputs), inputs)
-        return _result(found) if found and found.id == id else None
+        return {"name": found.name} if found and found.id == id else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the network."""
@@ -48,14 +49,6 @@ class NetworkDriver(Driver):
             ownership.remove_until_gone(
                 lambda: ownership.ours(_find(inputs), inputs), lambda network: network.remove()
             )
-
-
-def _digest(inputs: Properties) -> str:
-    return ownership.digest({key: inputs[key] for key in ("purpose", "subnet")})
-
-
-def _result(network: Network) -> dict[str, Any]:
-    return {"name": network.name}
 
 
 def _require_unused(inputs: Properties) -> None:
@@ -95,10 +88,11 @@ def _make(inputs: Properties, labels: dict[str, str]) -> Network:
     except APIError as error:
         if "overlap" not in daemon.reason(error).lower():
             raise
-        raise GpubedError(
-            f"the {purpose} network {subnet} overlaps with another one of this machine",
-            f"gpubed doctor {inputs['cluster']} names it; or set networks.{purpose}.subnet",
-        ) from None
+        cluster = inputs["cluster"]
+        _, taken = addresses.in_use(cluster, inputs["uuid"])
+        whose = next((text for net, text in taken if net.overlaps(subnet)), "another network")
+        fix = f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml"
+        raise GpubedError(f"the {purpose} network {subnet} is used by {whose}", fix) from None
     return made
 
 

@@ -98,10 +98,7 @@ def own(found: T | None, owner: Owner) -> T | None:
 
 
 def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:
-    """Remove what `find` finds, and wait until it finds nothing.
-
-    Docker lets go of what a container used a moment after the container is gone.
-    """
+    """Remove what `find` finds; Docker lets go of what a container used a moment after its end."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while (found := find()) is not None:
         try:
