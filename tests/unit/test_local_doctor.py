@@ -59,7 +59,6 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
         monkeypatch.setattr(daemon, way, lambda: made)
     monkeypatch.setattr(image, "exists", lambda _: True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
-    monkeypatch.setattr(doctor, "_kernel_options", lambda _: None)
     monkeypatch.setattr(addresses, "_routes", lambda: iter(()))
     return made
 

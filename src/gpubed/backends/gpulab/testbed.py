@@ -13,7 +13,6 @@ from gpubed.backends.gpulab import login, offers, record, request
 from gpubed.backends.gpulab.client import PAGE, Client, NoSuchJob
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.remote import RemoteJob
-from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan as make_plan
@@ -30,8 +29,6 @@ _CANCEL_S, _POLL_S = 60.0, 0.5
 
 class GpulabTestbed(JobTestbed):
     """Checks, lists and cancels."""
-
-    _told = False
 
     @cached_property
     def _config(self) -> Config:
@@ -105,11 +102,6 @@ class GpulabTestbed(JobTestbed):
                     f"lists {len(found)} of your jobs, but maybe not all",
                     f"cancel it on GPULab's own page if it is there, then: rm {quote(str(path))}",
                 )
-        if is_page and not self._told:
-            self._told = True
-            said = f"GPULab lists {PAGE} of your jobs, but maybe not all"
-            own = f"those of the runs of {self.paths.name} here were asked for one by one"
-            progress.emit("note", message=f"{said}; {own}")
         return found
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:

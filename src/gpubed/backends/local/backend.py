@@ -25,7 +25,7 @@ class LocalTestbed(Testbed):
     """The Docker daemon of this machine."""
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at Docker, disk, memory, kernel and addresses."""
+        """Look at Docker, disk, memory and addresses."""
         from gpubed.backends.local import doctor
 
         return doctor.findings(spec, self.paths)
@@ -100,7 +100,7 @@ class LocalBackend(Backend):
         return True
 
     def doctor(self) -> list[Finding]:
-        """Look at Docker, disk, memory and kernel."""
+        """Look at Docker, disk and memory."""
         from gpubed.backends.local import doctor
 
         return doctor.findings()

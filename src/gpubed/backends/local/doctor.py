@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from gpubed.backends.local import (
 )
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.python_image import PythonImage, node_image
-from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import format_bytes
@@ -36,29 +34,25 @@ _GB = 10**9
 # Image, package cache, environment of the first cluster; a further one needs the last only.
 _FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
 _PACKAGES = 12 * _GB  # unpacked and committed, beside the wheels
-# Frames to a virtual machine, and packets that arrive at a shaped link, are redirected.
-_REDIRECTING = ("NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "TUN")
-_SHAPING = ("NET_SCH_HTB", "IFB", *_REDIRECTING)
 _KVM = Path("/dev/kvm")
 
 
 def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
-    """Return what was looked at; only Docker and the kernel where Docker does not do.
+    """Return what was looked at; only Docker where Docker does not do.
 
     Args:
         spec: What a cluster is to be; None to look at the machine alone.
         paths: The cluster's paths.
     """
     virtual = spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
-    kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
     try:
         info = daemon.look().info()
     except GpubedError as error:
-        return [Finding("local.docker", False, error.message, error.hint), kernel]
+        return [Finding("local.docker", False, error.message, error.hint)]
     docker = _docker(info)
     if not docker.ok:
-        return [docker, kernel]
-    found = [docker, *_images(info, spec, "vm" if virtual else "container"), kernel, _environment()]
+        return [docker]
+    found = [docker, *_images(info, spec, "vm" if virtual else "container"), _environment()]
     if virtual:
         kvm = "/dev/kvm is there; machines use it if their kernel starts on it"
         none = "there is no /dev/kvm: machines are emulated, and slow"
@@ -158,29 +152,6 @@ def _memory(nodes: int, whose: str) -> Finding:
         f"{format_bytes(LEAST_MEMORY)} each at least",
         "ask for fewer nodes (nodes[].count), or stop other programs",
     )
-
-
-def _kernel(needed: tuple[str, ...]) -> Finding:
-    release = platform.release()
-    options = _kernel_options(release)
-    if options is None:
-        message = f"kernel {release} does not tell its options; links are measured later"
-        return Finding("local.kernel", True, message)
-    lacking = [name for name in needed if f"CONFIG_{name}" not in options]
-    said = f"lacks CONFIG_{', CONFIG_'.join(lacking)}" if lacking else "can do what links need"
-    fix = "boot a distribution's kernel"
-    return _judged("local.kernel", not lacking, f"kernel {release} {said}", fix)
-
-
-def _kernel_options(release: str) -> set[str] | None:
-    packed, plain = Path("/proc/config.gz"), Path(f"/boot/config-{release}")
-    if packed.is_file():
-        text = reading.file(packed).inflated().text()
-    elif plain.is_file():
-        text = reading.file(plain).text()
-    else:
-        return None
-    return {line.partition("=")[0] for line in text.splitlines() if line.endswith(("=y", "=m"))}
 
 
 def _environment() -> Finding:
