@@ -140,9 +140,7 @@ class NodeDriver(Driver):
         node = NodeInputs.model_validate(inputs)
 
         def ours() -> Container | None:
-            found = _find(node)
-            mine = found and ownership.labels(found).get(ownership.CLUSTER) == node.uuid
-            return found if mine else None
+            return ownership.ours(_find(node), inputs)
 
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
