@@ -1,7 +1,7 @@
 """Record on the controller which version of a role a node now has.
 
 The fingerprint comes from the inventory (`gpubed_fingerprints`), so it names
-the role and variables that `gpubed render` saw; an edit made after that is
+the role and variables that `gpubed configure --files-only` saw; an edit made after that is
 noticed by gpubed as a difference. Nothing is touched on the node.
 
 A role also says where it begins to change what services read. When the run ends before
@@ -59,7 +59,7 @@ def record_role(folder: Path, node_id: str, role: str, fingerprint: str) -> None
         folder: The cluster's `applied` folder.
         node_id: The node's id; a replaced node has a new one, hence no record.
         role: The role's name.
-        fingerprint: What `gpubed render` computed for the role.
+        fingerprint: What `gpubed configure --files-only` computed for the role.
     """
     record = folder / f"{node_id}.json"
     with _locked(folder):
@@ -128,5 +128,7 @@ class ActionModule(ActionBase):
 
     def _variable(self, variables: dict[str, Any], name: str) -> Any:
         if name not in variables:
-            raise AnsibleActionFail(f"{name} is undefined: run 'gpubed render' for this cluster")
+            raise AnsibleActionFail(
+                f"{name} is undefined: run 'gpubed configure --files-only' for this cluster"
+            )
         return self._templar.template(variables[name])

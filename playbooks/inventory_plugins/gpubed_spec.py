@@ -47,6 +47,7 @@ class InventoryModule(BaseInventoryPlugin):
         if strict and not all(file.is_file() for file in known):
             self.display.error(
                 f"nothing is known of nodes of cluster {folder.name}: 'gpubed up {folder.name}'"
-                f" makes them, 'gpubed render {folder.name}' writes down those that there are"
+                f" makes them, 'gpubed configure {folder.name} --files-only' writes down"
+                " those that there are"
             )
             raise SystemExit(1)

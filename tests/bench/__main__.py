@@ -142,7 +142,7 @@ def growing() -> Iterator[Row]:
     # What every start costs, whatever the cluster, is in none of the differences.
     added = growth.total(large) - growth.total(small)
     yield Row(
-        "check, plan and render: (1,000 - 100) / (100 - 10) nodes",
+        "check, plan and configure --files-only: (1,000 - 100) / (100 - 10) nodes",
         f"{growth.total(large):.1f} s of CPU for 1,000, "
         f"{max(cost.memory for cost in large.values()):.0f} MB",
         added / (growth.total(small) - growth.total(before)),

@@ -412,10 +412,9 @@ def test_an_unchanged_up_plans_nothing_and_down_leaves_nothing(up):
     assert not (up.project / ".gpubed" / "gl").exists()
 
 
-@pytest.mark.parametrize("verb", ["verify", "configure", "health", "ssh", "image"])
+@pytest.mark.parametrize("verb", ["verify", "configure", "health", "ssh"])
 def test_what_needs_nodes_says_that_there_are_none(up, verb):
-    words = ("an/image",) if verb == "image" else ()
-    assert "has no nodes: gpulab runs jobs only" in up.call(verb, "gl", *words, rc=1).stderr
+    assert "has no nodes: gpulab runs jobs only" in up.call(verb, "gl", rc=1).stderr
 
 
 def test_a_service_that_keeps_its_workers_to_itself_runs_jobs_all_the_same(up):

@@ -1,12 +1,10 @@
-"""The client against the test server, in one process: connections, lengths, clocks."""
+"""The client against the test server, in one process: lengths, ends, silence."""
 
 import json
-import time
-from email.utils import formatdate
 
 import pytest
 
-from gpubed.backends.gpulab import client, request, testbed
+from gpubed.backends.gpulab import client, request
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
@@ -58,20 +56,6 @@ def finished(talking, command):
     return id_
 
 
-def test_one_connection_serves_many_questions(site, talking):
-    before = site.server.connections
-    for _ in range(5):
-        talking.clusters()
-    assert site.server.connections == before + 1
-
-
-def test_a_submission_gets_a_connection_of_its_own(site, talking):
-    talking.clusters()
-    before = site.server.connections
-    talking.submit(job("true"))
-    assert site.server.connections == before + 1
-
-
 def test_a_long_log_comes_in_parts(talking, monkeypatch):
     id_ = finished(talking, "seq 1 2000")
     monkeypatch.setattr(client, "_LONGEST_ANSWER", 1000)
@@ -108,11 +92,3 @@ def test_a_submission_is_asked_once(site, talking):
     with pytest.raises(client.Unanswered, match="500"):
         talking.submit(job("true"))
     assert len(site.server.requests) == before + 1
-
-
-@pytest.mark.parametrize(("ahead", "ok"), [(0, True), (3600, False), (-3600, False)])
-def test_a_clock_that_is_wrong_is_found(talking, monkeypatch, ahead, ok):
-    there = lambda *_: formatdate(time.time() - ahead, usegmt=True)  # noqa: E731
-    monkeypatch.setattr("support.gpulab.server._Handler.date_time_string", there)
-    talking.clusters()
-    assert testbed._clock(talking.clock_error_s).ok == ok

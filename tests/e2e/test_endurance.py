@@ -1,4 +1,4 @@
-"""Trainings and clusters under faults, for hours: `make test-endurance`.
+"""Trainings and clusters under the faults of docs/how-to/chaos.md: `make test-endurance`.
 
 What is found is kept and becomes docs/reference/endurance.md. Parts may run on different days:
 `-k watch`; so may faults: `GPUBED_FIRST=10 GPUBED_FAULTS=10 … -k outlives`.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpubed.core import intervals, runlock
-from support import endurance, kept, written
+from support import breaking, endurance, kept, written
 from support.cluster import Cluster, unique
 
 pytestmark = [
@@ -38,8 +38,8 @@ NOISE = {
     "loader_threads": 1,
 }
 STEPS, EVERY = 60, 10
-# What `gpubed chaos` breaks and puts right, and what is done to a rank.
-CHAOS = ("freeze-node", "kill-node", "cut-experiment", "lossy-link")
+# What is done to a node, and what to a rank.
+NODES = ("freeze-node", "kill-node", "cut-experiment", "lossy-link")
 RANKS = {"rank killed": "KILL", "rank frozen": "STOP"}
 FIRST = int(os.environ.get("GPUBED_FIRST", "0"))
 FAULTS = int(os.environ.get("GPUBED_FAULTS", "30"))
@@ -157,13 +157,22 @@ def signalled(cluster, node, process, name):
         time.sleep(0.5)
 
 
+def disturb(cluster, fault, node, seconds):
+    """Break a node for a while, then put it right."""
+    undo = breaking.broken(cluster, fault, node)
+    time.sleep(seconds)
+    if undo:
+        breaking.run(undo)
+    else:
+        cluster.call("up", "-y")
+
+
 def break_something(cluster, fault, node, process):
     """Play a fault, and put it right where it does not end by itself."""
     if fault in RANKS:
         signalled(cluster, node, process, RANKS[fault])
         return
-    told = cluster.json("chaos", fault, "--on", node, "--for", "20s", "-y", rc=None)
-    assert told["ok"], [one for one in told["held"] if not one["ok"]]
+    disturb(cluster, fault, node, seconds=20)
 
 
 def seen(cluster, leg, batch):
@@ -198,7 +207,7 @@ def test_a_training_outlives_each_of_many_faults(lab, tell):
         train(lab, "--elastic", "--min", "1", **settings, checkpoint_steps=EVERY)[1]
         for _ in range(4)
     ][1:]
-    kinds = [*RANKS, *CHAOS]
+    kinds = [*RANKS, *NODES]
     played = endurance.known("faults", {"played": []})["played"] if FIRST else []
     played = [one for one in played if one["number"] < FIRST]
     for number in range(FIRST, FIRST + FAULTS):
@@ -253,8 +262,7 @@ def test_a_disturbed_training_learns_as_much_as_an_undisturbed_one(lab, tell):
         with begun(lab, **settings, seed=seed) as training:
             wait_for_step(lab, training, 2 * EVERY)
             for fault, node in (("remove-node", "node-2"), ("stop-service", "node-0")):
-                played = lab.json("chaos", fault, "--on", node, "--for", "1s", "-y", rc=None)
-                assert played["ok"], [one for one in played["held"] if not one["ok"]]
+                disturb(lab, fault, node, seconds=1)
             told = ended(training)
         assert len(told["legs"]) > 1, "nothing happened to it"
         assert repeated(lab, told["legs"], settings["batch_size"]) <= EVERY + 1
@@ -346,7 +354,7 @@ def test_a_watch_keeps_a_cluster_ready_under_faults(lab, tmp_path, tell):
                 fault = draw.choice(kinds)
                 node = "node-0" if fault == "stop-service" else f"node-{draw.randrange(3)}"
                 had = sum(map(len, repairs(told)))
-                lab.json("chaos", fault, "--on", node, "--only-break", "-y")
+                breaking.broken(lab, fault, node)
                 faults.append(fault)
                 tell(f"{fault} on {node}")
                 time.sleep(draw.uniform(60, 240))

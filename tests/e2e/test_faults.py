@@ -1,4 +1,4 @@
-"""Some of the faults of `tests.faults`: each hint, followed, leads to a whole cluster."""
+"""Some faults of docs/how-to/chaos.md: each hint, followed, leads to a whole cluster."""
 
 import pytest
 

@@ -12,6 +12,7 @@ import pytest
 
 from support import gpu_results
 from support.cluster import Cluster, labelled, unique
+from support.containers import load
 from support.gpu_cluster import (
     SERVICES,
     checks,
@@ -137,7 +138,7 @@ def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
 @pytest.mark.long  # an image of its own; make test-gpu
 def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_image):
     image, archive = rank_image(SUITES[cluster.spec["nodes"][0]["image"]])
-    cluster.json("image", image, "--archive", str(archive))
+    load(cluster, archive)
     result = cluster.json("run", "digits", "--set", "epochs=20", "--container", image)
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
     assert result["simulated"] is True

@@ -100,7 +100,7 @@ def test_the_role_refuses_it_too(cluster, ground):
     cluster.edit(lambda spec: spec.update(configure=False))
     cluster.call("up")
     cluster.edit(lambda spec: spec.update(configure=True))
-    cluster.call("render")
+    cluster.call("configure", "--files-only")
     before = on_host(ground, "dpkg-query --show; apt-mark showhold")
     said = cluster.playbook("--tags", "base,docker", rc=2)
     assert all(words in said for words in REFUSED), said
@@ -116,7 +116,7 @@ def test_what_the_owner_allows_is_done_and_no_more(cluster, ground):
     assert "containerd.io 1.7.22-1 (from a .deb file) would be removed (allowed)" in (
         cluster.call("plan", rc=None).stderr
     )
-    cluster.call("render")
+    cluster.call("configure", "--files-only")
     cluster.playbook("--tags", "base,docker")
     there = "dpkg-query --show --showformat='${Package} ${db:Status-Status} ${Version}\\n'"
     packages = on_host(ground, there)

@@ -185,7 +185,7 @@ def test_a_run_may_leave_the_head_out(cluster, where):
 @pytest.mark.long
 def test_a_port_changed_by_hand_leaves_only_its_checks_for_the_next_up(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9999))
-    assert "/gpubed.yml" in cluster.call("render").stdout
+    assert "/gpubed.yml" in cluster.call("configure", "--files-only").stdout
     recap = cluster.playbook("--tags", "jupyterlab")
     assert re.findall(r"changed=(\d+)", recap)[1:] == ["0", "0"], "only the head has JupyterLab"
     planned = cluster.json("plan")

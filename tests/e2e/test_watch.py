@@ -1,4 +1,7 @@
-"""`gpubed watch` brings a node back, as docs/how-to/watch.md says, and ends with its cluster."""
+"""`gpubed watch` brings a node back and ends with its cluster.
+
+As docs/how-to/watch.md and docs/how-to/chaos.md say.
+"""
 
 import json
 import signal

@@ -1,4 +1,6 @@
-"""Containers of the local backend that stand for the machines of another testbed."""
+"""Containers of the local backend, as another testbed's machines, and in nodes."""
+
+import subprocess
 
 from gpubed.backends.local import daemon, environment, ownership, runtime
 
@@ -10,6 +12,13 @@ def let_out(container):
     runtime.put(container, runtime.File("etc/environment", text.encode()))
     keep = "".join(f"Defaults env_keep += {name}\n" for name in variables)
     runtime.put(container, runtime.File("etc/sudoers.d/way-out", keep.encode(), 0o440))
+
+
+def load(cluster, archive):
+    """Gives an image to the head's Docker."""
+    with archive.open("rb") as image:
+        words = ("ssh", cluster.name, "--", "docker", "load")
+        assert cluster.start(*words, stdin=image, stdout=subprocess.DEVNULL).wait() == 0
 
 
 def remove(uuid):

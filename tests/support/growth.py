@@ -1,4 +1,4 @@
-"""How `check`, `plan` and `render` grow with a cluster: measured, kept in a file, shown as a table.
+"""How `check`, `plan` and `configure` grow with a cluster: measured, kept, shown as a table.
 
 The nodes are hosts of one's own that nobody has: what a plan of a new cluster asks of that
 testbed is nothing. What the testbed would have granted is made up, so that there is an
@@ -24,14 +24,14 @@ from gpubed.testbeds.specification import load_plan
 
 SIZES = (10, 100, 1000)
 _UNMEASURED = 3  # Python compiles what it has not run before, once
-VERBS = ("check", "plan", "render")
+VERBS = ("check", "plan", "configure")
 LIMITS = "5 s of CPU and 500 MB for 1,000 nodes"
 KEPT = Path(__file__).parents[1] / "bench" / "growth.json"
 HEAD = """## Growth
 
 CPU time, and the memory of the largest process, of each verb and all that it starts, for clusters
-of hosts of one's own; `render` writes the inventory. Part of `make bench`. In brackets: how many
-times what {base} nodes took in the same run. Wanted are {limits}.
+of hosts of one's own; `configure --files-only` writes the inventory. Part of `make bench`. In
+brackets: how many times what {base} nodes took in the same run. Wanted are {limits}.
 
 """
 
@@ -59,7 +59,7 @@ def measure(root: Path) -> Costs:
         _declare(root, size)
         found[size] = {verb: _cost(root, verb, _name(size)) for verb in ("check", "plan")}
         _grant(root, size)
-        found[size]["render"] = _cost(root, "render", _name(size))
+        found[size]["configure"] = _cost(root, "configure", _name(size), "--files-only")
     del found[_UNMEASURED]
     return found
 
@@ -114,8 +114,8 @@ sys.exit(done.stderr[-2000:] if done.returncode else 0)
 """
 
 
-def _cost(root: Path, verb: str, cluster: str) -> Cost:
-    command = [str(Path(sys.executable).with_name("gpubed")), verb, cluster]
+def _cost(root: Path, verb: str, *words: str) -> Cost:
+    command = [str(Path(sys.executable).with_name("gpubed")), verb, *words]
     command += ["--engine", "embedded"] if verb == "plan" else []
     environment = {
         **os.environ,

@@ -29,14 +29,12 @@ FLOORS = (
     "report",
     "cluster",
     "resources",
-    "chaos",
     "cli",
 )
 # Neither may know the other, although one stands above: a testbed is one for both engines.
 APART = (("backends", "engines"),)
 # Who looks things up by their names, and may therefore import what is above: how each says it.
 LOOKS_UP = {
-    "chaos/scenario.py": {"import_module(f'{chaos.__name__}.{name}')"},
     "checks/stages.py": {"import_module(f'{checks.__name__}.{name}')"},
     "cluster/doctor.py": {"find_spec('ansible_mitogen')"},
     "cli/__init__.py": {"import_module(f'gpubed.cli.commands.{name}')"},

@@ -31,7 +31,8 @@ import openstack
 import yaml
 from openstack.exceptions import SDKException
 
-from gpubed.backends.local import image, image_cache, runtime, runtimes
+from gpubed.backends.local import image, image_cache, runtime
+from gpubed.backends.local.container import runtime_of
 from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
@@ -217,8 +218,8 @@ def _name(id_):
 def _container(node, data):
     """Makes a server's container, and does what cloud-init does before SSH starts."""
     try:
-        made = runtimes.of(node).make(node)
-        runtimes.of(node).prepare(made, node)
+        made = runtime_of(node).make(node)
+        runtime_of(node).prepare(made, node)
         keys = data["ssh_keys"]
         for path, content, mode in (
             (_HOST_KEY, keys["ed25519_private"], 0o600),

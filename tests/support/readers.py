@@ -537,10 +537,6 @@ def _resolvers(data, folder):
     environment.nameservers([_file(folder / "resolv.conf", data)])
 
 
-def _kernel_options(data, folder):
-    reading.file(_file(folder / "config.gz", data)).inflated().text()
-
-
 # What nodes answer.
 
 
@@ -1039,7 +1035,6 @@ def _readers():
             None,
         ),
         Reader("resolv-conf", _resolvers, b"nameserver 10.0.0.1\n", None),
-        Reader("kernel-options", _kernel_options, gzip.compress(b"CONFIG_NET=y\n", 1), None),
         Reader(
             "health",
             _health,

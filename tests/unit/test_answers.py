@@ -11,7 +11,6 @@ import pytest
 
 from gpubed.backends.static import host as static_host
 from gpubed.backends.virtualwall import prepare as boot_proof
-from gpubed.chaos import networks
 from gpubed.checks import (
     accelerator,
     access,
@@ -185,20 +184,6 @@ READERS = {
     "network": lambda c, _: condition._network(c.head, c.head.node, "10.0.0.2", True),
     "health": lambda c, _: health.ask(c.head, c.cluster.paths, c.head.node),
     "use": opened(use, lambda c: use._look(c.cluster.paths, c.head.node)),
-    "packet loss": opened(
-        networks,
-        lambda c: networks.LossyLink._lost(
-            SimpleNamespace(
-                ground=SimpleNamespace(cluster=c.cluster), node=c.head.node, _peer=c.head.node
-            )
-        ),
-    ),
-    "a stream": opened(
-        networks,
-        lambda c: networks._carried(
-            SimpleNamespace(cluster=c.cluster), c.head.node, c.allocation.nodes[1]
-        ),
-    ),
     "leftovers": opened(leftovers, lambda c: leftovers.processes(c.cluster.paths, c.head.node)),
     "images": opened(images, lambda c: images.require(c.cluster, "x")),
     "an own host": on_head(static_host.look),

@@ -93,7 +93,7 @@ def test_check_mode_and_unknown_roles_record_nothing(missing, record):
 def test_an_inventory_that_was_not_rendered_is_refused(record):
     done = record("base", {}, without=["gpubed_fingerprints"])
     assert done.returncode != 0
-    assert "run 'gpubed render'" in done.stdout
+    assert "run 'gpubed configure --files-only'" in done.stdout
 
 
 def test_nodes_that_are_gone_are_forgotten(cluster, record):

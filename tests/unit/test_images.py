@@ -26,11 +26,3 @@ def test_without_docker_for_the_user_it_says_what_to_set(cluster, docker, hint):
     with pytest.raises(UsageError) as error:
         images.require(Cluster(cluster, plan, sample_allocation(plan)), "box:1")
     assert error.value.hint == f"set {hint} in cluster.yml, then: gpubed up lab"
-
-
-def test_an_archive_that_does_not_exist_is_named(cluster, tmp_path):
-    plan = sample_plan(services={"docker": {}})
-    with pytest.raises(UsageError, match=r"no archive .*none\.tar"):
-        images.hand_out(
-            Cluster(cluster, plan, sample_allocation(plan)), "box:1", archive=tmp_path / "none.tar"
-        )

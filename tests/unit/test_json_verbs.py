@@ -90,7 +90,6 @@ def test_env_gives_the_variables(document, monkeypatch):
         (["run", "lab", "digits", "--elastic", "--dry-run", "--json"], 2, "keeps no checkpoints"),
         (["runs", "lab", "--status", "okay", "--json"], 2, "no run is ever 'okay'"),
         (["runs", "lab", "--job", "digit", "--json"], 2, "there is no job 'digit'"),
-        (["image", "lab", "foo", "--json"], 2, "has no Docker"),
         (["renew", "lab", "--for", "999999999999h", "--json"], 2, "at most 3650 d"),
     ],
 )

@@ -48,7 +48,7 @@ BROUGHT = {
 KERNELS = {
     "backends/local/addresses.py",
     "backends/local/doctor.py",
-    "backends/local/vm/accelerator.py",
+    "backends/local/vm/machine.py",
     "engines/embedded/locks.py",
     "access/peers.py",
     "core/runlock.py",

@@ -1,30 +1,16 @@
-"""Building a node image: what it could do without is said. Docker is a STAND-IN."""
+"""What a node image with simulated GPUs does without where an archive cannot be had."""
 
 import os
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import simulated_gpus
-from gpubed.backends.local import build, daemon
-from gpubed.backends.local.image import Recipe
-from gpubed.core import progress
 
 pytestmark = pytest.mark.process
 
 COMPILER = simulated_gpus.IMAGE / "compiler/build"
-
-
-def test_what_a_build_could_do_without_is_said(monkeypatch):
-    log = [{"stream": "Step 1/2 : FROM x\n"}, {"stream": "note: there is no compiler\nmore\n"}, {}]
-    images = SimpleNamespace(build=lambda **_: (None, iter(log)), prune=lambda **_: None)
-    monkeypatch.setattr(daemon, "client", lambda: SimpleNamespace(images=images))
-    said = []
-    monkeypatch.setattr(progress, "emit", lambda kind, **data: said.append((kind, data)))
-    build.build(Recipe("debian-12", simulate=True))
-    assert said == [("note", {"message": "there is no compiler"})]
 
 
 @pytest.mark.skipif(

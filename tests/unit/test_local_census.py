@@ -3,27 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from docker.errors import APIError
 
 from gpubed.backends.local import census, daemon, ownership, runtime
-
-
-def test_a_volume_whose_size_docker_is_counting_for_another_has_none(monkeypatch):
-    def busy():
-        raise APIError("500 Server Error", explanation="a disk usage operation is already running")
-
-    volume = SimpleNamespace(name="lab-shared", id="lab-shared", attrs={"Labels": {}})
-    nothing = SimpleNamespace(list=lambda **_: [])
-    client = SimpleNamespace(
-        containers=nothing,
-        networks=nothing,
-        volumes=SimpleNamespace(list=lambda **_: [volume]),
-        df=busy,
-    )
-    for way in ("client", "look"):
-        monkeypatch.setattr(daemon, way, lambda: client)
-    [found] = census.existing("lab")
-    assert (found.name, found.data, found.size) == ("lab-shared", True, None)
 
 
 @pytest.mark.parametrize(("in_use", "address"), [(True, "10.1.2.10"), (False, "")])

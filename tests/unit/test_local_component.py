@@ -10,8 +10,6 @@ import pytest
 from pulumi.runtime.mocks import MockMonitor
 
 from gpubed.backends.local.component import Cluster
-from gpubed.backends.local.image import Recipe
-from gpubed.backends.local.python_image import PythonImage
 from support.declared import UUID, declare, mocked
 
 DATA = {
@@ -94,18 +92,6 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     assert "uuid" not in mocks.made["image debian-12"]
 
 
-def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
-    _, planned = declare(Cluster, DATA)
-    node = mocks.made["node node-0"]
-    assert node["image"] == PythonImage(Recipe("debian-12"), "cpu").tag
-    assert node["control"]["network"] == "docker control"
-    assert node["shared"] == {"volume": "docker shared", "path": "/shared"}
-    assert planned.experiment is not None
-    subnet = str(planned.experiment.subnet)
-    shape = {"rate_bps": 200_000_000, "mtu": 9000, "latency": 0.0, "loss": 0.0}
-    assert node["link"] == {"subnet": subnet, **shape}
-
-
 def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
     vms = {"type": "local", "runtime": "vm"}
     declare(Cluster, {**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
@@ -113,24 +99,11 @@ def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
     assert "shared" not in mocks.made["node node-0"]
 
 
-def test_runtime_goes_to_images_and_nodes(mocks: Mocks) -> None:
-    declare(Cluster, {**DATA, "backend": {"type": "local", "runtime": "vm"}})
-    found = {name: inputs.get("runtime") for name, inputs in mocks.made.items()}
-    assert found["image debian-12"] == found["node node-0"] == "vm"
-
-
 def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
     group = {"name": "big", "count": 2, "gpus": 2}
     declare(Cluster, {**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
     given = [mocks.made[f"node {name}"]["gpus"] for name in ("node-0", "big-0", "big-1")]
     assert given == [["0"], ["1", "2"], ["3", "4"]]
-
-
-def test_one_network_is_enough(mocks: Mocks) -> None:
-    allocation, _ = declare(Cluster, {**DATA, "networks": {}})
-    assert allocation.experiment is None
-    assert "network experiment" not in mocks.made
-    assert "link" not in mocks.made["node node-0"]
 
 
 _OWNED = {"network", "volume", "node"}

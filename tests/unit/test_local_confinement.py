@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,31 +85,6 @@ def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> N
     assert tree(1) == [OTHER]
 
 
-def test_two_nodes_that_go_at_once_remove_the_same(tree: Any, tmp_path: Path) -> None:
-    """Each takes the other for the last one, and finds what is gone a moment later."""
-    for _ in range(20):
-        for number in range(100):
-            (tmp_path / "cpu" / OTHER / f"id-{number}").mkdir(parents=True)
-        with ThreadPoolExecutor(2) as pool:
-            assert [*pool.map(tree, (0, 0))] == [[], []]
-
-
-def test_with_the_last_node_those_of_all_are_removed(tree: Any, tmp_path: Path) -> None:
-    """Whoever removed the others by hand left theirs."""
-    for name in (OTHER, STRANGER):
-        (tmp_path / "cpu" / name).mkdir(parents=True)
-    assert tree(0) == [STRANGER]
-
-
-def test_what_is_in_use_for_a_moment_is_waited_for(tree: Any, tmp_path: Path) -> None:
-    process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
-    process.parent.mkdir(parents=True)
-    process.touch()
-    timer = threading.Timer(0.3, process.unlink)
-    timer.start()
-    assert tree(1) == []
-
-
 def test_what_stays_in_use_stays(tree: Any, tmp_path: Path) -> None:
     process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
     process.parent.mkdir(parents=True)
@@ -130,9 +103,3 @@ def test_docker_keeps_its_own_profiles(place: Any) -> None:
     assert not {"SYS_ADMIN", "MKNOD", "SYS_MODULE", "SYS_PTRACE"} & set(flags["cap_add"])
     assert confinement.holds({"CapDrop": flags["cap_drop"]})
     assert not confinement.holds({"CapDrop": None})
-
-
-def test_files_are_for_root_to_change_and_programs_can_be_run() -> None:
-    modes = {file.path: file.mode for file in confinement.files()}
-    assert modes["usr/local/sbin/gpubed-names"] == 0o755
-    assert {mode for path, mode in modes.items() if path.startswith("etc/")} == {0o644}

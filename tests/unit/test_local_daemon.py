@@ -49,20 +49,6 @@ def test_full_disk_is_a_prerequisite() -> None:
     assert "full" in error.message
 
 
-def test_refusal_names_what_was_tried_and_why() -> None:
-    error = raised(APIError("boom", explanation="the reason\n of the daemon"))
-    assert error.message == "cannot make node node-0: the reason of the daemon"
-
-
-def test_a_daemon_behind_ssh_that_does_not_answer_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "ssh://nobody@127.0.0.1:1")
-    monkeypatch.delattr(daemon._own, "client", raising=False)
-    with pytest.raises(PrerequisiteMissing, match=r"DOCKER_HOST=ssh://nobody@127\.0\.0\.1:1"):
-        daemon.client()
-
-
 @pytest.mark.parametrize(
     "text", ["FileNotFoundError(2)", "ConnectionRefusedError(111)", "PermissionError(13)", "else"]
 )

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import addresses, build, daemon, doctor, image
+from gpubed.backends.local import addresses, daemon, doctor, image, image_cache
 from gpubed.core import record
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import ClusterPlan, plan, slices
-from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
 from support.samples import sample_allocation
 
@@ -60,7 +59,6 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
         monkeypatch.setattr(daemon, way, lambda: made)
     monkeypatch.setattr(image, "exists", lambda _: True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
-    monkeypatch.setattr(doctor, "_kernel_options", lambda _: None)
     monkeypatch.setattr(addresses, "_routes", lambda: iter(()))
     return made
 
@@ -96,40 +94,9 @@ def test_daemon_that_hides_addresses_is_refused(docker: Docker, key: str, value:
     assert not find("local.docker").ok
 
 
-def test_daemon_of_another_machine_is_refused(docker: Docker) -> None:
-    docker.api.base_url = "https://192.0.2.1:2376"
-    assert not find("local.docker").ok
-
-
-def test_first_cluster_needs_more_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * 10**9))
-    assert find("local.disk").ok
-    monkeypatch.setattr(image, "exists", lambda _: False)
-    monkeypatch.setattr(build, "without_registry", lambda _: None)
-    assert not find("local.disk").ok
-
-
-def test_without_a_cluster_it_looks_at_what_a_first_one_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An image that nobody asked for, and a number of nodes, would be of no cluster at all."""
-    monkeypatch.setattr(image, "exists", lambda tag: "debian-12" in tag)
-    told = {finding.id: finding.message for finding in doctor.findings()}
-    assert told["local.image"] == "the node image is there"
-    assert "available for nodes, 512 MiB each" in told["local.memory"]
-
-
 def many(count: int) -> clusterspec.ClusterSpec:
     data = {"version": 1, "name": "lab", "backend": {"type": "local"}, "nodes": [{"count": count}]}
     return clusterspec.model().model_validate(data)
-
-
-def test_what_finds_no_memory_does_not_fit() -> None:
-    told = find("local.memory", many(1000))
-    assert not told.ok
-    assert "available for 1000 node(s), 512 MiB each" in told.message
-    (unfit,) = registry.bound("local", LAB).fits(plan(many(1000)))
-    assert (unfit.id, unfit.fix) == (told.id, told.fix)
 
 
 def test_nodes_that_run_have_their_memory(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,24 +112,11 @@ def test_nodes_that_run_have_their_memory(docker: Docker, monkeypatch: pytest.Mo
 
 def test_no_registry_and_no_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "exists", lambda _: False)
-    monkeypatch.setattr(build, "without_registry", lambda _: "mmdebstrap is not installed")
+    monkeypatch.setattr(image_cache, "without_registry", lambda _: "mmdebstrap is not installed")
     monkeypatch.setattr(doctor, "_registry_has", lambda _: False)
     found = find("local.image")
     assert not found.ok
     assert "mmdebstrap is not installed" in found.message
-
-
-def test_cgroup_without_limits(docker: Docker) -> None:
-    docker.answer["MemoryLimit"] = False
-    assert "memory" in find("local.cgroup").message
-
-
-def test_kernel_without_shaping(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {f"CONFIG_{name}" for name in doctor._SHAPING}
-    monkeypatch.setattr(doctor, "_kernel_options", lambda _: options)
-    assert find("local.kernel").ok
-    options.remove("CONFIG_IFB")
-    assert "CONFIG_IFB" in find("local.kernel").message
 
 
 def test_variable_that_is_left_out_is_named_without_its_value(
@@ -182,16 +136,6 @@ def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "vpn0" in found.message
     fix = "set networks.control.subnet in inventories/lab/cluster.yml"
     assert found.fix == fix, "nothing is proposed where nothing is free"
-
-
-def test_a_free_subnet_is_proposed(docker: Docker) -> None:
-    drawn = plan(lab()).control.subnet
-    docker.network("gpubed-other-1-control", str(drawn), {"gpubed.name": "other"})
-    fix = str(find("local.subnet.control", lab(control={"subnet": str(drawn)})).fix)
-    proposed = fix.partition("(")[2].removesuffix(" is free)")
-    assert fix.endswith(f" ({proposed} is free)")
-    assert not IPv4Network(proposed).overlaps(drawn)
-    assert find("local.subnet.control", lab(control={"subnet": proposed})).ok
 
 
 def test_the_proposal_is_free_of_the_clusters_other_network(docker: Docker) -> None:
@@ -239,18 +183,6 @@ def test_a_second_clone_takes_the_next_subnets_and_keeps_them(
     )
 
 
-def test_a_cluster_of_a_former_version_keeps_its_subnet_beside_a_new_route(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    paths = Project(tmp_path).cluster("lab")
-    made = plan(lab())
-    paths.state.mkdir(parents=True)
-    paths.allocation.write_text(sample_allocation(made).model_dump_json())
-    route = (made.control.subnet, "a route of this machine (interface vpn0)")
-    monkeypatch.setattr(addresses, "_routes", lambda: iter([route]))
-    assert planned(paths) == made
-
-
 def test_subnet_of_the_clusters_own_network_is_free(
     docker: Docker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,27 +198,6 @@ def test_subnet_of_the_clusters_own_network_is_free(
     docker.found.clear()
     docker.network("other", subnet, {})
     assert "Docker network other" in find("local.subnet.control", wanted).message
-
-
-def test_machines_need_a_tap_device_and_a_name_server(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(doctor, "_TUN", tmp_path / "tun")
-    monkeypatch.setattr(doctor.environment, "nameservers", list)
-    assert find("local.vm.tun", lab("vm")).fix == "sudo modprobe tun"
-    assert not find("local.vm.nameserver", lab("vm")).ok
-    (tmp_path / "tun").touch()
-    assert find("local.vm.tun", lab("vm")).ok
-
-
-def test_machines_are_emulated_without_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "_KVM", tmp_path / "kvm")
-    found = find("local.vm.kvm", lab("vm"))
-    assert (found.ok, "emulated" in found.message) == (True, True)
-
-
-def test_containers_need_nothing_of_that() -> None:
-    assert not [found for found in doctor.findings(lab(), LAB) if found.id.startswith("local.vm.")]
 
 
 def test_gpus_that_are_only_pretended_are_told() -> None:

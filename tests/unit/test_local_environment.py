@@ -23,11 +23,6 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_nothing_set_nothing_passed() -> None:
-    assert environment.environment() == {}
-    assert environment.ca_mount() == {}
-
-
 def test_bundle_gets_its_path_on_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "corp.pem"
     bundle.touch()
@@ -52,17 +47,6 @@ def test_name_servers_are_those_that_nodes_reach(
     for path, text in zip(files, (first, second), strict=True):
         path.write_text(text)
     assert environment.nameservers([*files, tmp_path / "missing"]) == found
-
-
-def test_proxy_is_passed_in_both_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", "localhost,::1,.example")
-    assert environment.environment() == {
-        "HTTPS_PROXY": "http://proxy.example:3128",
-        "https_proxy": "http://proxy.example:3128",
-        "NO_PROXY": "localhost,::1,.example",
-        "no_proxy": "localhost,::1,.example",
-    }
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import confinement, limits
+from gpubed.backends.local import limits
 from gpubed.spec import clusterspec
 
 GIB = 2**30
@@ -40,10 +40,6 @@ def found(**changes: Any) -> list[tuple[str, str]]:
     return [(".".join(map(str, problem.path)), problem.message) for problem in problems]
 
 
-def test_ordinary_cluster_is_accepted() -> None:
-    assert found(group={"machine": {"cpus": 4, "memory": "8 GiB"}}) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
@@ -65,21 +61,6 @@ def test_gpus_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(limits, "gpus", lambda: 2)
     assert found(group={"gpus": 1}) == []
     assert [where for where, _ in found(group={"gpus": 2})] == ["nodes.0.gpus"]
-
-
-def test_machines_delay_and_lose_packets() -> None:
-    assert found(runtime="vm", latency="5 ms", loss=0.01) == []
-
-
-@pytest.mark.parametrize(
-    ("group", "path"),
-    [
-        ({"gpus": 1}, "nodes.0.gpus"),
-        ({"machine": {"cpus": 5}}, "nodes.0.machine.cpus"),
-    ],
-)
-def test_machines_refuse_with_a_path_too(group: dict[str, Any], path: str) -> None:
-    assert [where for where, _ in found(runtime="vm", group=group)] == [path]
 
 
 def test_machines_and_containers_pretend_what_this_machine_lacks() -> None:
@@ -110,13 +91,6 @@ def test_what_no_node_can_pretend_is_refused(
     assert re.search(words, message)
 
 
-def test_the_names_nearest_to_an_unknown_model_are_told() -> None:
-    group = {"gpus": 1, "simulate": "a100-sxm4"}
-    data = {**DATA, "recipe": "cuda13", "nodes": [{"count": 1, **group}]}
-    [problem] = limits.problems(clusterspec.model().model_validate(data))
-    assert "A100-SXM4-80GB" in problem.allowed
-
-
 def test_generations_without_a_common_driver_are_refused() -> None:
     old, new = ({"count": 1, "gpus": 1, "simulate": m} for m in ("K80", "B200-SXM6-180GB"))
     groups = [{"name": "old", **old}, {"name": "new", **new}]
@@ -125,9 +99,3 @@ def test_generations_without_a_common_driver_are_refused() -> None:
     found = {problem.path: problem.message for problem in problems}
     assert "no recipe has" in found["nodes", 0, "simulate"]
     assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]
-
-
-def test_what_containers_do_not_hold_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "warnings", lambda _: ["what they leave open"])
-    assert limits.warnings(wanted()) == ["what they leave open"]
-    assert limits.warnings(wanted(runtime="vm")) == []

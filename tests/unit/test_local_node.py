@@ -7,13 +7,11 @@ from typing import Any
 
 import pulumi
 import pytest
-from docker.errors import APIError
 
-from gpubed.backends.local import node, runtime
+from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import simulation
-from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {
@@ -41,30 +39,6 @@ def test_link_file_has_whole_numbers_though_pulumi_sends_floats() -> None:
     wanted = "SUBNET=10.1.0.0/24\nRATE_BPS=200000000\nMTU=1500\nDELAY_US=0\nLOSS_PERCENT=0.0000\n"
     assert node.link.text == wanted
     assert node.memory == 2**33
-
-
-def test_link_file_has_delay_and_loss_in_the_units_of_netem() -> None:
-    link = {**INPUTS["link"], "latency": 0.0105, "loss": 0.001}
-    node = NodeInputs.model_validate({**INPUTS, "link": link})
-    assert node.link is not None
-    assert node.link.text.endswith("DELAY_US=10500\nLOSS_PERCENT=0.1000\n")
-
-
-@pytest.mark.parametrize("key", ["cpus", "memory", "link", "backend", "kind"])
-def test_digest_ignores_what_changes_in_place(key: str) -> None:
-    without = {k: v for k, v in INPUTS.items() if k != key}
-    assert NodeInputs.model_validate(without).digest == NodeInputs.model_validate(INPUTS).digest
-
-
-@pytest.mark.parametrize("key", ["name", "image", "uuid"])
-def test_digest_covers_what_replaces(key: str) -> None:
-    other = NodeInputs.model_validate({**INPUTS, key: "other"})
-    assert other.digest != NodeInputs.model_validate(INPUTS).digest
-
-
-def test_names_tell_two_clusters_of_one_name_apart() -> None:
-    owner = NodeInputs.model_validate(INPUTS).owner
-    assert owner.name("node-0") == "gpubed-lab-6f0c0000-node-0"
 
 
 def test_limits_and_link_update_the_rest_replaces() -> None:
@@ -133,22 +107,3 @@ def test_a_confined_node_that_must_do_more_is_replaced() -> None:
     assert list(NodeDriver().diff(result, confined, confined).replace) == []
     # Made by a machine that can confine none: it may do enough.
     assert list(NodeDriver().diff({"faults": []}, confined, INPUTS).replace) == []
-
-
-def test_a_limit_that_a_node_does_not_take_says_what_to_edit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The daemon is a STAND-IN: it refuses as runc does below what is in use."""
-
-    class Container:
-        def update(self, **_: Any) -> None:
-            why = "unable to set memory limit to 536870912 (current usage: 860000000)"
-            raise APIError("500", explanation=why)
-
-    monkeypatch.setattr(node, "_find", lambda _: Container())
-    small = {**INPUTS, "memory": 512 * 2**20}
-    with pytest.raises(GpubedError, match=r"node-0 .*memory: 512 MiB.*current usage") as caught:
-        NodeDriver().update("id", INPUTS, small)
-    assert "machine.memory" in str(caught.value.hint)
-    assert "inventories/lab/cluster.yml" in str(caught.value.hint)
-    assert str(caught.value.hint).endswith("gpubed up lab")

@@ -14,9 +14,10 @@ from openstack.compute.v2 import _proxy as compute
 from openstack.network.v2 import _proxy as network
 
 from gpubed.backends.openstack import labels
+from gpubed.core import record
 from gpubed.core.errors import Refused
 from gpubed.core.paths import Project
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import registry
 from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
@@ -68,7 +69,7 @@ def cloudy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
     def cloudy(*servers: Any, uuid: str | None = UUID) -> Any:
         paths = Project(tmp_path).cluster("cloudy")
         if uuid:
-            identities.keep(paths, uuid)
+            record.keep_uuid(paths, uuid)
         nova = Nova(*servers)
         monkeypatch.setattr(kind("openstack"), "_connection", SimpleNamespace(compute=nova))
         testbed: Any = registry.bound("openstack", paths)

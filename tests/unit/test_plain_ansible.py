@@ -104,7 +104,7 @@ def test_hosts_without_a_way_to_them_are_not_enough(rendered):
     """Somebody copied the folder, or removed .gpubed."""
     rendered.ssh_config.unlink()
     done = run("ansible-playbook", "-i", rendered.inventory, SITE)
-    assert "'gpubed render lab' writes down those that there are" in done.stderr
+    assert "'gpubed configure lab --files-only' writes down those that there are" in done.stderr
     assert done.returncode == 1
 
 

@@ -33,8 +33,8 @@ from gpubed.engines import interruption
 if TYPE_CHECKING:
     from gpubed.cli.ui import UI
 
-# What they started elsewhere, or broke there, is ended first, however long that takes.
-_PATIENT = {"run", "bench", "chaos"}
+# These first end what they started on nodes, however long that takes.
+_PATIENT = {"run", "bench"}
 COMPLETE = "_GPUBED_COMPLETE"  # the shell sets it when somebody presses the tab key
 
 

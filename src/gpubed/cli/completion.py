@@ -65,13 +65,6 @@ def exports(incomplete: str) -> list[str]:
     return _beginning(export.KINDS, incomplete)
 
 
-def scenarios(incomplete: str) -> list[str]:
-    """Offer the ways to break a node."""
-    from gpubed.chaos import scenario
-
-    return _beginning(scenario.scenarios(), incomplete)
-
-
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the runs of the cluster that was named before."""
     folder = Project.find().cluster(_word(ctx, "name", 0)).runs

@@ -36,7 +36,7 @@ _THEN = {
     "unshaped": "its link is shaped again",
 }
 NO_WAY = "the way to them may be what fails: see to your network, VPN and bastion"
-RESHAPED = "links may have another rate than declared, since a `bench` or `chaos` was killed"
+RESHAPED = "links may have another rate than declared, since a `bench` was killed"
 # Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
 # testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
 _NETWORK = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +22,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
-from gpubed.testbeds import broken, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -48,7 +47,6 @@ def status(
     testbed = registry.bound(allocation.backend, paths)
     cluster = Cluster(paths, _wanted(paths, allocation.backend), allocation)
     now = seen or condition.look(testbed, cluster)
-    _tell_of_chaos(paths)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine)
     verified = _verified(paths)
@@ -118,13 +116,6 @@ def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
     message = f"{paths.spec} is gone; what was applied last comes back with:"
     progress.emit("note", message=f"{message} {record.put_back(paths)}")
     return former
-
-
-def _tell_of_chaos(paths: ClusterPaths) -> None:
-    """Say what was broken on purpose and not undone: what is full, say, has this cause."""
-    with suppress(Unreadable):  # `up` says what is wrong with it
-        if found := broken.left(paths):
-            progress.emit("note", message=f"{found}: gpubed up {paths.name} does that")
 
 
 def _use(

@@ -24,7 +24,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import broken, left_out, made_on, registry
+from gpubed.testbeds import left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Finding, Testbed
 from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.resources import note_nodes_begun
@@ -113,7 +113,6 @@ def up(
         asked.require_same(testbed)
         run = Run(plan, testbed, stack, asked, approve)
         _restore_rates(paths, last=False)  # before links are measured
-        _undo_chaos(paths, last=False)  # before anybody finds a disk full
         try:
             lost_state.mind(stack, testbed, plan, approve)
         except (PrerequisiteMissing, Refused):
@@ -139,7 +138,6 @@ def up(
             record.keep_uuid(paths, cluster.allocation.uuid)
         current_lease(cluster, None)
         _restore_rates(paths, last=True)
-        _undo_chaos(paths, last=True)
         found = None
         if damaged or not changed(done.result):
             # A look a moment ago that found all well, after which nothing was changed, is enough.
@@ -176,20 +174,6 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
         if last:
             raise GpubedError(message, f"gpubed up {paths.name} --refresh")
         progress.emit("note", message=message)
-
-
-def _undo_chaos(paths: ClusterPaths, *, last: bool) -> None:
-    """Undo what a killed `chaos` left broken; before nodes are repaired, one may not run."""
-    if not paths.broken.exists() or not paths.allocation.exists():
-        return
-    try:
-        if undone := broken.undo(paths, allocations.load(paths.allocation)):
-            message = f"undone: what `gpubed chaos {undone.scenario}` did to {undone.node}"
-            progress.emit("note", message=message)
-    except GpubedError as error:
-        if last:
-            raise
-        progress.emit("note", message=error.message)
 
 
 def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:

@@ -21,7 +21,7 @@ from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
-_MARK = "# Written by `gpubed render {}`; edit cluster.yml instead.\n"
+_MARK = "# Written by `gpubed configure {} --files-only`; edit cluster.yml instead.\n"
 # libyaml, where PyYAML has it, takes a tenth of the time for a thousand nodes.
 _DUMPER = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 # Resolved, since an inventory may be reached through a link.

@@ -265,8 +265,6 @@ class ClusterPaths:
     """The locks of runs that write checkpoints, by their folders' names."""
     campaigns = _Below("state", "campaigns")
     """One folder per campaign of `bench`."""
-    broken = _Below("state", "broken.json")
-    """Harm by `gpubed chaos` that is not undone yet, and that no look at nodes would tell."""
     logs = _Below("state", "logs")
     """One log per verb that did something."""
 
@@ -289,7 +287,7 @@ class ClusterPaths:
         for path in (
             *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
             *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            *(self.broken, self.collected),
+            self.collected,
         ):
             if path.is_dir():
                 raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

@@ -44,24 +44,22 @@ def compact(bps: int) -> str:
 
 
 def require_declared(paths: ClusterPaths) -> None:
-    """Refuse to measure on links that may have another rate than the declared one."""
+    """Refuse to measure on links that may have another rate than the declared one.
+
+    Raises:
+        GpubedError: They may, since a `bench` is at work, or was killed.
+    """
     if record.read(paths).reshaped:
         raise GpubedError(
-            f"links of {paths.name} may have another rate than declared: a `gpubed bench` or "
-            "`gpubed chaos` is at work, or was killed",
+            f"links of {paths.name} may have another rate than declared: a `gpubed bench` "
+            "is at work, or was killed",
             f"wait for its end; after a kill: gpubed up {paths.name} puts them back",
         )
 
 
 def left_changed(paths: ClusterPaths) -> bool:
-    """Say whether a killed `bench` or `chaos` may have left links with another rate.
-
-    While at work, a `bench` holds the cluster, and a `chaos` the lock of `watch`.
-    """
-    if not record.read(paths).reshaped or runlock.holder(paths.state):
-        return False
-    guard = runlock.holder_of(paths.watching)
-    return guard is None or guard.verb != "chaos"
+    """Say whether a killed `bench` left links with another rate than the declared one."""
+    return record.read(paths).reshaped and not runlock.holder(paths.state)
 
 
 class Links:

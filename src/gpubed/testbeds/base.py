@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
-    from gpubed.testbeds.breaker import Breaker
     from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.reach import Reach
     from gpubed.testbeds.service import JobService
@@ -416,18 +415,6 @@ class Testbed(ABC):
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
-
-    def breaker(self) -> Breaker:
-        """Return what breaks nodes on purpose: `gpubed chaos`.
-
-        Raises:
-            UsageError: Nodes of this testbed are not broken on purpose.
-        """
-        raise UsageError(
-            f"`gpubed chaos` breaks containers of this machine, and no nodes of backend "
-            f"{self.backend.name}",
-            "gpubed init CLUSTER makes a cluster of backend local",
-        )
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return for what the testbed would say no, as far as that can be asked beforehand.

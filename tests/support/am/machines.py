@@ -14,10 +14,9 @@ from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
 from gpubed.backends.local import daemon, image, image_cache, ownership, runtime
-from gpubed.backends.local.network import NetworkDriver
+from gpubed.backends.local.network import NetworkDriver, VolumeDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.ownership import Owner
-from gpubed.backends.local.volume import VolumeDriver
 from gpubed.core.errors import GpubedError
 from support import containers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.gpulab import request
@@ -67,56 +68,33 @@ class GpulabBackend(JobBackend):
         return {"jupyterhub": request.config(spec).jupyterhub}
 
 
-def _nodes(spec: ClusterSpec) -> list[Problem]:
-    found, options = [], request.config(spec)
-    if options.jobs == "one" and spec.count > 1:
+def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
+    if request.config(spec).jobs == "one" and spec.count > 1:
         gpus = sum(group.count * max(1, group.gpus) for group in spec.nodes)
-        found.append(
-            Problem(
-                ("nodes",),
-                _APART.format(count=spec.count),
-                (f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else "")
-                + f"backend.jobs: trials for {spec.count} worlds, one per job",
-            )
-        )
+        one = f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else ""
+        trials = f"backend.jobs: trials for {spec.count} worlds, one per job"
+        yield Problem(("nodes",), _APART.format(count=spec.count), one + trials)
+    first = spec.nodes[0].gpus
     for position, group in enumerate(spec.nodes):
-        if group.gpus != spec.nodes[0].gpus:
-            found.append(
-                Problem(
-                    ("nodes", position, "gpus"),
-                    "trials of different sizes have no mean",
-                    f"{spec.nodes[0].gpus}, as in the first group",
-                )
-            )
+        if group.gpus != first:
+            why = "trials of different sizes have no mean"
+            yield Problem(("nodes", position, "gpus"), why, f"{first}, as in the first group")
         try:
             request.amounts(group.machine)
         except ValueError as error:
-            found.append(
-                Problem(("nodes", position), str(error), "machine: {cpus: 4, memory: 16 GB}")
-            )
-    return found
+            yield Problem(("nodes", position), str(error), "machine: {cpus: 4, memory: 16 GB}")
 
 
-def _rest(spec: ClusterSpec) -> list[Problem]:
-    found = []
+def _rest(spec: ClusterSpec) -> Iterator[Problem]:
     if spec.networks.experiment:
-        found.append(
-            Problem(
-                ("networks", "experiment"),
-                "there is no network between GPULab's jobs",
-                "leave networks out",
-            )
-        )
+        why = "there is no network between GPULab's jobs"
+        yield Problem(("networks", "experiment"), why, "leave networks out")
     for service in ("docker", "monitoring", "slurm"):
         if getattr(spec.services, service) is not None:
-            found.append(
-                Problem(("services", service), "GPULab has no nodes to run it on", "leave it out")
-            )
+            yield Problem(("services", service), "GPULab has no nodes to run it on", "leave it out")
     if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
-        found.append(
-            Problem(("lease", "duration"), "GPULab ends every job after two weeks", "1 min to 14 d")
-        )
-    return found
+        why = "GPULab ends every job after two weeks"
+        yield Problem(("lease", "duration"), why, "1 min to 14 d")
 
 
 def create() -> GpulabBackend:

@@ -10,11 +10,9 @@ import http.client
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
 
@@ -37,7 +35,6 @@ _LONGEST_ANSWER = 64 * 2**20
 PAGE = 500
 _AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
-T = TypeVar("T")
 
 
 class Unanswered(GpubedError):
@@ -48,8 +45,7 @@ class NoSuchJob(GpubedError):
     """The service does not know the job (any more)."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What came back; `cut` says that the body went on."""
 
     status: int
@@ -58,14 +54,7 @@ class Answer:
 
 
 class Client:
-    """Talks to one service as one user.
-
-    Args:
-        config: Where, and with which certificate.
-
-    Raises:
-        PrerequisiteMissing: The certificate cannot be used.
-    """
+    """Talks to one service as one user; PrerequisiteMissing where the certificate is of no use."""
 
     def __init__(self, config: Config) -> None:
         self.login = login.read(config)
@@ -74,9 +63,6 @@ class Client:
         parts = urlsplit(config.master)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path + _PREFIX
-        self._kept: http.client.HTTPSConnection | None = None
-        self.clock_error_s: float | None = None
-        """How far this machine's clock is ahead of the service's; None before an answer."""
 
     def version(self) -> str:
         """Return which client the service thinks is the newest."""
@@ -99,11 +85,7 @@ class Client:
             raise Unanswered(f"GPULab answered {text[:80]!r} instead of a job's id") from None
 
     def job(self, id_: str) -> RemoteJob:
-        """Return a job as it is now.
-
-        Raises:
-            NoSuchJob: There is none.
-        """
+        """Return a job as it is now."""
         return self._read(f"jobs/{quote(id_)}").json(RemoteJob)
 
     def jobs(self) -> list[RemoteJob]:
@@ -114,12 +96,10 @@ class Client:
     def cancel(self, id_: str) -> None:
         """Ask for the end of a job; one that has ended, or is gone, is no error."""
         path = f"jobs/{quote(id_)}/state/status"
-        try:
+        with suppress(NoSuchJob):
             answer = self._again("PUT", path, b"CANCELLED")
-        except NoSuchJob:
-            return
-        if answer.status >= HTTPStatus.BAD_REQUEST and not self.job(id_).ended:
-            _expect_done(answer, f"to cancel job {id_}")
+            if answer.status >= HTTPStatus.BAD_REQUEST and not self.job(id_).ended:
+                _expect_done(answer, f"to cancel job {id_}")
 
     def is_over(self, id_: str) -> bool:
         """Say whether a job has ended, or is gone."""
@@ -138,7 +118,9 @@ class Client:
         if answer.status == HTTPStatus.PARTIAL_CONTENT:
             return answer.body
         if answer.cut and offset >= len(answer.body):
-            raise GpubedError(f"the log of job {id_} is too long to read: {_too_long()}")
+            raise GpubedError(
+                f"the log of job {id_} is too long to read: over {_LONGEST_ANSWER} bytes"
+            )
         return answer.body[offset:]
 
     def events(self, id_: str) -> list[Event]:
@@ -158,7 +140,9 @@ class Client:
         what = path.partition("?")[0]
         _expect_done(answer, what)
         if answer.cut:
-            raise GpubedError(f"GPULab answers more to {what} than it should: {_too_long()}")
+            raise GpubedError(
+                f"GPULab answers more to {what} than it should: over {_LONGEST_ANSWER} bytes"
+            )
         return reading.reply(
             answer.body, f"GPULab's answer to {what}", _MASTER, limit=_LONGEST_ANSWER
         )
@@ -171,16 +155,13 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Ask up to five times: what is asked here may be asked twice."""
-        for left in reversed(range(_TRIES)):
-            try:
+        for tried in range(_TRIES):
+            with suppress(Unanswered) if tried < _TRIES - 1 else nullcontext():
                 answer = self._once(method, path, body, "text/plain", headers)
                 if answer.status == HTTPStatus.NOT_FOUND:
                     raise NoSuchJob(f"GPULab has no {path.partition('?')[0]}")
                 return answer
-            except Unanswered:
-                if not left:
-                    raise
-            time.sleep(_BACKOFF_S * 2 ** (_TRIES - 1 - left))
+            time.sleep(_BACKOFF_S * 2**tried)
         raise AssertionError("unreachable")
 
     def _once(
@@ -191,9 +172,10 @@ class Client:
         kind: str = "text/plain",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        # What must not be asked twice never meets a connection that the service has closed.
-        connection = self._connection(fresh=method == "POST")
         sent = {"Content-Type": kind} if body is not None else {}
+        connection = http.client.HTTPSConnection(
+            self._host, self._port, timeout=_TIMEOUT_S, context=self._context
+        )
         try:
             connection.request(method, self._path + path, body, {**sent, **(headers or {})})
             answer = connection.getresponse()
@@ -202,37 +184,14 @@ class Client:
         except ssl.SSLError as error:
             raise self._tls(error) from error
         except (OSError, http.client.HTTPException) as error:
-            raise Unanswered(
-                f"GPULab at {self._host} does not answer: {error or type(error).__name__}",
-                _AGAIN,
-            ) from error
-        else:
-            if not cut:
-                self._kept = connection
+            said = str(error) or type(error).__name__
+            raise Unanswered(f"GPULab at {self._host} does not answer: {said}", _AGAIN) from error
         finally:
-            if self._kept is not connection:
-                connection.close()
-        self._note_clock(answer.getheader("Date"))
+            connection.close()
         if answer.status in _STUMBLES:
             said = f"GPULab answers {answer.status} {answer.reason}: {_said(content)}"
             raise Unanswered(said, _AGAIN)
         return Answer(answer.status, content, cut)
-
-    def _connection(self, *, fresh: bool) -> http.client.HTTPSConnection:
-        """Return a connection that nobody uses: greeting with certificates takes its time."""
-        kept, self._kept = self._kept, None
-        if kept is not None and not fresh:
-            return kept
-        if kept is not None:
-            kept.close()
-        return http.client.HTTPSConnection(
-            self._host, self._port, timeout=_TIMEOUT_S, context=self._context
-        )
-
-    def _note_clock(self, date: str | None) -> None:
-        with suppress(TypeError, ValueError, OverflowError):
-            there = parsedate_to_datetime(date or "")
-            self.clock_error_s = time.time() - there.timestamp()
 
     def _tls(self, error: ssl.SSLError) -> GpubedError:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -262,10 +221,6 @@ def _expect_done(answer: Answer, what: str) -> None:
     if answer.status < HTTPStatus.BAD_REQUEST:
         raise Refused(f"GPULab redirects {what} to a login page", _MASTER)
     raise Refused(f"GPULab refuses {what} ({answer.status}): {said}")
-
-
-def _too_long() -> str:
-    return f"over {_LONGEST_ANSWER} bytes"
 
 
 def _said(body: bytes) -> str:

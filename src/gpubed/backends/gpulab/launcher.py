@@ -25,12 +25,10 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.service import JobService, Task, World
 
 _POLL_S = 2.0
-# The service may be down for a while; the jobs go on without it.
-_SILENCE_S = 600.0
-_SETTLE_S = 20.0
+_SILENCE_S = 600.0  # that the service may be down; the jobs go on without it
+_SETTLE_S = 20.0  # that a log may grow after its job's end
 _CANCEL_S = 60.0
-# A job whose submission got no answer may be listed only once the service is done with it.
-_LATE_S = 60.0
+_LATE_S = 60.0  # that a job is looked for whose submission got no answer
 _LAST_LINES = 10
 _LONGEST_LINE = 2**20
 
@@ -63,32 +61,12 @@ class _Job:
 
 
 class GpulabLauncher(JobService):
-    """One GPULab job per world.
+    """One GPULab job per world."""
 
-    Args:
-        poll_s: How often jobs are looked at.
-        silence_s: How long the service may be silent before its jobs are given up.
-        settle_s: How long after a job's end its log may still grow.
-        late_s: How long a job is looked for whose submission got no answer.
-    """
-
-    def __init__(
-        self,
-        poll_s: float = _POLL_S,
-        silence_s: float = _SILENCE_S,
-        settle_s: float = _SETTLE_S,
-        late_s: float = _LATE_S,
-    ) -> None:
-        self.times = (poll_s, silence_s, settle_s, late_s)
+    times = (_POLL_S, _SILENCE_S, _SETTLE_S, _LATE_S)
 
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
-        """Run all worlds to their ends; see `JobService.run`.
-
-        Raises:
-            PrerequisiteMissing: The certificate cannot be used.
-            Refused: The service takes no job, or could never run it.
-            GpubedError: The service is silent for too long; its jobs are named.
-        """
+        """Run all worlds to their ends; see `JobService.run`."""
         client = Client(request.config(cluster.plan.spec))
         _refuse_impossible(client, cluster.plan)
         jobs = _prepare(client, cluster, task)
@@ -173,7 +151,7 @@ class _Run:
     def to_the_end(self) -> None:
         """Submit all, some at a time, and follow each until it has ended."""
         waiting = list(self._jobs)
-        while waiting or self._live or self._came_late():
+        while waiting or self._live:
             while waiting and len(self._live) < self._parallel:
                 self._submit(waiting.pop(0))
             for job in self._live:
@@ -204,9 +182,6 @@ class _Run:
             job.ended, job.failure = True, error.message + helps
             self._say(job.say(job.failure))
             return
-        self._begun(job)
-
-    def _begun(self, job: _Job) -> None:
         job.since = time.monotonic()
         self._write_down()
         self._say(job.say(f"gpulab: submitted as job {job.id}"))
@@ -219,28 +194,15 @@ class _Run:
         """
         self._say(job.say(f"{error.message}; looking whether the job is there"))
         until = time.monotonic() + self._late_s
-        while True:
+        while time.monotonic() < until:
             with suppress(GpubedError):
                 if found := self._known_as(job):
                     return found
-            if time.monotonic() >= until:
-                break
             time.sleep(self._poll_s)
         raise Unanswered(
             f"{error.message}; job {job.definition.name} may exist all the same, or come to",
             f"gpubed status {self._cluster} tells; gpubed down {self._cluster} cancels it",
         ) from error
-
-    def _came_late(self) -> bool:
-        """Look once more for jobs whose submission got no answer; those that are there count."""
-        for job in self._jobs:
-            if job.asked and not job.id and not job.over:
-                with suppress(GpubedError):
-                    job.id = self._known_as(job)
-                if job.id:
-                    job.ended, job.failure = False, ""
-                    self._begun(job)
-        return bool(self._live)
 
     def _known_as(self, job: _Job) -> str:
         ids = [one.uuid for one in self._client.jobs() if one.name == job.definition.name]
@@ -363,7 +325,11 @@ class _Run:
 
     def cancel_all(self) -> None:
         """Cancel what runs, and see that it ends; an end that cannot be seen is told."""
-        self._came_late()  # or it was interrupted before the answer came
+        for job in self._jobs:
+            if job.asked and not job.id and not job.over:  # interrupted before the answer came
+                with suppress(GpubedError):
+                    job.id = self._known_as(job)
+                job.ended = not job.id
         left = self._live
         if left:
             self._say(f"gpulab: cancelling {len(left)} job(s)")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 
@@ -21,14 +22,8 @@ _USER_URN = "urn:publicid:IDN+"
 _FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
 
 
-@dataclass(frozen=True)
-class Login:
-    """Who a certificate is for.
-
-    Attributes:
-        urn: `urn:publicid:IDN+<authority>+user+<name>`.
-        expires: Until when the certificate holds.
-    """
+class Login(NamedTuple):
+    """Who a certificate is for (`urn:publicid:IDN+<authority>+user+<name>`), and until when."""
 
     urn: str
     expires: datetime
@@ -53,14 +48,8 @@ def read(config: Config) -> Login:
     except (ValueError, x509.InvalidVersion) as error:
         raise PrerequisiteMissing(f"{path} holds no PEM certificate", _FIX) from error
     login = Login(_user(certificate, path), certificate.not_valid_after_utc)
-    now = datetime.now(UTC)
-    if login.expires <= now:
+    if login.expires <= datetime.now(UTC):
         raise PrerequisiteMissing(f"{path} expired on {login.expires:%Y-%m-%d %H:%M} UTC", _FIX)
-    if certificate.not_valid_before_utc > now:
-        since = certificate.not_valid_before_utc
-        raise PrerequisiteMissing(
-            f"{path} holds only from {since:%Y-%m-%d %H:%M} UTC on", "set this machine's clock"
-        )
     if login.urn.startswith(_FORMER):
         raise PrerequisiteMissing(
             f"{login.urn} is an account of the former portal, which GPULab refuses", _FIX
@@ -69,11 +58,7 @@ def read(config: Config) -> Login:
 
 
 def context(config: Config) -> ssl.SSLContext:
-    """Return a TLS context that shows the certificate and checks the server.
-
-    Raises:
-        PrerequisiteMissing: Key, password or authorities cannot be used.
-    """
+    """Return a TLS context that shows the certificate and checks the server."""
     try:
         made = ssl.create_default_context(
             cafile=str(Path(config.ca_bundle).expanduser()) if config.ca_bundle else None
@@ -105,11 +90,9 @@ def _password(config: Config) -> bytes:
 
 
 def _user(certificate: x509.Certificate, path: Path) -> str:
-    try:
+    uris: list[str] = []
+    with suppress(x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
-        uris = []
-    else:
         uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     for uri in uris:
         if uri.startswith(_USER_URN) and "+user+" in uri:

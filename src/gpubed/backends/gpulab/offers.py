@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from gpubed.backends.gpulab.definition import Resources
-from gpubed.backends.gpulab.remote import Cluster, Gpu, Worker
+from gpubed.backends.gpulab.remote import Cluster, Worker
 from gpubed.testbeds.base import Offer
 
 
@@ -20,7 +20,11 @@ def offers(clusters: Sequence[Cluster], workers: Sequence[Worker]) -> list[Offer
 
 
 def _offer(cluster: Cluster, own: Sequence[Worker]) -> Offer:
-    idle = [w for w in own if _offered(w) and w.gpu.available == w.gpu.system_total]
+    idle = [
+        w
+        for w in own
+        if w.accepting_jobs and not w.shutting_down and w.gpu.available == w.gpu.system_total
+    ]
     notes = [f"{cluster.gpu.available} of {cluster.gpu.system_total} GPUs free"]
     if cluster.comment:
         notes.append(cluster.comment)
@@ -54,22 +58,22 @@ def never(
     where = f"cluster {wanted.cluster_id}" if wanted.cluster_id is not None else "GPULab"
     if not mine:
         return f"no worker of {where} has a GPU like {' or '.join(wanted.gpu_model)}"
-    if lacking := _storage_lacks(storage, {w.cluster_id for w in mine}, clusters):
-        return lacking
-    large = [w for w in mine if w.gpu.system_total >= wanted.gpus]
-    if not large:
-        most = max(w.gpu.system_total for w in mine)
+    ids = {worker.cluster_id for worker in mine}
+    paths = [c.storage_paths_available for c in clusters if c.cluster_id in ids]
+    if storage and not any(known is None or _mountable(storage, known) for known in paths):
+        there = ", ".join(sorted({path for known in paths for path in known or ()})) or "none"
+        return f"storage {storage} is not on those clusters; there is: {there}"
+    most = max(worker.gpu.system_total for worker in mine)
+    if most < wanted.gpus:
         return (
             f"a job's GPUs are all on one worker, and no worker of {where} has "
             f"{wanted.gpus} of them (the largest has {most})"
         )
-    if not any(_has(w, wanted) for w in large):
-        return (
-            f"no worker of {where} has {wanted.cpus} CPUs and {wanted.cpu_memory_gb} GB "
-            f"besides {wanted.gpus} GPUs"
-            + (f" and CUDA {wanted.min_cuda_version}" if wanted.min_cuda_version else "")
-        )
-    return ""
+    if any(_has(worker, wanted) for worker in mine):
+        return ""
+    cuda = f" and CUDA {wanted.min_cuda_version}" if wanted.min_cuda_version else ""
+    sizes = f"{wanted.cpus} CPUs and {wanted.cpu_memory_gb} GB besides {wanted.gpus} GPUs"
+    return f"no worker of {where} has {sizes}{cuda}"
 
 
 def now(
@@ -78,7 +82,7 @@ def now(
     """Return why the jobs would have to wait now; empty when they would start at once."""
     room = 0
     for worker in _candidates(wanted, clusters, workers):
-        if _offered(worker) and _has(worker, wanted):
+        if worker.accepting_jobs and not worker.shutting_down and _has(worker, wanted):
             room += min(
                 worker.gpu.available // wanted.gpus if wanted.gpus else jobs,
                 worker.cpu.available // wanted.cpus,
@@ -93,14 +97,14 @@ def _candidates(
     usable = {c.cluster_id for c in clusters if c.have_access is not False}
     if wanted.cluster_id is not None:
         usable &= {wanted.cluster_id}
-    return [w for w in workers if w.cluster_id in usable and _matches(w.gpu_model, wanted)]
-
-
-def _matches(models: Sequence[Gpu], wanted: Resources) -> bool:
-    """A part of a GPU's name is enough, whatever its case; any one of several."""
-    if not wanted.gpu_model or not wanted.gpus:
-        return True
-    return any(part.lower() in gpu.name.lower() for part in wanted.gpu_model for gpu in models)
+    # A part of a GPU's name is enough, whatever its case; any one of several.
+    parts = [part.lower() for part in wanted.gpu_model] if wanted.gpus else []
+    return [
+        w
+        for w in workers
+        if w.cluster_id in usable
+        and (not parts or any(part in gpu.name.lower() for part in parts for gpu in w.gpu_model))
+    ]
 
 
 def _has(worker: Worker, wanted: Resources) -> bool:
@@ -114,18 +118,6 @@ def _has(worker: Worker, wanted: Resources) -> bool:
             or worker.cuda_version_major >= wanted.min_cuda_version
         )
     )
-
-
-def _offered(worker: Worker) -> bool:
-    return worker.accepting_jobs and not worker.shutting_down
-
-
-def _storage_lacks(storage: str | None, ids: set[int], clusters: Sequence[Cluster]) -> str:
-    paths = [c.storage_paths_available for c in clusters if c.cluster_id in ids]
-    if storage is None or any(known is None or _mountable(storage, known) for known in paths):
-        return ""
-    listed = sorted({path for known in paths for path in known or ()})
-    return f"storage {storage} is not on those clusters; there is: {', '.join(listed) or 'none'}"
 
 
 def _mountable(storage: str, known: Sequence[str]) -> bool:

@@ -34,11 +34,7 @@ _SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
 
 
 def pack(folder: Path, extra: Mapping[str, str]) -> str:
-    """Return a job's folder and some files more as one word.
-
-    Raises:
-        UsageError: It is too long for a command.
-    """
+    """Return a job's folder and some files more as one word of a command."""
     packed = io.BytesIO()
     # What a link leads to: a job may share a file with another.
     with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
@@ -72,13 +68,7 @@ class Damaged(Unreadable):
 
 
 class Facts(BaseModel):
-    """What a parcel says about itself.
-
-    Attributes:
-        exit_code: Of the job's launcher.
-        left: The files that were too large.
-        sha256: Of the archive.
-    """
+    """What a parcel says: the launcher's exit code, files that were too large, its checksum."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -123,11 +113,7 @@ class Parcel:
         return bool(self._total) and self._parts.keys() == set(range(1, self._total + 1))
 
     def unpack(self, target: Path) -> Facts:
-        """Write the files; returns what the parcel says about itself.
-
-        Raises:
-            Damaged: A part is missing or not as it was sent.
-        """
+        """Write the files; Damaged where a part is missing or not as it was sent."""
         if not self.whole:
             raise Damaged(
                 f"its log was cut: {len(self._parts)} of {self._total or 'all'} lines "

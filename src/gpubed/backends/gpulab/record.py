@@ -15,13 +15,9 @@ NAME = "jobs.json"  # in a run's folder
 
 
 class Row(BaseModel):
-    """One job of a run.
+    """One job of a run: its unique name, its id (empty before an answer), whether it may run.
 
-    Attributes:
-        name: What it is called at GPULab; no other job has this name.
-        id: Its id there; empty before GPULab has answered.
-        open: Whether it was asked for, and GPULab has not said that it is over; None in what a
-            former version wrote.
+    `open` is None in what a former version wrote.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -43,11 +39,7 @@ def write(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def left(runs: Path) -> Iterator[tuple[Path, Row]]:
-    """Yield the jobs of all runs that GPULab may still run, each with the file that says so.
-
-    Raises:
-        Unreadable: Such a file is not as it was written.
-    """
+    """Yield the jobs of all runs that GPULab may still run, each with the file that says so."""
     for path in sorted(runs.glob(f"*/{NAME}")):
         fix = f"cancel what runs at GPULab by hand, then: rm {quote(str(path))}"
         for row in reading.file(path, fix).json(list[Row]):

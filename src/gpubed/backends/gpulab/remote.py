@@ -5,7 +5,7 @@ Only what is used is read, and the service may add to it; what is used must be r
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -16,23 +16,10 @@ def _as_written(value: object) -> object:
     return value.upper().replace(" ", "") if isinstance(value, str) else value
 
 
-State = Literal[
-    "ONHOLD",
-    "QUEUED",
-    "ASSIGNED",
-    "STARTING",
-    "RUNNING",
-    "MUSTHALT",
-    "HALTING",
-    "HALTED",
-    "CANCELLING",
-    "CANCELLED",
-    "FINISHED",
-    "FAILED",
-    "DELETED",
-]
-ENDED = {"FINISHED", "FAILED", "CANCELLED", "HALTED", "DELETED"}
-WAITING = {"ONHOLD", "QUEUED", "ASSIGNED"}
+Waiting = Literal["ONHOLD", "QUEUED", "ASSIGNED"]
+Ended = Literal["FINISHED", "FAILED", "CANCELLED", "HALTED", "DELETED"]
+State = Waiting | Literal["STARTING", "RUNNING", "MUSTHALT", "HALTING", "CANCELLING"] | Ended
+WAITING, ENDED = set(get_args(Waiting)), set(get_args(Ended))
 
 
 class _Model(BaseModel):
@@ -42,11 +29,9 @@ class _Model(BaseModel):
 
 
 class Scheduling(_Model):
-    """What the scheduler did; `queued_explanations` says why a job waits."""
+    """Why a job waits."""
 
     queued_explanations: tuple[str, ...] | None = None
-    assigned_cluster_id: int | None = None
-    assigned_slave_name: str | None = None
 
 
 class Status(_Model):
@@ -90,17 +75,13 @@ class Jobs(_Model):
 class Event(_Model):
     """One line of a job's history."""
 
-    type: str
     msg: str | None = None
-    new_state: str | None = None
 
 
 class Amount(_Model):
     """How much of something there is; `available` counts what is free and offered."""
 
     system_total: int = 0
-    acquired: int = 0
-    used: int = 0
     available: int = 0
 
 
@@ -108,7 +89,6 @@ class Gpu(_Model):
     """A kind of GPU."""
 
     name: str
-    memory_mb: int | None = None
 
 
 class Cluster(_Model):
@@ -119,7 +99,6 @@ class Cluster(_Model):
     slave_count: int = 0
     gpu_model: tuple[Gpu, ...] = ()
     gpu: Amount = Amount()
-    worker: Amount = Amount()
     have_access: bool | None = None
     storage_paths_available: tuple[str, ...] | None = None
 

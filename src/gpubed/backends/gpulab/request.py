@@ -30,15 +30,10 @@ from gpubed.spec.sections import Machine
 _GB = 10**9
 # Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
 _START_S = "180"
-_LABEL = "gpubed.cluster={uuid} gpubed.name={name}"
 
 
 def config(spec: ClusterSpec) -> Config:
-    """Return the options of the specification's backend.
-
-    Raises:
-        PrerequisiteMissing: It names another one by now.
-    """
+    """Return the options of the backend; PrerequisiteMissing where it is another one by now."""
     if not isinstance(spec.backend, Config):
         raise PrerequisiteMissing(
             f"the specification of {spec.name} no longer says where on GPULab it is",
@@ -49,7 +44,7 @@ def config(spec: ClusterSpec) -> Config:
 
 def label(cluster: str, uuid: str) -> str:
     """Return what the description of each of a cluster's jobs holds."""
-    return _LABEL.format(uuid=uuid, name=cluster)
+    return f"gpubed.cluster={uuid} gpubed.name={cluster}"
 
 
 def folder(spec: ClusterSpec, run_id: str) -> str:
@@ -59,11 +54,7 @@ def folder(spec: ClusterSpec, run_id: str) -> str:
 
 
 def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
-    """Return what one job needs; the recipe says which CUDA its worker must have.
-
-    Raises:
-        ValueError: CPUs or memory are not given in the whole numbers that GPULab takes.
-    """
+    """Return what one job needs; the recipe says which CUDA its worker must have."""
     options, cuda = config(plan.spec), recipe.load(plan.spec.recipe).cuda
     cpus, memory = amounts(node.machine)
     return Resources(
@@ -77,11 +68,7 @@ def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
 
 
 def amounts(machine: Machine) -> tuple[int, int]:
-    """Return CPUs and memory (GB, rounded up) as GPULab takes them.
-
-    Raises:
-        ValueError: One is missing, or the CPUs are not whole.
-    """
+    """Return CPUs and memory (GB, rounded up); ValueError where GPULab takes no such."""
     if machine.cpus is None or machine.memory is None:
         raise ValueError("GPULab must be told cpus and memory")
     if machine.cpus != int(machine.cpus):
@@ -154,8 +141,8 @@ def _words(
 ) -> tuple[str, ...]:
     """Return the container's command: unpack the job there, start its ranks, hand back."""
     slots = str(node.slots)
-    hosts = f"localhost:{slots}"
-    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots, "-H", hosts]
+    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
+    local += ["-H", f"localhost:{slots}"]
     local += _ON_ITS_GPU if node.gpus else ()
     # As on nodes: what the first rank starts with is kept with the run.
     program = assets() / "roles/horovod/files/gpubed-environment"

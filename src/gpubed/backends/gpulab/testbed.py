@@ -13,7 +13,6 @@ from gpubed.backends.gpulab import login, offers, record, request
 from gpubed.backends.gpulab.client import PAGE, Client, NoSuchJob
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.remote import RemoteJob
-from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan as make_plan
@@ -26,13 +25,10 @@ if TYPE_CHECKING:
 _EXPIRES_SOON_D = 14
 _FAIR_USE = 10
 _CANCEL_S, _POLL_S = 60.0, 0.5
-_CLOCK_S = 60.0
 
 
 class GpulabTestbed(JobTestbed):
     """Checks, lists and cancels."""
-
-    _told = False
 
     @cached_property
     def _config(self) -> Config:
@@ -46,7 +42,7 @@ class GpulabTestbed(JobTestbed):
             client = Client(options)
         except GpubedError as error:
             return [Finding("gpulab.certificate", False, error.message, error.hint)]
-        return [_certificate(client), *_service(client, spec)]
+        return _service(client, spec)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return nothing: there are no nodes."""
@@ -106,11 +102,6 @@ class GpulabTestbed(JobTestbed):
                     f"lists {len(found)} of your jobs, but maybe not all",
                     f"cancel it on GPULab's own page if it is there, then: rm {quote(str(path))}",
                 )
-        if is_page and not self._told:
-            self._told = True
-            said = f"GPULab lists {PAGE} of your jobs, but maybe not all"
-            own = f"those of the runs of {self.paths.name} here were asked for one by one"
-            progress.emit("note", message=f"{said}; {own}")
         return found
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
@@ -136,54 +127,31 @@ class GpulabTestbed(JobTestbed):
         return [Finding("gpulab.supply", False, waits, wait)] if waits else []
 
 
-def _certificate(client: Client) -> Finding:
-    left = client.login.expires - datetime.now(UTC)
-    soon = "; fetch a new one soon" if left.days < _EXPIRES_SOON_D else ""
-    return Finding(
-        "gpulab.certificate",
-        True,
-        f"{client.login.urn}, until {client.login.expires:%Y-%m-%d} ({left.days} days){soon}",
-    )
-
-
 def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
-    options = request.config(spec)
+    options, until = request.config(spec), client.login.expires
+    days = (until - datetime.now(UTC)).days
+    soon = "; fetch a new one soon" if days < _EXPIRES_SOON_D else ""
+    valid = f"{client.login.urn}, until {until:%Y-%m-%d} ({days} days){soon}"
+    certificate = Finding("gpulab.certificate", True, valid)
     try:
         version = client.version()
         running = sum(not job.ended for job in client.jobs())
         clusters, workers = client.clusters(), client.workers()
     except GpubedError as error:
-        return [Finding("gpulab.service", False, error.message, error.hint)]
+        return [certificate, Finding("gpulab.service", False, error.message, error.hint)]
     plan = make_plan(spec)
-    reasons = {
-        offers.never(request.resources(plan, node), options.storage, clusters, workers)
-        for node in plan.nodes
-    } - {""}
+    needs = [request.resources(plan, node) for node in plan.nodes]
+    reasons = {offers.never(need, options.storage, clusters, workers) for need in needs} - {""}
+    project = f"{client.login.project_urn(options.project)}, as submitted"
+    quota = f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time"
+    found = "; ".join(sorted(reasons)) or "a worker that could run the jobs exists"
     return [
+        certificate,
         Finding("gpulab.service", True, f"{options.master} (client {version})"),
-        Finding(
-            "gpulab.project", True, f"{client.login.project_urn(options.project)}, as submitted"
-        ),
-        _clock(client.clock_error_s),
-        Finding(
-            "gpulab.quota",
-            True,
-            f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time",
-        ),
-        Finding(
-            "gpulab.resources",
-            not reasons,
-            "; ".join(sorted(reasons)) or "a worker that could run the jobs exists",
-            f"gpubed resources {spec.name}",
-        ),
+        Finding("gpulab.project", True, project),
+        Finding("gpulab.quota", True, quota),
+        Finding("gpulab.resources", not reasons, found, f"gpubed resources {spec.name}"),
     ]
-
-
-def _clock(error_s: float | None) -> Finding:
-    if error_s is None:
-        return Finding("gpulab.clock", True, "the service does not tell its time")
-    said = f"{abs(error_s):.0f} s {'ahead of' if error_s > 0 else 'behind'} the service's"
-    return Finding("gpulab.clock", abs(error_s) <= _CLOCK_S, said, "timedatectl set-ntp true")
 
 
 def _labels(job: RemoteJob) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -32,49 +33,35 @@ def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
     if all(net is None or net.subnet or name in kept for name, net in wanted.items()):
         return Surroundings(kept)
     with suppress(GpubedError):
-        own, taken = _in_use(paths.name, record.uuid(paths))
+        own, taken = in_use(paths.name, record.uuid(paths))
         return Surroundings({**own, **kept}, [subnet for subnet, _ in taken])
     return Surroundings(kept)
 
 
 def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
     """Judge whether others use the cluster's subnets."""
-    _, taken = _in_use(paths.name, record.uuid(paths))
+    _, taken = in_use(paths.name, record.uuid(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
     for purpose, network in networks.items():
         if network is None:
             continue
+        kind = f"local.subnet.{purpose}"
         clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
         if clash is None:
-            yield Finding(f"local.subnet.{purpose}", True, f"nobody else uses {network.subnet}")
+            yield Finding(kind, True, f"nobody else uses {network.subnet}")
             continue
-        yield Finding(
-            f"local.subnet.{purpose}",
-            False,
-            f"{network.subnet} is used by {clash}",
-            f"set networks.{purpose}.subnet in inventories/{paths.name}/cluster.yml"
-            + _proposed(paths.name, purpose, [*own, *(net for net, _ in taken)]),
-        )
+        used = [*own, *(net for net, _ in taken)]
+        proposed = (n for n in slices(paths.name, purpose) if not any(map(n.overlaps, used)))
+        free = "".join(f" ({net} is free)" for net in itertools.islice(proposed, 1))
+        fix = f"set networks.{purpose}.subnet in inventories/{paths.name}/cluster.yml{free}"
+        yield Finding(kind, False, f"{network.subnet} is used by {clash}", fix)
 
 
-def _proposed(cluster: str, purpose: str, taken: Sequence[IPv4Network]) -> str:
-    """Return words that name a free subnet; empty if none is free."""
-    for proposed in slices(cluster, purpose):
-        if not any(proposed.overlaps(net) for net in taken):
-            return f" ({proposed} is free)"
-    return ""
-
-
-def _in_use(
+def in_use(
     cluster: str, uuid: str | None
 ) -> tuple[dict[str, IPv4Network], list[tuple[IPv4Network, str]]]:
-    """Return the subnets of the cluster's own networks, by purpose, and those of others.
-
-    Args:
-        cluster: Its name.
-        uuid: Its id; None where nothing of it is known here.
-    """
+    """Return the subnets of the cluster's own networks, by purpose, and those of others."""
     with daemon.errors("list Docker's networks"):
         networks = daemon.look().networks.list()
     own, taken = dict[str, IPv4Network](), []

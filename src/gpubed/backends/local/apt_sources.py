@@ -8,29 +8,30 @@ another release of Debian names the archives too: one that has a release has the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from gpubed.backends.local.image import RELEASES
 from gpubed.core import reading
 
-_COMPONENT = "main"
 _ONE_LINE = re.compile(
-    r"deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<rest>.+)"
+    r"^[ \t]*deb[ \t]+(?:\[(?P<options>[^]]*)\][ \t]*)?(?P<uris>\S+)[ \t]+(?P<suites>\S+)"
+    r"[ \t]+(?P<components>[^#\n]+)",
+    re.MULTILINE,
 )
 _LIST_OF_MIRRORS = "mirror+file:"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """An archive, one suite of it."""
 
     uri: str
     suite: str
 
     def __str__(self) -> str:
-        return f"deb {self.uri} {self.suite} {_COMPONENT}"
+        return f"deb {self.uri} {self.suite} main"
 
 
 def sources(suite: str, folder: Path = Path("/etc/apt")) -> list[Source]:
@@ -48,57 +49,29 @@ def sources(suite: str, folder: Path = Path("/etc/apt")) -> list[Source]:
 def _read(folder: Path) -> Iterator[Source]:
     for path in [folder / "sources.list", *sorted(folder.glob("sources.list.d/*.list"))]:
         if path.is_file():
-            yield from one_line(reading.file(path, f"correct {path}").text())
+            for match in _ONE_LINE.finditer(reading.file(path, f"correct {path}").text()):
+                signed_by = re.search(r"signed-by=(\S+)", match["options"] or "")
+                yield from _usable(match, signed_by and signed_by[1])
     for path in sorted(folder.glob("sources.list.d/*.sources")):
-        yield from deb822(reading.file(path, f"correct {path}").text())
+        text = re.sub(r"^#.*\n", "", reading.file(path, f"correct {path}").text(), flags=re.M)
+        for stanza in re.split(r"\n\s*\n", text):
+            lines = (line.partition(":") for line in stanza.replace("\n ", " ").splitlines())
+            fields = {key.strip().lower(): value.strip() for key, _, value in lines}
+            if fields.get("enabled") != "no" and "deb" in fields.get("types", "").split():
+                yield from _usable(defaultdict(str, fields), fields.get("signed-by"))
 
 
-def one_line(text: str) -> Iterator[Source]:
-    """Read `deb [options] uri suite component…` lines."""
-    for line in text.splitlines():
-        match = _ONE_LINE.fullmatch(line.partition("#")[0].strip())
-        if match is None:
-            continue
-        options = dict(o.split("=", 1) for o in (match["options"] or "").split() if "=" in o)
-        yield from _usable(
-            [match["uri"]], [match["suite"]], match["rest"], options.get("signed-by")
-        )
-
-
-def deb822(text: str) -> Iterator[Source]:
-    """Read stanzas of `Key: value` lines."""
-    for stanza in re.split(r"\n\s*\n", text):
-        lines = [line for line in stanza.splitlines() if not line.startswith("#")]
-        fields = {
-            key.strip().lower(): value.strip()
-            for key, _, value in (
-                line.partition(":") for line in "\n".join(lines).replace("\n ", " ").splitlines()
-            )
-        }
-        if fields.get("enabled", "yes") == "no" or "deb" not in fields.get("types", "").split():
-            continue
-        yield from _usable(
-            fields.get("uris", "").split(),
-            fields.get("suites", "").split(),
-            fields.get("components", ""),
-            fields.get("signed-by"),
-        )
-
-
-def _usable(
-    uris: Iterable[str], suites: Iterable[str], components: str, signed_by: str | None
-) -> Iterator[Source]:
-    # A key of its own marks the archive of somebody else.
-    if _COMPONENT not in components.split() or "debian-archive-keyring" not in (
+def _usable(fields: Mapping[str, str] | re.Match[str], signed_by: str | None) -> Iterator[Source]:
+    # A key of its own marks the archive of a third party.
+    if "main" in fields["components"].split() and "debian-archive-keyring" in (
         signed_by or "debian-archive-keyring"
     ):
-        return
-    for mirror in (mirror for uri in uris for mirror in _mirrors(uri)):
-        yield from (Source(mirror.rstrip("/"), suite) for suite in suites)
+        for mirror in (mirror for uri in fields["uris"].split() for mirror in _mirrors(uri)):
+            yield from (Source(mirror.rstrip("/"), suite) for suite in fields["suites"].split())
 
 
 def _mirrors(uri: str) -> list[str]:
-    """Look into a list of mirrors, as cloud images have it; its path means nothing in a node."""
+    """Return the first of a list of mirrors, as cloud images have it; a node has no such list."""
     if uri.startswith(_LIST_OF_MIRRORS):
         path = Path(uri.removeprefix(_LIST_OF_MIRRORS))
         lines = reading.file(path).text().splitlines() if path.is_file() else []

@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Finding
+from gpubed.testbeds.base import Backend, Existing, Finding, Identity, Testbed
 from gpubed.testbeds.driver import Driver
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.local.testbed import LocalTestbed
     from gpubed.core.paths import ClusterPaths
+    from gpubed.nodes.allocation import Allocation
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, Surroundings
     from gpubed.testbeds.reach import Reach
+
+
+class LocalTestbed(Testbed):
+    """The Docker daemon of this machine."""
+
+    def doctor(self, spec: ClusterSpec) -> list[Finding]:
+        """Look at Docker, disk, memory and addresses."""
+        from gpubed.backends.local import doctor
+
+        return doctor.findings(spec, self.paths)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node."""
+        from gpubed.backends.local import census
+
+        return census.describe(allocation)
+
+    def identity(self) -> Identity:
+        """Return which Docker daemon answers."""
+        from gpubed.backends.local import daemon
+
+        return daemon.identity()
+
+    def existing(self) -> list[Existing]:
+        """Return what Docker has under the cluster's name."""
+        from gpubed.backends.local import census
+
+        return census.existing(self.paths.name)
+
+    def remove(self, thing: Existing) -> None:
+        """Remove a container, network or volume."""
+        from gpubed.backends.local import census
+
+        census.remove(thing)
+
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
+        """Return what this machine has not for the cluster: addresses, memory.
+
+        Nothing of what Docker cannot be asked for.
+        """
+        from gpubed.backends.local import doctor
+
+        with suppress(GpubedError):
+            room = doctor.memory(plan, self.paths)
+            return [*self.refusals(plan), *([] if room.ok else [room])]
+        return []
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return which networks of the cluster others have already."""
+        from gpubed.backends.local import addresses
+
+        return [finding for finding in addresses.subnets(plan, self.paths) if not finding.ok]
 
 
 class LocalBackend(Backend):
@@ -33,8 +87,6 @@ class LocalBackend(Backend):
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""
-        from gpubed.backends.local.testbed import LocalTestbed
-
         return LocalTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
@@ -48,7 +100,7 @@ class LocalBackend(Backend):
         return True
 
     def doctor(self) -> list[Finding]:
-        """Look at Docker, disk, memory and kernel."""
+        """Look at Docker, disk and memory."""
         from gpubed.backends.local import doctor
 
         return doctor.findings()
@@ -76,9 +128,8 @@ class LocalBackend(Backend):
     def driver(self, kind: str) -> Driver:
         """Return the driver of an image, network, volume or node."""
         from gpubed.backends.local.image_cache import ImageDriver
-        from gpubed.backends.local.network import NetworkDriver
+        from gpubed.backends.local.network import NetworkDriver, VolumeDriver
         from gpubed.backends.local.node import NodeDriver
-        from gpubed.backends.local.volume import VolumeDriver
 
         drivers: dict[str, type[Driver]] = {
             "image": ImageDriver,

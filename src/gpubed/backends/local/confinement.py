@@ -13,9 +13,8 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.node_inputs import NodeInputs
@@ -36,14 +35,8 @@ _LETS_GO_S = 3.0
 _HIERARCHIES = ("systemd", "unified")
 
 
-@dataclass(frozen=True)
-class Place:
-    """A node's own part of the cgroup tree.
-
-    Attributes:
-        parent: What Docker is told to put the container's cgroup into.
-        mounts: What of the tree the container sees, in Docker's form.
-    """
+class Place(NamedTuple):
+    """A node's own part of the cgroup tree: the cgroup's parent, and what the container mounts."""
 
     parent: str
     mounts: Mapping[str, dict[str, str]]
@@ -58,7 +51,12 @@ def warnings(spec: ClusterSpec) -> list[str]:
     with daemon.errors("ask Docker how nodes can be confined"):
         why = obstacle(daemon.look().info())
         former = [] if why else _former(spec)
-    needs = [f"this machine confines none: {why}"] if why else _needs(spec)
+    asked = {
+        "services.docker": spec.services.docker is not None,
+        "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
+        "nodes[].simulate": any(group.simulate for group in spec.nodes),
+    }
+    needs = [f"this machine confines none: {why}"] if why else [key for key in asked if asked[key]]
     if needs:
         nodes = "a node" if why or spec.services.docker is not None else "a node with GPUs"
         return [f"{_OPEN.format(nodes)} ({', '.join(needs)}); {_BETTER}"]
@@ -66,15 +64,6 @@ def warnings(spec: ClusterSpec) -> list[str]:
         named = ", ".join(former)
         return [f"{_OPEN.format(named)}, made before nodes were confined; made anew they are"]
     return [f"nodes are confined containers, which share this machine's kernel; {_BETTER}"]
-
-
-def _needs(spec: ClusterSpec) -> list[str]:
-    asked = {
-        "services.docker": spec.services.docker is not None,
-        "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
-        "nodes[].simulate": any(group.simulate for group in spec.nodes),
-    }
-    return [key for key, given in asked.items() if given]
 
 
 def _former(spec: ClusterSpec) -> list[str]:
@@ -139,58 +128,33 @@ def files() -> list[File]:
     """Return what a node needs that can unmount nothing."""
     root = assets() / "templates" / "confined"
     return [
-        File(str(path.relative_to(root)), path.read_bytes(), _mode(path))
+        File(
+            str(path.relative_to(root)),
+            path.read_bytes(),
+            0o755 if path.parent.name == "sbin" else 0o644,
+        )
         for path in sorted(root.rglob("*"))
         if path.is_file()
     ]
 
 
 def tidy(uuid: str, node: str) -> None:
-    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may.
-
-    With its last node those of all go: of nodes, too, that others removed.
-    """
-    own = _folders(_name(uuid, node)) if node else []
-    # The kernel takes a moment to let go of what a container has left.
+    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may."""
+    name = _name(uuid, node)
     deadline = time.monotonic() + _LETS_GO_S
-    while own and time.monotonic() < deadline:
-        if own := [folder for folder in own if not _is_removed(folder)]:
+    # The kernel takes a moment to let go of what a container has left.
+    for folder in [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]:
+        while os.access(folder.parent, os.W_OK) and folder.exists():
+            for path, _, _ in os.walk(folder, topdown=False):
+                with suppress(OSError):  # not empty, or removed by another process
+                    Path(path).rmdir()
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.1)
-    rest = _folders(f"gpubed_{uuid[:8]}_*")
-    if rest and not _nodes_of(uuid):
-        for folder in rest:
-            _is_removed(folder)
-
-
-def _folders(name: str) -> list[Path]:
-    return [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]
-
-
-def _is_removed(folder: Path) -> bool:
-    """Remove a folder of the tree, and what is empty in it; say whether it is gone."""
-    if not os.access(folder.parent, os.W_OK):
-        return True  # as far as this user can have it
-    # Passes over what somebody else removes meanwhile, such as another node's end.
-    for path, _, _ in os.walk(folder, topdown=False):
-        with suppress(OSError):
-            Path(path).rmdir()  # only what is empty
-    return not folder.exists()
-
-
-def _nodes_of(uuid: str) -> list[Any]:
-    labels = [f"{ownership.CLUSTER}={uuid}"]
-    found: list[Any] = daemon.client().containers.list(
-        all=True, filters={"label": labels}, ignore_removed=True
-    )
-    return found
 
 
 def _is_unified(info: Mapping[str, Any]) -> bool:
     return str(info.get("CgroupVersion", "1")) == "2"
-
-
-def _mode(path: Path) -> int:
-    return 0o755 if path.parent.name == "sbin" else 0o644
 
 
 def _bind(path: Path, mode: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from docker.types import DeviceRequest, Mount
 from gpubed.backends.local import confinement, daemon, runtime
 from gpubed.backends.local.node_inputs import CONFINED, NodeInputs
 from gpubed.backends.local.runtime import Runtime, cpu_quota, labels, put
+from gpubed.backends.local.vm.machine import VirtualMachine
 
 _SYSTEMD: dict[str, Any] = {
     # The host's view of the tree is the one that works with cgroup v1 and v2 alike, and
@@ -30,6 +31,11 @@ _TREE = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
 # Files of devices that a simulated node makes; no driver answers them. The majors are of
 # nvidia and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
 _SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
+
+
+def runtime_of(node: NodeInputs) -> Runtime:
+    """Return the runtime that a node asks for."""
+    return VirtualMachine() if node.runtime == "vm" else SystemContainer()
 
 
 class SystemContainer(Runtime):

@@ -30,20 +30,12 @@ _own = threading.local()
 
 
 def client() -> docker.DockerClient:
-    """Return this thread's client.
-
-    Raises:
-        PrerequisiteMissing: The daemon cannot be reached.
-    """
+    """Return this thread's client; PrerequisiteMissing where the daemon cannot be reached."""
     return _client("client", _TIMEOUT_S)
 
 
 def look() -> docker.DockerClient:
-    """Return this thread's client for lists and facts, which come at once.
-
-    Raises:
-        PrerequisiteMissing: The daemon cannot be reached.
-    """
+    """Return this thread's client for lists and facts, which come at once."""
     return _client("look", _LOOK_S)
 
 
@@ -58,11 +50,7 @@ def _client(name: str, timeout_s: int) -> docker.DockerClient:
 
 
 def identity() -> Identity:
-    """Return the id that the daemon made itself when it was installed, and how it was reached.
-
-    Raises:
-        PrerequisiteMissing: It cannot be reached.
-    """
+    """Return the id that the daemon made itself when it was installed, and how it was reached."""
     with errors("ask the Docker daemon who it is"):
         info = look().info()
     # The library follows this variable alone, and no context of the docker command.
@@ -76,7 +64,13 @@ def errors(doing: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        raise _explained(doing, error) from None
+        why = reason(error)
+        if "no space left on device" not in why:
+            raise GpubedError(f"cannot {doing}: {why}") from None
+        raise PrerequisiteMissing(
+            f"cannot {doing}: the disk that holds Docker's data is full",
+            "docker system df  # then: docker image prune, or free space otherwise",
+        ) from None
     except (DockerException, requests.RequestException, *_OF_SSH) as error:
         raise _unreachable(error) from None
 
@@ -90,16 +84,6 @@ def is_conflict(error: APIError) -> bool:
     """Return whether something else still holds what was to be removed."""
     # A network with endpoints answers 403, everything else 409.
     return error.status_code in (HTTPStatus.CONFLICT, HTTPStatus.FORBIDDEN)
-
-
-def _explained(doing: str, error: APIError) -> GpubedError:
-    why = reason(error)
-    if "no space left on device" in why:
-        return PrerequisiteMissing(
-            f"cannot {doing}: the disk that holds Docker's data is full",
-            "docker system df  # then: docker image prune, or free space otherwise",
-        )
-    return GpubedError(f"cannot {doing}: {why}")
 
 
 def _unreachable(error: Exception) -> PrerequisiteMissing:

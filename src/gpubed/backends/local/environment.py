@@ -25,9 +25,8 @@ NODE_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 def environment() -> dict[str, str]:
     """Return the variables for downloads on nodes."""
-    names = (*_INDEXES, *_LISTS)
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    kept = {name: value for name, value in kept.items() if refusal(value) is None}
+    given = {name: os.environ.get(name) for name in (*_INDEXES, *_LISTS)}
+    kept = {name: value for name, value in given.items() if value and refusal(value) is None}
     bundles = {name: NODE_BUNDLE for name in _BUNDLES if name in os.environ}
     return {**kept, **bundles, **proxies()}
 
@@ -44,11 +43,8 @@ def proxies() -> dict[str, str]:
 
 def left_out() -> dict[str, str]:
     """Return the variables that nodes would need and do not get, each with the reason."""
-    reasons = {}
-    for name in (*_INDEXES, *_LISTS, *_PROXIES, *(proxy.lower() for proxy in _PROXIES)):
-        if why := refusal(os.environ.get(name, "")):
-            reasons[name] = why
-    return reasons
+    names = (*_INDEXES, *_LISTS, *_PROXIES, *(proxy.lower() for proxy in _PROXIES))
+    return {name: why for name in names if (why := refusal(os.environ.get(name, "")))}
 
 
 def refusal(value: str) -> str | None:

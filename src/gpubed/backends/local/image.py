@@ -12,6 +12,7 @@ import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from docker.errors import ImageNotFound
 
@@ -30,8 +31,7 @@ _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
 _NO_PARTS = (".md", ".pyc")
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """An operating system: a base image's name and a distribution's."""
 
     base: str
@@ -46,12 +46,9 @@ RELEASES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that goes into an image, for both ways of building it.
+    """All that goes into an image of an operating system, a key of `RELEASES`.
 
-    Args:
-        name: The name of the operating system, a key of `RELEASES`.
-        runtime: `vm` puts that system, and a kernel, on a disk, and qemu around it.
-        simulate: Add what a node needs to pretend that it has GPUs.
+    `vm` puts that system, and a kernel, on a disk, and qemu around it.
     """
 
     name: str

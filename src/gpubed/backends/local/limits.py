@@ -11,9 +11,8 @@ from gpubed.backends.local import simulated
 from gpubed.backends.local.image import RELEASES
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec, Problem
-from gpubed.spec.sections import ExperimentNetwork, NodeGroup
+from gpubed.spec.sections import NodeGroup
 
-_GIB = 2**30
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -21,18 +20,14 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     """Return everything that this backend would have to refuse or to pretend."""
     found: list[Problem] = []
     for index, group in enumerate(spec.nodes):
-        found += [*_image(index, group), *_machine(index, group)]
+        found += _group(index, group)
     found += simulated.problems(spec)
-    if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
-        return [*found, *_virtual(spec)]
-    if spec.networks.experiment:
-        found += _link(spec.networks.experiment)
-    return [*found, *_storage(spec), *_gpus(spec)]
+    return [*found, *(_virtual(spec) if _is_virtual(spec) else _contained(spec))]
 
 
 def warnings(spec: ClusterSpec) -> list[str]:
     """Return what nodes do not hold back, where they have no kernel of their own."""
-    if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
+    if _is_virtual(spec):
         return []
     # Docker is slow to import, and whoever cannot ask it is told elsewhere.
     from gpubed.backends.local import confinement
@@ -42,13 +37,27 @@ def warnings(spec: ClusterSpec) -> list[str]:
     return []
 
 
-def _storage(spec: ClusterSpec) -> Iterator[Problem]:
+def _is_virtual(spec: ClusterSpec) -> bool:
+    return spec.backend.runtime == "vm"  # type: ignore[attr-defined,no-any-return]
+
+
+def _contained(spec: ClusterSpec) -> Iterator[Problem]:
+    network = spec.networks.experiment
+    for key, why in {
+        "latency": "containers cannot delay packets",
+        "rdma": "containers have no kernel of their own to load Soft-RoCE into",
+        "loss": "containers cannot lose packets on purpose",
+    }.items():
+        if getattr(network, key, None):
+            instead = "leave it out, or set backend.runtime to vm"
+            yield Problem(("networks", "experiment", key), why, instead)
     if spec.storage.shared.provider == "nfs":
         yield Problem(
             ("storage", "shared", "provider"),
             "containers have no kernel of their own to serve and mount NFS",
             "volume, or nfs with `runtime: vm`",
         )
+    yield from _gpus(spec)
 
 
 def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
@@ -68,53 +77,20 @@ def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
             )
 
 
-def _link(network: ExperimentNetwork) -> Iterator[Problem]:
-    where = ("networks", "experiment")
-    if network.latency:
-        yield Problem(
-            (*where, "latency"),
-            "containers cannot delay packets",
-            "leave it out, or set backend.runtime to vm",
-        )
-    if network.rdma:
-        yield Problem(
-            (*where, "rdma"),
-            "containers have no kernel of their own to load Soft-RoCE into",
-            "leave it out, or set backend.runtime to vm",
-        )
-    if network.loss:
-        yield Problem(
-            (*where, "loss"),
-            "containers cannot lose packets on purpose",
-            "leave it out, or set backend.runtime to vm",
-        )
-
-
-def _image(index: int, group: NodeGroup) -> Iterator[Problem]:
+def _group(index: int, group: NodeGroup) -> Iterator[Problem]:
+    where = ("nodes", index)
     if group.image not in RELEASES:
-        yield Problem(
-            ("nodes", index, "image"),
-            f"there is no image {group.image!r} for nodes on this machine",
-            f"allowed: {', '.join(RELEASES)}",
-        )
-
-
-def _machine(index: int, group: NodeGroup) -> Iterator[Problem]:
-    cpus, memory = os.cpu_count() or 1, total_memory()
-    where = ("nodes", index, "machine")
-    if group.machine.cpus is not None and group.machine.cpus > cpus:
-        yield Problem(
-            (*where, "cpus"),
-            f"asks for {group.machine.cpus:g} CPUs, and this machine has {cpus}",
-            f"at most {cpus}; leave it out for no limit",
-        )
-    if group.machine.memory is not None and group.machine.memory > memory:
-        yield Problem(
-            (*where, "memory"),
-            f"asks for {group.machine.memory / _GIB:.1f} GiB, and this machine has "
-            f"{memory / _GIB:.1f} GiB",
-            f"at most {int(memory / _GIB)} GiB; leave it out for no limit",
-        )
+        why = f"there is no image {group.image!r} for nodes on this machine"
+        yield Problem((*where, "image"), why, f"allowed: {', '.join(RELEASES)}")
+    has = {"cpus": (os.cpu_count() or 1, 1, "CPUs"), "memory": (total_memory(), 2**30, "GiB")}
+    for key, (most, unit, name) in has.items():
+        asked = getattr(group.machine, key)
+        if asked is not None and asked > most:
+            yield Problem(
+                (*where, "machine", key),
+                f"asks for {asked / unit:.4g} {name}, and this machine has {most / unit:.4g}",
+                f"at most {most // unit} {name}; leave it out for no limit",
+            )
 
 
 def _gpus(spec: ClusterSpec) -> Iterator[Problem]:

@@ -1,15 +1,17 @@
-"""Networks of a cluster: Docker bridges with a subnet that the plan chose."""
+"""A cluster's networks, bridges with a subnet that the plan chose, and its shared volume."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 from docker.models.networks import Network
+from docker.models.volumes import Volume
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.local import daemon, ownership, runtime
+from gpubed.backends.local import addresses, daemon, ownership, runtime
 from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
 from gpubed.testbeds.driver import Driver, Properties
@@ -24,7 +26,8 @@ class NetworkDriver(Driver):
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Make the network."""
-        owner, digest = Owner.of(inputs), _digest(inputs)
+        owner = Owner.of(inputs)
+        digest = ownership.digest({key: inputs[key] for key in ("purpose", "subnet")})
         with daemon.errors(f"make the {inputs['purpose']} network"):
             found = ownership.own(_find(inputs), owner)
             if found is not None and ownership.labels(found).get(ownership.DIGEST) != digest:
@@ -32,13 +35,13 @@ class NetworkDriver(Driver):
                 self.delete("", inputs)
                 found = None
             found = found or _make(inputs, owner.labels(digest))
-        return str(found.id), _result(found)
+        return str(found.id), {"name": found.name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the network; one that was made anew under its name is another."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
             found = ownership.ours(_find(inputs), inputs)
-        return _result(found) if found and found.id == id else None
+        return {"name": found.name} if found and found.id == id else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the network."""
@@ -46,14 +49,6 @@ class NetworkDriver(Driver):
             ownership.remove_until_gone(
                 lambda: ownership.ours(_find(inputs), inputs), lambda network: network.remove()
             )
-
-
-def _digest(inputs: Properties) -> str:
-    return ownership.digest({key: inputs[key] for key in ("purpose", "subnet")})
-
-
-def _result(network: Network) -> dict[str, Any]:
-    return {"name": network.name}
 
 
 def _require_unused(inputs: Properties) -> None:
@@ -93,29 +88,40 @@ def _make(inputs: Properties, labels: dict[str, str]) -> Network:
     except APIError as error:
         if "overlap" not in daemon.reason(error).lower():
             raise
-        raise _taken(subnet, inputs) from None
+        cluster = inputs["cluster"]
+        _, taken = addresses.in_use(cluster, inputs["uuid"])
+        whose = next((text for net, text in taken if net.overlaps(subnet)), "another network")
+        fix = f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml"
+        raise GpubedError(f"the {purpose} network {subnet} is used by {whose}", fix) from None
     return made
 
 
-def _taken(subnet: IPv4Network, inputs: Properties) -> GpubedError:
-    """Return what to tell when addresses are in use: by whom, and what to do."""
-    cluster, purpose = inputs["cluster"], inputs["purpose"]
-    for network in daemon.client().networks.list(filters={"label": ownership.CLUSTER}):
-        pools = network.attrs["IPAM"]["Config"] or ()
-        has = ownership.labels(network)
-        if any(IPv4Network(pool["Subnet"]).overlaps(subnet) for pool in pools):
-            owner, uuid = has.get(ownership.NAME), has[ownership.CLUSTER]
-            if owner == cluster:
-                return GpubedError(
-                    f"another {cluster} has the {purpose} network {subnet} (uuid {uuid}): "
-                    "of another project, or this one before its state was lost",
-                    f"gpubed audit {cluster} names what it has, and takes it over or removes it",
-                )
-            return GpubedError(
-                f"cluster {owner} has a network that overlaps with {purpose} {subnet}",
-                f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml",
-            )
-    return GpubedError(
-        f"the {purpose} network {subnet} overlaps with another network of this machine",
-        f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml",
-    )
+class VolumeDriver(Driver):
+    """Inputs: cluster, uuid, purpose."""
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the volume."""
+        owner, digest = Owner.of(inputs), ownership.digest({"purpose": inputs["purpose"]})
+        name = owner.name(inputs["purpose"])
+        with daemon.errors("make the shared volume"):
+            if ownership.own(_find_volume(inputs), owner) is None:
+                # Docker's own CreatedAt is when something was last put into the folder.
+                made = {ownership.MADE: datetime.now(UTC).isoformat(timespec="seconds")}
+                daemon.client().volumes.create(name, labels={**owner.labels(digest), **made})
+        return name, {"name": name}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look at the volume."""
+        with daemon.errors("look at the shared volume"):
+            found = ownership.ours(_find_volume(inputs), inputs)
+        return {"name": found.name} if found else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Keep the volume: what is on it is the user's, and goes with `gpubed down` alone."""
+
+
+def _find_volume(inputs: Properties) -> Volume | None:
+    try:
+        return daemon.client().volumes.get(Owner.of(inputs).name(inputs["purpose"]))
+    except NotFound:
+        return None

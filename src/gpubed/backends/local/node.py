@@ -10,25 +10,26 @@ from typing import Any
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from gpubed.backends.local import (
-    condition,
-    confinement,
-    daemon,
-    image,
-    image_cache,
-    ownership,
-    runtime,
-    runtimes,
-)
-from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
+from gpubed.backends.local import confinement, daemon, image, ownership, runtime
+from gpubed.backends.local.container import runtime_of
+from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, Attachment, NodeInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_bytes
 from gpubed.nodes import host_keys
+from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.driver import UNKNOWN_TEXT, Change, Driver, NodeFailed, Properties
 
 _BOOT_S = 180.0
 _SSH_S = 30.0
 _TAIL = 15
+_ANSWER_S = 3.0
+# A busy node answers late; what runs on it must not suffer from that.
+_PATIENCE_S = 30.0
+# An interface that was lost and came back is a new one: nothing shapes it.
+_SHAPED = (
+    'i=$(ip -oneline -4 address show to "$1" | awk "{ print \\$2; exit }") && '
+    'tc qdisc show dev "$i" | grep -q htb'
+)
 
 
 class NodeDriver(Driver):
@@ -64,19 +65,30 @@ class NodeDriver(Driver):
             container = ownership.own(_find(node), node.owner)
             if container is not None and _serves(container, node):
                 if runtime.is_in_use(container):
-                    condition.mend(container, node)
+                    _mend(container, node)
                 result = _up(container, node)
                 # Its maker may have had another key, lost since with the state.
                 _exchange_key(container, node)
                 runtime.mark_made(container)
                 return str(container.id), result
-            self._discard(container, node, inputs)
+            if container is not None and runtime.is_in_use(container):
+                # Its state was lost; nobody has been asked for what is on its disk.
+                raise GpubedError(
+                    f"node {node.name} exists, in use, and was made from another specification "
+                    "than now: it would be replaced, with what is on its own disk",
+                    f"make inventories/{node.cluster}/cluster.yml what it was; or give the nodes "
+                    f"up, not the shared data: gpubed audit {node.cluster} --remove",
+                )
+            self.delete("", inputs)
             _vacate(node)
-            container = _make(node)
             try:
+                container = runtime_of(node).make(node)
                 result = _up(container, node)
                 runtime.mark_made(container)
                 return str(container.id), result
+            except ImageNotFound:
+                up = f"gpubed up {node.cluster} --refresh"
+                raise NodeFailed(f"the node image {node.image} is gone", up) from None
             except Exception as error:
                 # Nobody knows its id yet. If this fails too, the first error says more.
                 with suppress(GpubedError):
@@ -93,7 +105,7 @@ class NodeDriver(Driver):
             if container is None or container.id != id:
                 return None
             try:
-                return _result(container, node, condition.faults(container, node))
+                return _result(container, node, _faults(container, node))
             except NotFound:  # it never came as far as to make its host key
                 return None
 
@@ -106,9 +118,18 @@ class NodeDriver(Driver):
                 raise GpubedError(
                     f"node {node.name} is gone", f"gpubed up {node.cluster} makes it again"
                 )
-            _limit(container, node)
+            try:
+                runtime_of(node).limit(container, node)
+            except APIError as error:  # what a node uses already does not become less
+                said = "no limit" if node.memory is None else format_bytes(node.memory)
+                why = f"does not take its limits (memory: {said}): {daemon.reason(error)}"
+                raise GpubedError(
+                    f"node {node.name} {why}",
+                    f"raise machine.memory in inventories/{node.cluster}/cluster.yml, or end what "
+                    f"uses memory on {node.name}; then: gpubed up {node.cluster}",
+                ) from None
             container.reload()
-            condition.mend(container, node)
+            _mend(container, node)
             result = _up(container, node)
             if olds.get("public_key") != node.public_key:
                 _exchange_key(container, node)
@@ -119,29 +140,11 @@ class NodeDriver(Driver):
         node = NodeInputs.model_validate(inputs)
 
         def ours() -> Container | None:
-            found = _find(node)
-            mine = found and ownership.labels(found).get(ownership.CLUSTER) == node.uuid
-            return found if mine else None
+            return ownership.ours(_find(node), inputs)
 
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
-            _remove_own_volumes(node)
             confinement.tidy(node.uuid, node.name)
-
-    def _discard(self, found: Container | None, node: NodeInputs, inputs: Properties) -> None:
-        """Remove a leftover of other inputs, unless somebody may have put something on it.
-
-        What a killed run was making is empty. A whole node that this run does not know is one
-        whose state was lost: nobody has been asked for what is on its disk.
-        """
-        if found is not None and runtime.is_in_use(found):
-            raise GpubedError(
-                f"node {node.name} exists, in use, and was made from another specification than "
-                "now: it would be replaced, with what is on its own disk",
-                f"make inventories/{node.cluster}/cluster.yml what it was; or give the nodes up, "
-                f"not the shared data: gpubed audit {node.cluster} --remove",
-            )
-        self.delete("", inputs)
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:
@@ -153,10 +156,10 @@ def _serves(container: Container, node: NodeInputs) -> bool:
     )
     if not (same and image.is_same_system(its_image, node.image)):
         return False
-    if not node.confined and runtimes.of(node).told(container).get(CONFINED):
+    if not node.confined and runtime_of(node).told(container).get(CONFINED):
         return False
     # A killed run may have made it without all its networks; one in use has lost them since.
-    return runtime.is_connected(container, node) or runtime.is_in_use(container)
+    return not _missing(container, node) or runtime.is_in_use(container)
 
 
 def _find(node: NodeInputs) -> Container | None:
@@ -169,47 +172,32 @@ def _find(node: NodeInputs) -> Container | None:
 def _vacate(node: NodeInputs) -> None:
     """Remove the cluster's node that still has this one's address, under another name.
 
-    No address is in a plan twice: that node is to go, too. But the engine deletes last what is
-    wanted no more, and until then no other node could start.
+    No address is in a plan twice, so that node is to go. The engine deletes it last, and until
+    then this one could not start.
     """
-    ownership.remove_until_gone(
-        lambda: _holder(node), lambda found: found.remove(force=True, v=True)
-    )
-
-
-def _holder(node: NodeInputs) -> Container | None:
     labels = [f"{ownership.CLUSTER}={node.uuid}", ownership.NODE]
-    for found in daemon.client().containers.list(
-        all=True, filters={"label": labels}, ignore_removed=True
-    ):
-        if ownership.address(found, node.control.network) == node.control.address:
-            return found
-    return None
 
+    def holder() -> Container | None:
+        listed = daemon.client().containers.list
+        found = listed(all=True, filters={"label": labels}, ignore_removed=True)
+        has = (ownership.address(one, node.control.network) for one in found)
+        both = zip(found, has, strict=True)
+        return next((one for one, address in both if address == node.control.address), None)
 
-def _remove_own_volumes(node: NodeInputs) -> None:
-    """Remove what a container that somebody else removed has left."""
-    labels = [f"{ownership.CLUSTER}={node.uuid}", f"{ownership.NODE}={node.name}"]
-    for volume in daemon.client().volumes.list(filters={"label": labels}):
-        with suppress(NotFound):
-            volume.remove()
-
-
-def _make(node: NodeInputs) -> Container:
-    try:
-        return runtimes.of(node).make(node)
-    except ImageNotFound:
-        image_cache.restore(node.image)
-        return runtimes.of(node).make(node)
+    ownership.remove_until_gone(holder, lambda found: found.remove(force=True, v=True))
 
 
 def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
     """Bring a container from any state to a node that is ready."""
-    kind, was_running = runtimes.of(node), container.status == "running"
+    kind, was_running = runtime_of(node), container.status == "running"
     with kind.turn(node):
         if not was_running:
             kind.prepare(container, node)
-            _start(container, node)
+            try:
+                container.start()
+            except APIError as error:
+                why = f"{daemon.reason(error)}\n{_last_words(container, node)}"
+                raise GpubedError(f"node {node.name} does not start: {why}") from None
         _await_boot(container, node)
     kind.trust(container)
     if node.link:
@@ -217,37 +205,14 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
         if was_running:
             kind.install_link(container, node)
         verb = "restart" if was_running else "start"
-        _execute(container, node, ["systemctl", verb, "gpubed-link.service"])
+        code, output = kind.run(container, ["systemctl", verb, "gpubed-link.service"])
+        if code:
+            why = f"{output}\n{_last_words(container, node)}"
+            raise GpubedError(f"gpubed-link.service fails on node {node.name}: {why}")
     container.reload()
     result = _result(container, node)
     host_keys.prove(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
     return result
-
-
-def _limit(container: Container, node: NodeInputs) -> None:
-    """Set the limits.
-
-    Raises:
-        GpubedError: The kernel refuses them: what a node uses already does not become less.
-    """
-    try:
-        runtimes.of(node).limit(container, node)
-    except APIError as error:
-        said = "no limit" if node.memory is None else format_bytes(node.memory)
-        raise GpubedError(
-            f"node {node.name} does not take its limits (memory: {said}): {daemon.reason(error)}",
-            f"raise machine.memory of its group (nodes:) in inventories/{node.cluster}/cluster.yml,"
-            f" or end what uses memory there (gpubed ssh {node.cluster} {node.name}); then: "
-            f"gpubed up {node.cluster}",
-        ) from None
-
-
-def _start(container: Container, node: NodeInputs) -> None:
-    try:
-        container.start()
-    except APIError as error:
-        why = f"{daemon.reason(error)}\n{_last_words(container, node)}"
-        raise GpubedError(f"node {node.name} does not start: {why}") from None
 
 
 def _await_boot(container: Container, node: NodeInputs) -> None:
@@ -258,7 +223,7 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
         if container.status != "running":
             break
         # Fails at first, until systemd has a bus to be asked on.
-        _, state = runtimes.of(node).run(container, ["systemctl", "is-system-running", "--wait"])
+        _, state = runtime_of(node).run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
         time.sleep(0.3)
@@ -269,15 +234,8 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
     )
 
 
-def _execute(container: Container, node: NodeInputs, command: list[str]) -> None:
-    code, output = runtimes.of(node).run(container, command)
-    if code:
-        why = f"{output}\n{_last_words(container, node)}"
-        raise GpubedError(f"`{' '.join(command)}` failed on node {node.name}: {why}")
-
-
 def _exchange_key(container: Container, node: NodeInputs) -> None:
-    code, output = runtimes.of(node).exchange_key(container, node)
+    code, output = runtime_of(node).exchange_key(container, node)
     if code:
         raise GpubedError(f"node {node.name} does not take the cluster's new key: {output}")
 
@@ -287,7 +245,7 @@ def _last_words(container: Container, node: NodeInputs) -> str:
     container.reload()
     if container.status == "running":
         command = ["journalctl", "--boot", "--no-pager", "--output=cat", f"--lines={_TAIL}"]
-        lines += runtimes.of(node).run(container, command)[1].splitlines()
+        lines += runtime_of(node).run(container, command)[1].splitlines()
     return "\n".join(f"  | {line}" for line in lines)
 
 
@@ -296,9 +254,9 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
         "id": container.id,
         "control_address": node.control.address,
         "experiment_address": node.experiment.address if node.experiment else None,
-        "host_keys": [runtimes.of(node).host_key(container)],
+        "host_keys": [runtime_of(node).host_key(container)],
         "faults": list(faults),
-        **runtimes.of(node).told(container),
+        **runtime_of(node).told(container),
     }
 
 
@@ -308,3 +266,64 @@ def _is_same_place(old: Any, new: Any) -> bool:
         return False
     unknown = new["network"] == UNKNOWN_TEXT or not isinstance(new["network"], str)
     return unknown and old.get("address") == new.get("address")
+
+
+def _faults(container: Container, node: NodeInputs) -> list[str]:
+    """Return what keeps a node from being what its inputs say, in words; none if all is well."""
+    if container.status != "running":
+        return [container.status]
+    found = [f"not on {attachment.network}" for attachment in _missing(container, node)]
+    if not _answers(container, node):
+        found.append("does not answer SSH")
+    if node.link and node.experiment and not found:
+        shaped = ["sh", "-c", _SHAPED, "sh", node.experiment.address]
+        if runtime_of(node).run(container, shaped)[0]:
+            found.append("link not shaped")
+    return found
+
+
+def _mend(container: Container, node: NodeInputs) -> None:
+    """Bring back what a container has lost; its link is shaped again when it is brought up."""
+    if container.status == "paused":
+        container.unpause()
+    for attachment in _missing(container, node):
+        network = daemon.client().networks.get(attachment.network)
+        if attachment.network in container.attrs["NetworkSettings"]["Networks"]:
+            network.disconnect(container, force=True)
+        network.connect(container, ipv4_address=attachment.address)
+    container.reload()
+    if container.status != "running" or _answers(container, node):
+        return
+    runtime_of(node).run(container, ["systemctl", "restart", "ssh.service"])
+    if not _answers(container, node, _PATIENCE_S):
+        container.restart()
+        container.reload()
+
+
+def _missing(container: Container, node: NodeInputs) -> list[Attachment]:
+    wanted = [node.control, *([node.experiment] if node.experiment else [])]
+    attached = container.attrs["NetworkSettings"]["Networks"]
+    # A container that does not run has no address, only the one that it asks for; it may hold on
+    # to a network that is gone and was made anew under its name.
+    return [
+        attachment
+        for attachment in wanted
+        if attachment.network not in attached
+        or attached[attachment.network]["IPAddress"] not in ("", attachment.address)
+        or attached[attachment.network]["NetworkID"] not in ("", _id_of(attachment.network))
+    ]
+
+
+def _id_of(network: str) -> str:
+    with suppress(NotFound):
+        return str(daemon.client().networks.get(network).id)
+    return ""
+
+
+def _answers(container: Container, node: NodeInputs, timeout: float = _ANSWER_S) -> bool:
+    try:
+        key = runtime_of(node).host_key(container)
+        host_keys.prove(node.control.address, (key,), timeout=timeout)
+    except (NotFound, Unreachable):
+        return False
+    return True

@@ -76,17 +76,13 @@ def address(container: _Thing, network: str) -> str:
 
 
 def ours(found: T | None, inputs: Mapping[str, Any]) -> T | None:
-    """Return something that has the name we need, if the resource's cluster owns it."""
+    """Return what has the name that a resource needs, if the resource's cluster owns it."""
     is_ours = found and labels(found).get(CLUSTER) == inputs["uuid"]
     return found if is_ours else None
 
 
 def own(found: T | None, owner: Owner) -> T | None:
-    """Return something that has the name we need, if it is the cluster's.
-
-    Raises:
-        GpubedError: It belongs to somebody else.
-    """
+    """Return what has the name that a cluster needs; GpubedError where it is not the cluster's."""
     if found is None or labels(found).get(CLUSTER) == owner.uuid:
         return found
     kind, name = type(found).__name__.lower(), found.attrs["Name"].lstrip("/")
@@ -98,10 +94,7 @@ def own(found: T | None, owner: Owner) -> T | None:
 
 
 def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:
-    """Remove what `find` finds, and wait until it finds nothing.
-
-    Docker lets go of what a container used a moment after the container is gone.
-    """
+    """Remove what `find` finds; Docker lets go of what a container used a moment after its end."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while (found := find()) is not None:
         try:

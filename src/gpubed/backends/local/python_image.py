@@ -27,18 +27,13 @@ _HOME = "/opt/gpubed"
 _TOOLS = f"{_HOME}/uv"
 _PYTHON = "/usr/bin/python3"
 _INSTALLER = "bootstrap.txt"
-_PROGRAMS = ("fetch_wheels.py", "make_environment.py")
+_FILES = (_INSTALLER, "fetch_wheels.py", "make_environment.py")
 _TAIL = 10
 
 
 @dataclass(frozen=True)
 class PythonImage:
-    """An image with the environment of a recipe.
-
-    Args:
-        below: The image that it is built on.
-        software: The recipe's name.
-    """
+    """An image with the environment of the recipe `software`, on the image `below`."""
 
     below: image.Recipe
     software: str
@@ -69,11 +64,7 @@ class PythonImage:
         return recipe.load(self.software).lock_sha256()
 
     def build(self) -> None:
-        """Build the image; the one below is there.
-
-        Raises:
-            GpubedError: A package cannot be had, or the disk is full.
-        """
+        """Build the image; the one below is there."""
         with daemon.errors("put the Python environment into the node image"):
             container = self._container()
             held = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -111,7 +102,7 @@ class PythonImage:
             use_config_proxy=False,
         )
         container: Container = client.containers.get(made["Id"])
-        for file in _files():
+        for file in _FILES:
             content = (_role() / file).read_bytes()
             runtime.put(container, runtime.File(f"{_HOME.lstrip('/')}/{file}", content))
         lock = recipe.load(self.software).lock_path.read_bytes()
@@ -138,12 +129,15 @@ class PythonImage:
         version = f"""$({_PYTHON} -c "import sys; print('%d.%d' % sys.version_info[:2])")"""
         torch = "import torch; print(torch.__version__.partition('+')[0])"
         note = f"{self.folder}/.complete-{version}"
+        # The hash by which the role knows its installer.
+        installed = b"".join((_role() / file).read_bytes() for file in _FILES)
+        stamp = hashlib.sha256(installed).hexdigest()[:12]
         return [
             # Root of another cluster's node may have put a link to anything there.
             ("root", f"[ ! -L {store} ] || rm {store}; mkdir -p {store}; chown -h gpubed {store}"),
             ("root", f"install -d -o gpubed {self.folder}"),
             ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
-            ("root", f"touch {_TOOLS}/.installed-{_stamp()}-{version}"),
+            ("root", f"touch {_TOOLS}/.installed-{stamp}-{version}"),
             ("gpubed", make),
             # No account of a node can change it or add to it, so nothing is left to be compiled.
             ("root", f"chown -R root:root {self.folder}"),
@@ -180,13 +174,3 @@ def node_image(system: image.Recipe, software: str | None) -> image.Recipe | Pyt
 
 def _role() -> Path:
     return assets() / "roles" / "python_env" / "files"
-
-
-def _files() -> tuple[str, ...]:
-    return (_INSTALLER, *_PROGRAMS)
-
-
-def _stamp() -> str:
-    """Return the hash by which the role knows its installer."""
-    content = b"".join((_role() / file).read_bytes() for file in _files())
-    return hashlib.sha256(content).hexdigest()[:12]

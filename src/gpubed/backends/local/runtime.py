@@ -12,9 +12,8 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from docker.errors import NotFound
 from docker.models.containers import Container
@@ -41,8 +40,7 @@ _LARGEST = 2**20  # bytes
 _RESTART = {"Name": "unless-stopped"}
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file to be put into a container."""
 
     path: str
@@ -104,7 +102,7 @@ class Runtime(ABC):
             put(container, File(path, key, 0o600, folder_mode=0o700, owner=_USER_ID))
         if node.simulate:
             file = simulation(node.name, node.simulate)
-            put(container, replace(file, path=f"{self.files}{file.path}"))
+            put(container, file._replace(path=f"{self.files}{file.path}"))
         self.install_link(container, node)
 
     def exchange_key(self, container: Container, node: NodeInputs) -> tuple[int, str]:
@@ -155,22 +153,6 @@ def simulation(name: str, wanted: Simulation) -> File:
 def labels(node: NodeInputs) -> dict[str, str]:
     """Return the labels of what belongs to a node."""
     return {**node.owner.labels(node.digest), ownership.NODE: node.name}
-
-
-def is_connected(container: Container, node: NodeInputs) -> bool:
-    """Return whether a container is on the networks that there are now.
-
-    One that was made by a killed run may lack one, or hold on to one of the same
-    name that has been replaced since.
-    """
-    attached = container.attrs["NetworkSettings"]["Networks"]
-    wanted = [node.control.network, *([node.experiment.network] if node.experiment else [])]
-    networks = daemon.client().networks
-    return all(
-        # A container that never ran has no id of its networks, only their names.
-        name in attached and attached[name]["NetworkID"] in ("", networks.get(name).id)
-        for name in wanted
-    )
 
 
 def cpu_quota(node: NodeInputs) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Mapping
 
 from gpubed.backends.local.image import RELEASES
+from gpubed.core import nearest
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec, Problem
-from gpubed.spec.sections import NodeGroup, Simulation
+from gpubed.spec.sections import NodeGroup
 from simulated_gpus import Model, models
 
 
@@ -20,49 +19,23 @@ def problems(spec: ClusterSpec) -> Iterator[Problem]:
     """Yield all that no node could pretend, or that no cluster could be made of."""
     known: dict[int, Model] = {}
     for index, group in enumerate(spec.nodes):
-        if group.simulate is None:
+        wanted = group.simulate
+        if wanted is None:
             continue
-        if model := models().get(group.simulate.model):
-            known[index] = model
-            yield from _room(index, group, group.simulate, model)
-            yield from _served(index, model, spec)
-        else:
-            yield _unknown(index, group.simulate.model)
+        if (model := models().get(wanted.model)) is None:
+            why = f"there is no GPU model {wanted.model!r}"
+            near = nearest.suggestion(wanted.model.upper(), models())
+            yield Problem(("nodes", index, "simulate"), why, near)
+            continue
+        known[index] = model
+        if (gpus := _gpus(group)) > model.most:
+            yield Problem(
+                ("nodes", index, "simulate" if wanted.gpus else "gpus"),
+                f"asks for {gpus} GPUs, and a machine with {model.model} has no room for them",
+                f"{model.most} at most",
+            )
+        yield from _served(index, model, spec)
     yield from _common_driver(spec, known)
-
-
-def _unknown(index: int, name: str) -> Problem:
-    near = _near(name)
-    return Problem(
-        ("nodes", index, "simulate"),
-        f"there is no GPU model {name!r}",
-        f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(models())}",
-    )
-
-
-def _near(name: str) -> list[str]:
-    """Return models that may be meant: those of the same chip, else those spelt alike."""
-    words = re.split(r"[^A-Z0-9]+", name.upper())
-    alike = difflib.get_close_matches("-".join(words), models(), n=len(models()), cutoff=0.4)
-    # RTX is no chip, and so common that it would bring all of them.
-    same = [one for one in models() if any(w in words and w != "RTX" for w in _chip(one))]
-    nearest_first = [one for one in alike if one in same]
-    return [*nearest_first, *(one for one in same if one not in alike)][:3] or alike[:3]
-
-
-def _chip(model: str) -> list[str]:
-    return model.split("-")[:2] if model.startswith("RTX-") else model.split("-")[:1]
-
-
-def _room(index: int, group: NodeGroup, wanted: Simulation, model: Model) -> Iterator[Problem]:
-    key = ("simulate",) if wanted.gpus else ("gpus",)
-    gpus = _gpus(group)
-    if gpus > model.most:
-        yield Problem(
-            ("nodes", index, *key),
-            f"asks for {gpus} GPUs, and a machine with {model.model} has no room for them",
-            f"{model.most} at most",
-        )
 
 
 def _served(index: int, model: Model, spec: ClusterSpec) -> Iterator[Problem]:

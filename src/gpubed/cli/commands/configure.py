@@ -22,9 +22,11 @@ from gpubed.configuration import (
 )
 from gpubed.core import nearest, record, runlock
 from gpubed.core.errors import UsageError
+from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.specification import load_cluster
+from gpubed.testbeds.specification import load_cluster, load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 PLACE = ("Cluster", 80)
@@ -46,10 +48,24 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Show what would change, change nothing.")
     ] = False,
+    files_only: Annotated[
+        bool,
+        typer.Option(
+            "--files-only", help="Write inventory, variables, ssh_config and known_hosts alone."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Apply the roles to the nodes again, changed or not."""
     ui, paths = UI(as_json), find(name)
+    if files_only:
+        if tags or limit or check:
+            raise UsageError("--files-only goes with no other option")
+        cluster = Cluster(paths, load_plan(paths.spec), allocations.load(paths.allocation))
+        changed = handover.render(cluster)
+        ui.document("configure", {"files": changed})
+        ui.say("\n".join(f"wrote {path}" for path in changed) or "everything is up to date")
+        return 0
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
     allocation.require_nodes()
@@ -81,9 +97,9 @@ def command(
         ui.note(f"the last up did not come to its end: gpubed up {name} goes on with it")
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
     names = [node.name for node in allocation.nodes if node.name in outcome.changed]
-    changed = {name: outcome.changed[name] for name in names}
-    ui.document("configure", {"changed": changed, "phases": phases, "log": str(outcome.log)})
-    for node, count in changed.items():
+    counts = {name: outcome.changed[name] for name in names}
+    ui.document("configure", {"changed": counts, "phases": phases, "log": str(outcome.log)})
+    for node, count in counts.items():
         ui.say(f"{node}: {count} task(s) changed")
     return 0
 

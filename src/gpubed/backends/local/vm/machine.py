@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
 
-from docker.errors import NotFound
+from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
-from gpubed.backends.local import environment
+from gpubed.backends.local import daemon, environment
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
-from gpubed.backends.local.vm import accelerator, turns
-from gpubed.core import reading
+from gpubed.core import files, reading
+from gpubed.core.paths import cache
+from gpubed.core.reading import Unreadable
 
+_KVM = Path("/dev/kvm")
+_ONE_AT_A_TIME = threading.Lock()
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PAUSE_S = 0.2
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30
 _SHUTDOWN_S = 60
@@ -39,7 +48,7 @@ class VirtualMachine(Runtime):
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return the devices that qemu needs; they are all that the container may do."""
-        devices = ["/dev/net/tun", *(["/dev/kvm"] if accelerator.has_kvm(node.image) else [])]
+        devices = ["/dev/net/tun", *(["/dev/kvm"] if has_kvm(node.image) else [])]
         limits = cpu_quota(node) if node.cpus is not None else {}
         return {"devices": devices, **_CONFINED, **limits}
 
@@ -67,7 +76,7 @@ class VirtualMachine(Runtime):
     @contextmanager
     def turn(self, node: NodeInputs) -> Iterator[None]:
         """Boot no more CPUs at a time than this machine has: it would take far longer."""
-        with turns.take(cpus(node)):
+        with _turn(cpus(node)):
             yield
 
 
@@ -88,3 +97,66 @@ def _settings(node: NodeInputs) -> bytes:
         "foreign": [NODE_CACHE],  # other clusters of this machine write to it, too
     }
     return json.dumps(settings).encode()
+
+
+def has_kvm(image: str) -> bool:
+    """Start the image's kernel under KVM once per boot of this machine, and remember."""
+    if not _KVM.exists():
+        return False
+    known = cache() / "kvm"
+    asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
+    # Nodes are made at the same time, and a failing start takes long.
+    with _ONE_AT_A_TIME:
+        answer = ""
+        with suppress(Unreadable):
+            answer = reading.file(known, limit=4096).text()
+        if not answer.startswith(asked):
+            answer = f"{asked} {'works' if _starts(image) else 'fails'}"
+            files.write(known, answer.encode())
+    return answer.endswith("works")
+
+
+def _starts(image: str) -> bool:
+    try:
+        daemon.client().containers.run(
+            image,
+            ["gpubed-machine", "probe"],
+            devices=[str(_KVM)],
+            network_mode="none",
+            remove=True,
+        )
+    except ContainerError:
+        return False
+    return True
+
+
+@contextmanager
+def _turn(cpus: int) -> Iterator[None]:
+    """Hold a place for each CPU that boots, among all processes and clusters of this user.
+
+    Four emulated machines that start at once on two cores take longer than two and two.
+    """
+    count = os.cpu_count() or 1
+    wanted, taken = min(cpus, count), set[IO[str]]()
+    folder = cache() / "boot"
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        places = [held.enter_context((folder / str(n)).open("w")) for n in range(count)]
+        # One collects at a time: two that hold a half each would wait for ever.
+        with (folder / "queue").open("w") as queue:
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            while len(taken) < wanted:
+                free = (place for place in places if place not in taken and _lock(place))
+                if (place := next(free, None)) is None:
+                    time.sleep(_PAUSE_S)
+                else:
+                    taken.add(place)
+        yield
+
+
+def _lock(place: IO[str]) -> bool:
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

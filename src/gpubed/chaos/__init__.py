@@ -1,1 +1,0 @@
-"""Nodes are broken on purpose, and it is checked what must hold afterwards. `gpubed chaos`."""
