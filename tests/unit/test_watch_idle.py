@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, drivers, watch_log
+from gpubed.cluster import before_end, down, drivers, watch_memory
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
 from gpubed.configuration import use as uses
@@ -288,7 +288,7 @@ def test_who_uses_it_is_asked_in_vain_and_it_is_repaired_all_the_same(world, unu
 def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
     world.watch().telling.tell("idle", "nobody used it")
     shutil.rmtree(world.cluster.project.pulumi)
-    with watch_log.kept(world.cluster):
+    with watch_memory.kept_log(world.cluster):
         shutil.rmtree(world.cluster.state)
     assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
 

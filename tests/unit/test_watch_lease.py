@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubed.cluster import before_end, lease, watch_log
+from gpubed.cluster import before_end, lease, watch_memory
 from gpubed.configuration import node_lease
 from gpubed.configuration.node_lease import Told
 from gpubed.core import files, runlock
@@ -88,7 +88,7 @@ def full(world, monkeypatch):
             raise OSError(28, "No space left on device", str(path))
 
         monkeypatch.setattr(files, "write", write)
-        monkeypatch.setattr(watch_log, "append", lambda *_: write(world.cluster.logs))
+        monkeypatch.setattr(watch_memory, "log", lambda *_: write(world.cluster.logs))
 
     return full
 

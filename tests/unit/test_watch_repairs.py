@@ -209,7 +209,7 @@ def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
         before = {*world.cluster.state.iterdir()}
         one = world.watch()
         world.looks(1, of=one)
-        one.end("interrupted")
+        one.telling.tell("ended", "interrupted")
         lock = world.cluster.state / "lock"
         assert {*world.cluster.state.iterdir()} == {*before, lock}
 
