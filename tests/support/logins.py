@@ -47,7 +47,7 @@ class Proc:
         """Say what a login has carried so far, in bytes; None where that may not be read."""
         counts = self.folder / str(number - 1) / "io"
         if so_far is None:
-            counts.unlink()
+            counts.unlink(missing_ok=True)
         else:
             counts.write_text(f"rchar: 7\nwchar: {so_far:.0f}\nsyscr: 1\nsyscw: 1\nread_bytes: 0\n")
 
@@ -86,7 +86,7 @@ def read(use, folder, asks=0):
     """
     with in_place(use.processes, folder):
         every = use.processes.every()
-        return use.logins.carried(every, use.processes.people(every, asks))
+        return use.machine.carried(every, use.processes.people(every, asks))
 
 
 class Uploads:

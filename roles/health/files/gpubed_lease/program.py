@@ -18,7 +18,7 @@ from pathlib import Path
 from gpubed_health import keeping
 from gpubed_health import program as health
 from gpubed_health.keeping import Figure
-from gpubed_use import machine, terminals
+from gpubed_use import machine
 
 from gpubed_lease import judging, runs
 
@@ -63,7 +63,7 @@ def act(record: judging.Record | None) -> judging.Record | None:
     if record is None:
         return None
     if record["told"] != record["phase"]:
-        terminals.tell(judging.words(record))
+        machine.tell(judging.words(record))
     asked = {}
     if judging.holds(record):
         over = record["phase"] == judging.OVER
