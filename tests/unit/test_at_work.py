@@ -89,14 +89,6 @@ def say(process, text):
     process.stdin.flush()
 
 
-def test_a_run_is_found_by_the_process_that_is_at_it(cluster, start):
-    process = start("20261125-120000000-digits")
-    found = at_work.of_process(cluster, process.pid, "20261125-115900000-")
-    assert found.run_id == "20261125-120000000-digits"
-    assert at_work.of_process(cluster, process.pid, "20261125-120100000-") is None
-    assert at_work.of_process(cluster, process.pid + 1, "2026") is None
-
-
 def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     process = start("1-digits")
     say(process, "one\n")
@@ -119,13 +111,6 @@ def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     assert not reader.is_alive()
     assert lines == ["one", "two", "three"]
     assert [*at_work.output(cluster, "1-digits")] == lines
-
-
-def test_a_line_without_an_end_is_given_once(cluster):
-    folder = cluster.runs / "1-digits"
-    folder.mkdir(parents=True)
-    (folder / "output.log").write_text("one\ntw")
-    assert [*at_work.output(cluster, "1-digits")] == ["one", "tw"]
 
 
 def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
@@ -178,15 +163,6 @@ def test_nobody_else_is_interrupted(cluster, start):
     bystander.communicate(b"\n")
 
 
-def test_a_run_that_does_not_end_says_what_helps(cluster, start, monkeypatch):
-    process = start("1-digits")
-    monkeypatch.setattr(at_work, "_END_S", 0.0)
-    monkeypatch.setattr(at_work, "_interrupt", lambda *_: None)
-    with pytest.raises(GpubedError) as refused:
-        at_work.end(cluster, "1-digits")
-    assert refused.value.hint.startswith(f"kill -9 {process.pid}")
-
-
 def test_logs_tell_what_became_of_a_run(cluster, start):
     process = start("1-digits")
     say(process, "[0]<stdout>:progress: 1/2 epochs\nhello\n")
@@ -235,13 +211,6 @@ def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, st
     os.kill(goes_on, signal.SIGTERM)
 
 
-def test_flags_of_the_job_stay_with_it():
-    words = ["run", "lab", "x", "--detach", "--json", "--", "--detach", "1"]
-    left = ["run", "lab", "x", "--json", "--", "--detach", "1"]
-    assert background.without(words, ("--detach", "-d")) == left
-    assert background.without(["run", "-d"], ("--detach", "-d")) == ["run"]
-
-
 def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
     def start(words, log):
         script = "import sys; print('error: node-1 is gone'); sys.exit(3)"
@@ -255,11 +224,6 @@ def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
     done = call("run", "lab", "digits", "--detach")
     assert done.return_value == 3
     assert "node-1 is gone" in done.stderr
-
-
-def test_before_the_first_run_there_is_none(cluster):
-    with pytest.raises(UsageError, match="lab has no run yet"):
-        call("logs", "lab")
 
 
 def test_a_run_that_ends_with_its_nodes_is_named(cluster, start):

@@ -8,7 +8,6 @@ kernel's log have the forms of drivers 535 to 595.
 import pytest
 
 from support.node_looks import (
-    ERRORS,
     GOOD,
     LINKS,
     NO_RECOVERY,
@@ -48,13 +47,6 @@ def test_a_module_that_is_missing_is_told_with_the_remedy(health, tmp_path):
     assert "dkms status" in problems[0]
 
 
-def test_a_module_that_is_gone_is_told_before_the_restart(health):
-    health.answers["modinfo"] = (1, "modinfo: ERROR: Module nvidia not found.")
-    problems = found(health)
-    assert len(problems) == 1
-    assert "after a restart the node would have no GPU" in problems[0]
-
-
 @pytest.mark.parametrize(
     "cell", ["[GPU is lost]", "[GPU requires reset]", "[Unknown Error]", "ERR!", "[N/A]"]
 )
@@ -81,22 +73,6 @@ def test_a_counter_may_be_absent_only_where_the_model_has_none(health, model, la
     answer = gpus(absent, absent, model=model)
     rows = remapped("[N/A], [N/A]", "[N/A], [N/A]", model="NVIDIA GeForce RTX 4090")
     assert (found(health, gpus=answer, rows=rows) == []) == lacks
-
-
-def test_a_gpu_that_is_cut_into_instances_is_told_as_that(health):
-    """It has no count of ECC errors then, which is not what is wrong."""
-    cut = "Enabled, [N/A], No, Not Active, Not Active, Not Active"
-    assert found(health, gpus=gpus(GOOD, cut), mig="0, Disabled\n1, Enabled") == [
-        "GPU 1 has MIG on, so that nothing can use it whole: sudo nvidia-smi -i 1 -mig 0"
-    ]
-
-
-def test_uncorrectable_ecc_errors_are_told(health):
-    answer = gpus(GOOD.replace(" 0,", " 3,"), GOOD)
-    assert found(health, gpus=answer, recovery=NO_RECOVERY) == [
-        "GPU 0 (00000000:00:00.0) has 3 uncorrectable ECC errors: reset it,"
-        " replace it if they come back"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -142,24 +118,11 @@ def test_contained_errors_take_a_gpu_out_of_use_only_if_its_driver_wants_that(
     assert len(problems) == told, problems
 
 
-def test_remapped_rows_of_a_gpu_that_is_lost_are_a_problem(health):
-    assert found(health, rows=remapped("0, 0", "[GPU is lost], [GPU is lost]")) == [
-        "GPU 00000000:01:00.0 answers [GPU is lost] instead of its remapped rows"
-    ]
-
-
 def test_a_link_that_was_up_and_is_not_any_more_is_told(health):
     memory = {}
     assert found(health, memory) == []
     down = LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")
     assert found(health, memory, links=nvlinks(LINKS, down)) == ["GPU 1 has 11 of 12 NVLinks up"]
-
-
-def test_links_that_had_to_recover_are_told(health):
-    errors = nvlinks(ERRORS.format(0), ERRORS.format(3))
-    assert found(health, errors=errors) == [
-        "GPU 1 had 3 NVLink errors that it recovered from: reset it"
-    ]
 
 
 @pytest.mark.parametrize(

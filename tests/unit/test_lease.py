@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpubed.cluster import lease
-from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Lease as Wanted
@@ -180,32 +179,6 @@ def test_the_policy_has_a_last_end(known: lease.Record, last: datetime | None) -
     assert lease.last_end(known, Wanted()) == last
 
 
-@pytest.mark.usefixtures("cluster")
-def test_more_is_asked_for_before_the_end_is_prepared() -> None:
-    """A job would be told to stop, and its nodes would stay."""
-    wanted = Wanted.model_validate({"before_end": {"margin": "3 h"}})
-    assert lease.is_ending(record(2.5 * HOUR), wanted)
-    assert lease.due(record(2.5 * HOUR), wanted) == NOW + 24 * HOUR
-
-
-@pytest.mark.parametrize(("left", "is_due"), [(0.99, False), (0.51, False), (0.49, True)])
-@pytest.mark.usefixtures("cluster")
-def test_a_lease_shorter_than_its_margin_is_not_due_the_moment_it_is_granted(
-    left: float, is_due: bool
-) -> None:
-    """It was asked for again every minute, and told to end soon all the time."""
-    wanted = Wanted.model_validate({"duration": "1 h"})
-    assert (lease.due(record(left * HOUR), wanted) is not None) == is_due
-    assert (record(left * HOUR).state(lease.asked_at(wanted)) == "expiring") == is_due
-
-
-def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
-    assert not lease.is_ending(record(HOUR), Wanted())
-    near = kept(cluster, record(HOUR / 4))
-    assert lease.is_ending(near, Wanted())
-    assert not lease.is_ending(lease.ended(cluster, near), Wanted())
-
-
 @pytest.mark.parametrize(
     ("wanted", "minutes"),
     [
@@ -231,13 +204,6 @@ def test_and_again_as_it_comes_nearer(
     assert done == minutes
 
 
-@pytest.mark.usefixtures("cluster")
-def test_an_end_that_a_former_version_has_prepared_is_prepared_again() -> None:
-    """It did not write when; and what is here does not come again."""
-    near = record(HOUR / 4)
-    assert lease.is_ending(near.model_copy(update={"ended_for": near.granted_until}), Wanted())
-
-
 @pytest.mark.parametrize("text", ['{"granted_until": "2020', "[]", '{"own": "perhaps"}'])
 def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text: str) -> None:
     cluster.lease.write_text(text)
@@ -249,31 +215,6 @@ def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text
         lease.read(Cluster(cluster, plan, sample_allocation(plan)))
     lease.renew(Cluster(cluster, plan, sample_allocation(plan)), NOW + HOUR)
     assert lease.read(Cluster(cluster, plan, sample_allocation(plan))).granted_until == NOW + HOUR
-
-
-def test_what_cannot_be_read_ends_where_nothing_ends(cluster: ClusterPaths) -> None:
-    """The hint says so: the testbed was asked again."""
-    cluster.lease.write_text("[]")
-    plan = sample_plan()
-    lease.read(Cluster(cluster, plan, sample_allocation(plan)))
-    lease.check_not_expired(cluster)
-
-
-def test_who_changes_a_record_waits_for_who_does_so(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near = kept(cluster, record(HOUR / 4))
-    monkeypatch.setattr(lease, "_OTHERS_S", 0.0)
-    with runlock.locked(cluster.state / "lease.lock", "renew"), pytest.raises(Locked):
-        lease.ended(cluster, near)
-    assert lease.ended(cluster, near).ended_for == near.granted_until
-
-
-def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: ClusterPaths) -> None:
-    ended = (NOW - HOUR).isoformat()
-    cluster.lease.write_text(f'{{"granted_until": "{ended}", "own": true, "newer": 1}}')
-    with pytest.raises(GpubedError, match="the lease of lab ended"):
-        lease.check_not_expired(cluster)
 
 
 def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.configuration import node_lease
-from support import exposition, full_disk
+from support import full_disk
 
 FILES = Path(__file__).parents[2] / "roles/health/files"
 END = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -185,32 +185,6 @@ def test_a_time_in_which_nobody_looked_decides_nothing_at_once(node):
     assert look(node) == "over"
 
 
-def test_while_it_is_off_nothing_is_counted(node):
-    tell(node)
-    pass_time(node, 40 * 60)
-    node.boot, node.uptime = "another", 5.0
-    assert look(node) == "warns"
-    assert node.program.read()["left_s"] == 1200
-    pass_time(node, 11 * 60)
-    assert held(node)
-
-
-def test_another_clusters_lease_is_none_and_its_quarantine_ends(node):
-    tell(node)
-    pass_time(node, 62 * 60)
-    assert held(node)
-    node.health.EXPECTED.write_text('{"gpus": 0, "cluster": "v", "patience": 2}')
-    assert look(node) is None
-    assert held(node) is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 0}'])
-def test_what_cannot_be_read_ends_nothing(node, text):
-    node.program.STATE.write_text(text)
-    assert look(node) is None
-    assert (node.told, held(node)) == ([], None)
-
-
 def test_a_renewal_counts_though_the_disk_is_full(node, capsys):
     """It failed once monitoring could not be told, and its controller said that it had not come."""
     node.program.METRICS.parent.mkdir()
@@ -309,16 +283,6 @@ def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
 
 
 @pytest.mark.process
-def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
-    rank = start(LISTENS)
-    every = node.processes.every()
-    [beside] = [n for n, one in every.items() if one.parent == rank.pid]
-    assert rank.pid in node.processes.jobs(every)
-    every[beside] = node.processes.Process(**{**every[beside].__dict__, "uid": 4711})
-    assert rank.pid not in node.processes.jobs(every)
-
-
-@pytest.mark.process
 def test_a_number_that_is_another_process_by_now_is_spared(node, start):
     rank = start(LISTENS)
     one = node.processes.every()[rank.pid]
@@ -327,16 +291,3 @@ def test_a_number_that_is_another_process_by_now_is_spared(node, start):
     assert ended(rank) is None
     node.runs._send(rank.pid, one, signal.SIGTERM)
     assert ended(rank) == 7
-
-
-def test_monitoring_hears_of_it(node):
-    node.program.METRICS.parent.mkdir()
-    tell(node)
-    left = ("gpubed_node_lease_left_seconds",)
-    assert exposition.read(node.program.METRICS.read_text()) == {left: 3600}
-    pass_time(node, 30 * 60)
-    [ending] = exposition.read(node.program.METRICS.read_text()).keys() - {left}
-    assert ending[0] == "gpubed_node_lease_ending"
-    assert ending[1][1].startswith("gpubed: the lease of lab ends")
-    assert node.program.main("forget") == 0
-    assert node.program.METRICS.read_text() == ""

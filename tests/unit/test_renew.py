@@ -13,11 +13,9 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import before_end, lease
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import copies, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
 from support.specs import BACKENDS
@@ -82,13 +80,6 @@ def run(monkeypatch: pytest.MonkeyPatch, testbed: Testbed, *words: str) -> Any:
     return CliRunner().invoke(cli.build(), ["renew", "lab", *words], standalone_mode=False)
 
 
-def test_a_hint_names_the_cluster_at_hand(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = run(monkeypatch, Testbed(HOUR, HOUR), "--for", "9999999 d")
-    assert "CLUSTER --for" in done.exception.hint  # the terminal's words have its name
-
-
 @pytest.mark.parametrize(("most", "code"), [(24 * HOUR, 0), (3 * HOUR, 4)])
 def test_a_shortened_renewal_is_not_a_success(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, most: timedelta, code: int
@@ -126,26 +117,6 @@ def test_what_would_have_no_effect_is_refused(
     assert isinstance(done.exception, UsageError)
 
 
-def test_the_watch_says_until_when(cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nobody sees whether it does anything, for as long as the lease lasts."""
-    testbed = Testbed(12 * HOUR, 100 * HOUR)
-    done = run(monkeypatch, testbed, "--auto", "--once")
-    assert f"granted until {lease.local(testbed.until)}" in done.stderr
-
-
-@pytest.mark.parametrize("refuses", [False, True])
-def test_an_end_that_cannot_be_moved_is_prepared_once(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, refuses: bool
-) -> None:
-    prepared: list[str] = []
-    monkeypatch.setattr(before_end, "prepare", lambda *_: prepared.append("once") or ["done"])
-    testbed = Testbed(HOUR / 4, HOUR / 4, refuses)
-    for _ in range(2):
-        run(monkeypatch, testbed, "--auto", "--once")
-    assert prepared == ["once"]
-    assert lease.last(cluster).ended_for == testbed.until
-
-
 def test_a_lease_that_is_over_ends_the_watch(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,41 +140,6 @@ def sleeping(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return sleeping
 
 
-def test_auto_tells_the_nodes_of_now(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, sleeping: Callable[..., None]
-) -> None:
-    """A node that `up` has replaced would end what runs on it at the end that it knows."""
-    told: list[list[str]] = []
-
-    def tell(now: Cluster, **_: object) -> None:
-        told.append([node.id for node in now.allocation.nodes])
-
-    def replaced() -> None:
-        granted = sample_allocation(sample_plan())
-        nodes = (granted.nodes[0], granted.nodes[1].model_copy(update={"id": "another"}))
-        changed = granted.model_copy(update={"nodes": (*nodes, *granted.nodes[2:])})
-        cluster.allocation.write_text(changed.model_dump_json())
-
-    monkeypatch.setattr(lease, "tell_nodes", tell)
-    sleeping(replaced, lambda: None)
-    run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
-    assert [ids[1] == "another" for ids in told] == [False, True, True]
-
-
-def test_auto_goes_by_the_policy_of_now(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, sleeping: Callable[..., None]
-) -> None:
-    testbed = Testbed(12 * HOUR, 100 * HOUR)
-    edited = {**SPEC, "lease": {"duration": "48 h", "renewal": {"margin": "13 h"}}}
-    sleeping(
-        lambda: cluster.spec.write_text("nodes: ["),  # somebody is writing it
-        lambda: cluster.spec.write_text(yaml.safe_dump(edited)),
-    )
-    run(monkeypatch, testbed, "--auto")
-    left = testbed.until - datetime.now(UTC)
-    assert left.total_seconds() == pytest.approx(48 * 3600, abs=60)
-
-
 @pytest.mark.parametrize(("anew", "said"), [(False, "lab is not up"), (True, "was made anew")])
 def test_auto_ends_with_its_cluster(
     cluster: ClusterPaths,
@@ -225,24 +161,6 @@ def test_auto_ends_with_its_cluster(
     done = run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
     assert isinstance(done.exception, GpubedError)
     assert said in done.exception.message
-
-
-@pytest.mark.parametrize("words", [("--auto", "--once"), ()])
-def test_nodes_of_a_testbed_that_cluster_yml_no_longer_names_are_renewed(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    """Until the next `up` they are the cluster: it was said that they do not expire."""
-    granted = sample_allocation(sample_plan()).model_copy(update={"backend": "virtualwall"})
-    cluster.allocation.write_text(granted.model_dump_json())
-    copy = copies.last(cluster, "virtualwall")
-    copy.parent.mkdir(parents=True)
-    copy.write_text(yaml.safe_dump(WALL))
-    testbed = Testbed(HOUR, 100 * HOUR)
-    monkeypatch.setattr(registry, "backend", lambda name: {"virtualwall": testbed}[name])
-    done = CliRunner().invoke(cli.build(), ["renew", "lab", *words], standalone_mode=False)
-    assert done.return_value == 0
-    left = testbed.until - datetime.now(UTC)
-    assert left.total_seconds() == pytest.approx(48 * 3600, abs=60)
 
 
 def test_auto_asks_again_where_nothing_is_known_yet(

@@ -3,7 +3,6 @@
 Processes and terminals are real ones of this machine; nvidia-smi is a STAND-IN.
 """
 
-import json
 import os
 import pty
 import shutil
@@ -68,17 +67,6 @@ def test_each_use_is_one_and_says_whose(use, before, now, last):
 )
 def test_what_is_there_and_does_nothing_is_no_use(use, always):
     assert fold(use, always, always, always)["idle_s"] == 120
-
-
-def test_looks_that_follow_each_other_closely_hide_no_work(use):
-    """A controller that looks every 5 s: a program's start is no use, and work is one."""
-    record = use.judging.first()
-    for number in range(20):
-        seen = {**QUIET, "uptime": 100.0 + 5 * number, "work": [["bob", "", 2.5]]}
-        record = use.judging.fold(record, seen, HOUR)
-    assert record["last"]["what"] == "programs compute"
-    start = {"uptime": 162.0, "work": [["bob", "", 1.5]]}
-    assert fold(use, {}, {}, start)["idle_s"] == 62
 
 
 def test_who_holds_gpus_for_nothing_is_seen(use):
@@ -168,20 +156,6 @@ def test_a_run_cannot_be_called_anything(use, tmp_path, name):
         assert use.processes.jobs(use.processes.every())[pid] == "run"
 
 
-def test_processes_of_this_machine_are_read(use):
-    mine = use.processes.every()[os.getpid()]
-    assert mine.parent == os.getppid()
-    assert mine.uid == os.getuid()
-    before = use.processes.figures({os.getpid(): mine})
-    until = time.process_time() + 0.3
-    while time.process_time() < until:
-        pass
-    [(_, seconds)] = use.processes.computed(
-        before, {os.getpid(): use.processes.every()[os.getpid()]}
-    )
-    assert 0.2 < seconds < 5
-
-
 def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
     """On a real terminal: the time of what a program read, and not of what was written."""
     ours, theirs = pty.openpty()
@@ -241,16 +215,6 @@ def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use,
         assert said.returncode == 0, said
 
 
-def test_figures_are_readable_whatever_the_umask(use):
-    use.program.METRICS.parent.mkdir()
-    former = os.umask(0o077)
-    try:
-        use.program.keeping.publish(use.program.METRICS, [])
-    finally:
-        os.umask(former)
-    assert use.program.METRICS.stat().st_mode & 0o777 == 0o644
-
-
 def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     quiet = {**QUIET, "uptime": 100.0}
 
@@ -268,11 +232,3 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     quiet["ranks"] = [["alice", "run"]]
     use.program.main("look")
     assert "warned" not in use.program.METRICS.read_text()
-
-
-def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, monkeypatch):
-    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    for text in ("{", '{"version": 0}', "[]"):
-        use.program.STATE.write_text(text)
-        use.program.main("look")
-        assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.cluster import collected, down, last_checkpoints, listed
+from gpubed.cluster import collected, down, last_checkpoints
 from gpubed.cluster import lease as leases
-from gpubed.cluster.listed import NOT_UTF_8, Thing
+from gpubed.cluster.collected import NOT_UTF_8, Thing
 from gpubed.configuration import use
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
@@ -129,7 +129,7 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
             except GpubedError as error:
                 failed[name] = error.message
                 continue
-            memory.looked[f"runs/{name}"] = listed.looks(inside[name] or ())
+            memory.looked[f"runs/{name}"] = collected.looks(inside[name] or ())
             came.append(name)
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
@@ -156,9 +156,9 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
 
 
 def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
-    """Return what is in each folder of runs; None where it is too much to be listed."""
+    """Return what is in each folder of runs; None where it is too much to be collected."""
     try:
-        things = listed.below(head, there)
+        things = collected.below(head, there)
     except NotAName:
         raise
     except GpubedError:
@@ -183,7 +183,7 @@ def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
     if ended and (folder / record.SUMS).exists():
         return True  # brought at its own end, and sealed: it stays as it was then
     lacks = not ended and any(thing.path.parts[1:] == (_FIGURES,) for thing in inside)
-    return listed.looks(inside) == had and folder.is_dir() and not lacks
+    return collected.looks(inside) == had and folder.is_dir() and not lacks
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
