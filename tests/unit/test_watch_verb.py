@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.testbeds import registry
 from support.watched import world
 

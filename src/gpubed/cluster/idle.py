@@ -96,11 +96,7 @@ def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
 def _release(
     telling: Telling, engine: EngineName, cluster: Cluster, warned: Warned, why: str
 ) -> bool:
-    """Save results at one look, and release at the next; return whether that has begun.
-
-    The network's load while results are saved counts as no use, so a person whom nothing else
-    shows is seen by the look between.
-    """
+    """Save results at one look, and release at the next; return whether that has begun."""
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
     done = before_end.prepare(cluster, again=warned.saved)

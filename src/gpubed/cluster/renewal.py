@@ -38,10 +38,12 @@ class Looked:
     Attributes:
         record: The lease; as it was known before where the testbed does not answer.
         answered: Whether the testbed answers.
+        renewed: Whether it granted more time.
     """
 
     record: Record
     answered: bool = True
+    renewed: bool = False
     said: list[Said] = field(default_factory=list)
 
 
@@ -80,7 +82,7 @@ def _asked(cluster: Cluster) -> Looked:
         if asked := leases.due(looked.record, policy):
             if cluster.paths.removing.exists():
                 raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
-            looked.record = leases.renew(cluster, asked)
+            looked.record, looked.renewed = leases.renew(cluster, asked), True
             granted = f"granted until {_end(looked.record)}"
             until = f"asked until {leases.local(asked)}"
             looked.said.append(Said("lease", "lease", until, granted))

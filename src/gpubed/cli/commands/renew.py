@@ -1,6 +1,7 @@
 """gpubed renew."""
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -97,13 +98,14 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
         looked = renewal.look(cluster)
         record = looked.record
         if record.granted_until and looked.answered:
-            _note(ui, f"granted until {leases.local(record.granted_until)}", told)
+            granted = f"granted until {leases.local(record.granted_until)}"
+            _tell_once(granted, told, ui.say if looked.renewed else ui.note)
         for one in looked.said:
             words = f"{one.why}: {one.outcome}" if one.outcome else one.why
             if one.is_fault:
                 ui.error(words)
             else:
-                _note(ui, words, told)
+                _tell_once(words, told, ui.note)
         state = record.state(cluster.plan.spec.lease.renewal.margin)
         if state == "unlimited" and looked.answered:
             ui.note("the nodes do not expire")
@@ -119,10 +121,10 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
         cluster = _by_now(ui, cluster)
 
 
-def _note(ui: UI, words: str, told: set[str]) -> None:
+def _tell_once(words: str, told: set[str], tell: Callable[[str], None]) -> None:
     if words not in told:
         told.add(words)
-        ui.note(words)
+        tell(words)
 
 
 def _by_now(ui: UI, cluster: Cluster) -> Cluster:
