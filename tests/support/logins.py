@@ -1,6 +1,5 @@
 """Logins by SSH, in a folder that is as /proc (STAND-IN for the kernel, which counts)."""
 
-import os
 import shutil
 from contextlib import contextmanager
 
@@ -34,14 +33,6 @@ class Proc:
     def start(self, number, of, command):
         """Let a login have another command."""
         self._add(number, command, of - 1, SESSION)
-
-    def compute(self, number, seconds):
-        """Say what a process has computed so far."""
-        path = self.folder / str(number) / "stat"
-        head, _, rest = path.read_text().rpartition(") ")
-        figures = rest.split()
-        figures[11] = str(round(seconds * os.sysconf("SC_CLK_TCK")))
-        path.write_text(f"{head}) {' '.join(figures)}\n")
 
     def carry(self, number, so_far):
         """Say what a login has carried so far, in bytes; None where that may not be read."""

@@ -13,10 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import background
-from gpubed.configuration import health
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record, Request
 from support.samples import granted_cluster, sample_origin
@@ -124,11 +122,6 @@ def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
     assert last == "last"
 
 
-def test_a_run_without_output_says_so(cluster):
-    with pytest.raises(GpubedError, match="has printed nothing"):
-        next(at_work.output(cluster, "1-digits"))
-
-
 def test_a_run_is_ended_from_elsewhere(cluster, start):
     process = start("1-digits")
     done = call("cancel", "lab", "--json")
@@ -178,16 +171,6 @@ def test_logs_tell_what_became_of_a_run(cluster, start):
     assert "epochs: 1 of 2" in followed.stderr
 
 
-def test_a_verb_goes_on_in_a_session_of_its_own(tmp_path):
-    log = tmp_path / "logs" / "run.log"
-    log.parent.mkdir()
-    log.write_text("of another\n")
-    started = background.start(["--version"], log)
-    assert started.process.wait(60) == 0
-    assert started.said().startswith("gpubed ")
-    assert log.read_text().startswith("of another\ngpubed ")
-
-
 def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, start):
     """The kernel sends a hangup to whoever has a terminal that is closed."""
     run, log = start("1-digits"), cluster.logs / "run.log"
@@ -209,21 +192,6 @@ def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, st
         assert time.monotonic() < deadline, log.read_bytes()
         time.sleep(0.1)
     os.kill(goes_on, signal.SIGTERM)
-
-
-def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
-    def start(words, log):
-        script = "import sys; print('error: node-1 is gone'); sys.exit(3)"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as kept:
-            process = subprocess.Popen([sys.executable, "-c", script], stdout=kept)
-        return background.Started(process, log, 0)
-
-    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
-    monkeypatch.setattr(background, "start", start)
-    done = call("run", "lab", "digits", "--detach")
-    assert done.return_value == 3
-    assert "node-1 is gone" in done.stderr
 
 
 def test_a_run_that_ends_with_its_nodes_is_named(cluster, start):

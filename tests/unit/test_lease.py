@@ -105,40 +105,6 @@ def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_be
     assert lease.last(cluster).since == NOW + 24 * HOUR
 
 
-def test_the_lease_of_a_former_testbed_is_none_of_the_one_that_takes_nothing_back(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All were refused from its end on, and `up --refresh`, which that names, changed nothing."""
-    plan = sample_plan()
-    lent = Cluster(cluster, plan, sample_allocation(plan))
-    with monkeypatch.context() as wall:
-        wall.setattr(registry, "backend", lambda _: Stingy(24 * HOUR))
-        lease.renew(lent, NOW + 24 * HOUR)
-    assert lease.read(lent).state(60) == "unlimited"
-    monkeypatch.setattr(lease, "now", lambda: NOW + 25 * HOUR)
-    lease.check_not_expired(cluster)
-    back = Stingy(72 * HOUR)
-    back.until = NOW + 72 * HOUR
-    monkeypatch.setattr(registry, "backend", lambda _: back)
-    found = lease.read(lent)
-    assert (found.since, found.requested_until) == (NOW + 25 * HOUR, None)
-
-
-def test_the_testbed_that_lends_the_nodes_is_asked_and_not_the_one_that_is_wanted_next(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    testbed = Stingy(24 * HOUR)
-    monkeypatch.setattr(registry, "backend", lambda name: asked.append(name) or testbed)
-    plan = sample_plan(lease={"on_nodes": {}})
-    granted = sample_allocation(plan).model_copy(update={"backend": "virtualwall"})
-    edited = Cluster(cluster, plan, granted)
-    assert lease.read(edited).granted_until == NOW + HOUR
-    assert lease.renew(edited, NOW + 9 * HOUR).granted_until == NOW + 9 * HOUR
-    assert asked == ["virtualwall"] * 2
-    assert not lease.last(cluster).own
-
-
 def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
     return lease.Record(granted_until=NOW + left, since=NOW - since)
 

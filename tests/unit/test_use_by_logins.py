@@ -77,13 +77,6 @@ def test_who_asks_is_no_use(use, proc):
     assert set(read(use, proc.folder, asks=ME)) == {"999 999"}
 
 
-def test_a_short_login_of_a_controller_is_none(proc, look):
-    """A look of the node's own meets them now and then."""
-    look()
-    proc.login(ME, "bash")
-    assert look(200_000)["idle_s"] == 120
-
-
 def test_the_servers_own_sftp_is_one_of_its_commands(use, proc):
     proc.login(ME, "sshd", title="sshd: me@internal-sftp")
     proc.login(1000, "sshd", title="sshd: me@notty")

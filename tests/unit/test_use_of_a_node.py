@@ -5,7 +5,6 @@ Processes and terminals are real ones of this machine; nvidia-smi is a STAND-IN.
 
 import os
 import pty
-import shutil
 import subprocess
 import time
 from contextlib import contextmanager
@@ -195,24 +194,6 @@ def test_gpus_and_who_is_on_them(use, monkeypatch):
     answers["query-gpu"] = (9, "Unable to determine the device handle")
     assert use.machine._gpus({"gpus": 3}, lambda _: ["", ""], mute) == []
     assert "Unable to determine" in mute[0]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["é", 'a"b', "a\\", "a\nb", "a\udcffb", "a\x00\u2028b", ""])
-def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
-    record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
-    use.program.METRICS.parent.mkdir()
-    use.program.publish(record)
-    text = use.program.METRICS.read_bytes().decode()
-    told = name.replace("\udcff", "?")
-    figures = exposition.read(text)
-    assert figures["gpubed_use_seconds", ("job", told), ("of", "cpu"), ("user", told)] == 40
-    assert figures["gpubed_use_seconds", ("job", ""), ("of", "cpu"), ("user", "alice")] == 9
-    if shutil.which("promtool"):
-        said = subprocess.run(
-            ("promtool", "check", "metrics"), input=text.encode(), capture_output=True, check=False
-        )
-        assert said.returncode == 0, said
 
 
 def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):

@@ -1,13 +1,11 @@
 """What `gpubed watch` repairs, and above all what it does not."""
 
 import json
-from contextlib import ExitStack
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition
 from gpubed.configuration import due
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
@@ -128,23 +126,6 @@ def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):
     assert json.loads(done.stdout)["event"] == "gone"
     assert world.repairs == []
     assert {path.name for path in world.cluster.state.iterdir()} <= {"secrets", "testbeds"}
-
-
-def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
-    """A `down` begins while nodes are looked at, and the first of them no longer answer."""
-    with ExitStack() as held:
-
-        def look(*_):
-            held.enter_context(runlock.hold(world.cluster.state, "down"))
-            raise GpubedError("half of it is gone")
-
-        monkeypatch.setattr(condition, "look", look)
-        before = {*world.cluster.state.iterdir()}
-        one = world.watch()
-        world.looks(1, of=one)
-        one.telling.tell("ended", "interrupted")
-        lock = world.cluster.state / "lock"
-        assert {*world.cluster.state.iterdir()} == {*before, lock}
 
 
 @pytest.mark.parametrize(("goes", "told"), [("node", ["amiss", "person"]), ("file", ["person"])])

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.errors import GpubedError, Locked
 from gpubed.testbeds import registry
 from support.watched import world
 
@@ -116,14 +116,6 @@ def test_a_watch_ends_with_its_cluster_also_where_another_has_its_name_by_now(wo
     assert (len(waits), done.return_value, world.repairs) == (1, 0, [])
     assert not world.cluster.watch.exists(), "what it knows is of the former one"
     assert "gone: lab was taken down meanwhile" in (world.cluster.logs / "watch.log").read_text()
-
-
-@pytest.mark.parametrize(
-    "words", [("--every", "soon"), ("--every", "1 s"), ("--once", "--install")]
-)
-def test_what_makes_no_sense_is_refused(world, words):
-    done = CliRunner().invoke(cli.build(), ["watch", "lab", *words], standalone_mode=False)
-    assert isinstance(done.exception, UsageError)
 
 
 def test_a_cluster_has_one_watch(world):
