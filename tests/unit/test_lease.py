@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubed.cluster import lease
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
@@ -22,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
+def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "now", lambda: NOW)
     made = Project(tmp_path).cluster("lab")
     made.state.mkdir(parents=True)
@@ -32,21 +30,21 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
 class Stingy:
     """Stands for a backend whose testbed grants less than what is asked for."""
 
-    def __init__(self, most: timedelta) -> None:
+    def __init__(self, most):
         self.until, self._most = NOW + HOUR, most
 
-    def bind(self, *_: object) -> Stingy:
+    def bind(self, *_):
         return self
 
-    def lease(self, _: object) -> Lease:
+    def lease(self, _):
         return Lease(self.until)
 
-    def renew(self, _allocation: object, until: datetime) -> Lease:
+    def renew(self, _allocation, until):
         self.until = min(until, NOW + self._most)
         return Lease(self.until)
 
 
-def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
+def test_nodes_of_this_machine_do_not_expire(cluster):
     plan = sample_plan()
     record = lease.read(Cluster(cluster, plan, sample_allocation(plan)))
     assert record.state(60) == "unlimited"
@@ -55,9 +53,7 @@ def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
     assert not cluster.lease.exists()
 
 
-def test_a_shortened_renewal_is_known_as_granted(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortened_renewal_is_known_as_granted(cluster, monkeypatch):
     plan, testbed = sample_plan(), Stingy(3 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
     lease.read(Cluster(cluster, plan, sample_allocation(plan)))
@@ -68,9 +64,7 @@ def test_a_shortened_renewal_is_known_as_granted(
     assert known.since == NOW
 
 
-def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(cluster, monkeypatch):
     """A look that was answered before it would shorten it again, also for nodes that mind it."""
     plan, testbed = sample_plan(), Stingy(24 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
@@ -78,7 +72,7 @@ def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
     lease.read(lent)
     with monkeypatch.context() as slow:
 
-        def answer(_: object) -> Lease:
+        def answer(_):
             said = Lease(testbed.until)
             lease.renew(lent, NOW + 12 * HOUR)  # by hand, while the answer is on its way
             return said
@@ -91,8 +85,8 @@ def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
 
 
 def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_beginning(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, monkeypatch
+):
     """`up --refresh` brings new nodes, which the former ones' time must not take along."""
     plan, testbed = sample_plan(), Stingy(24 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
@@ -105,11 +99,11 @@ def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_be
     assert lease.last(cluster).since == NOW + 24 * HOUR
 
 
-def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
+def record(left, since=timedelta()):
     return lease.Record(granted_until=NOW + left, since=NOW - since)
 
 
-def kept(cluster: ClusterPaths, known: lease.Record) -> lease.Record:
+def kept(cluster, known):
     cluster.lease.write_text(known.model_dump_json())
     return known
 
@@ -126,7 +120,7 @@ def kept(cluster: ClusterPaths, known: lease.Record) -> lease.Record:
         (lease.Record(), None),
     ],
 )
-def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime | None) -> None:
+def test_the_policy_says_when_and_how_far(known, until):
     assert lease.due(known, Wanted()) == until
 
 
@@ -141,7 +135,7 @@ def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime |
         (lease.Record(), None),
     ],
 )
-def test_the_policy_has_a_last_end(known: lease.Record, last: datetime | None) -> None:
+def test_the_policy_has_a_last_end(known, last):
     assert lease.last_end(known, Wanted()) == last
 
 
@@ -153,12 +147,7 @@ def test_the_policy_has_a_last_end(known: lease.Record, last: datetime | None) -
         ({"on_nodes": {"stop": "25 min"}}, [29, 9, 2]),
     ],
 )
-def test_and_again_as_it_comes_nearer(
-    cluster: ClusterPaths,
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: dict[str, Any],
-    minutes: list[int],
-) -> None:
+def test_and_again_as_it_comes_nearer(cluster, monkeypatch, wanted, minutes):
     end, policy, done = NOW + HOUR, Wanted.model_validate(wanted), []
     known = kept(cluster, lease.Record(granted_until=end, since=NOW))
     for left in range(59, -2, -1):
@@ -171,7 +160,7 @@ def test_and_again_as_it_comes_nearer(
 
 
 @pytest.mark.parametrize("text", ['{"granted_until": "2020', "[]", '{"own": "perhaps"}'])
-def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text: str) -> None:
+def test_what_cannot_be_read_is_no_lease_without_end(cluster, text):
     cluster.lease.write_text(text)
     with pytest.raises(GpubedError, match=r"lease\.json") as caught:
         lease.check_not_expired(cluster)
@@ -183,7 +172,7 @@ def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text
     assert lease.read(Cluster(cluster, plan, sample_allocation(plan))).granted_until == NOW + HOUR
 
 
-def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:
+def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster):
     kept(cluster, record(HOUR))
     lease.check_not_expired(cluster)
     kept(cluster, record(-HOUR))

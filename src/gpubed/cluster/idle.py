@@ -90,7 +90,7 @@ def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
         telling.tell_once("idle", "idle", in_words(error), "tried again at the next look")
     else:
         telling.settle("idle")
-    return telling.releases
+    return telling.releases and telling.memory.warned is not None
 
 
 def _release(
@@ -231,7 +231,7 @@ def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"; the hook did not end within {_HOOK_S:g} s"
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"; the hook cannot be started: {error}"
     last = reading.tail(done.stderr, 1) or "no word"
     return f"; the hook failed ({done.returncode}): {last}" if done.returncode else ""

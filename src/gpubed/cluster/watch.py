@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
@@ -109,15 +109,17 @@ class Watch:
 
     def _tell_of_failed(self, error: Exception, said: str) -> None:
         details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
-        try:
+        with suppress(OSError):  # a full disk may be what broke the look
             self.telling.remember(amiss={})  # what was amiss has not been seen twice in a row
-            if said != self._said:
-                self._said = said
-                again = "looked at again in a minute, then ever more seldom"
-                self.telling.tell("failed", said, again, details=details)
+        if said == self._said:
+            return
+        self._said = said
+        try:
+            again = "looked at again in a minute, then ever more seldom"
+            self.telling.tell("failed", said, again, details=details)
         except BrokenPipeError:
             raise
-        except OSError:  # a full disk may be what broke the look
+        except OSError:
             pass
 
     def look(self) -> State:
