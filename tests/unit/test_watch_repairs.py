@@ -24,10 +24,10 @@ def test_what_is_amiss_twice_is_repaired_and_the_log_says_why(world):
     assert world.looks(3) == ["amiss", "well", "well"]
     assert len(world.repairs) == 1
     log = (world.cluster.logs / "watch.log").read_text().splitlines()
-    assert log == [
-        "2030-01-01T00:00:00Z amiss: node-1 is missing: looked at again before it is repaired",
-        "2030-01-01T00:01:00Z repair: node-1 is missing: repaired in 0 s",
-    ]
+    first, second = log
+    again = "looked at again before it is repaired"
+    assert first == f"2030-01-01T00:00:00Z amiss: node-1 is missing: {again}"
+    assert second.startswith("2030-01-01T00:01:00Z repair: node-1 is missing: repaired in ")
     assert world.events[-1].nodes == ("node-1",)
 
 
