@@ -10,7 +10,7 @@ import random
 MINUTE, HOUR = 60.0, 3600.0
 # What leaves its time behind is seen however short it was; what is only seen at work is not.
 LEAVE = ("typed", "notebook", "cell")
-KINDS = (*LEAVE, "rank", "gpu", "cpu", "network", "upload")
+KINDS = (*LEAVE, "rank", "gpu", "cpu", "upload")
 # Bytes each second of an upload: 0.2, 1 and 6 Mbit/s.
 SLOW = (25_000.0, 125_000.0, 750_000.0)
 
@@ -29,7 +29,7 @@ class Node:
         self._draw, self._logins = random.Random(seed), logins
         self.used = []
         self._last = 0.0
-        self._cpu, self._bytes, self._wall = 0.0, 0, 1.9e9
+        self._wall = 1.9e9
         self.boots = [0.0]
         quiet_from = until if quiet_from is None else quiet_from
         at = self._draw.uniform(0, 2 * HOUR)
@@ -86,12 +86,8 @@ class Node:
         if seconds := self._at_work("cpu", second):
             # What makes 6 s of a minute.
             work.append(["bob", "", 0.5 * seconds])
-        self._bytes += int(draw.uniform(1e3, 5e4) * elapsed)
-        self._bytes += int(5e6 * self._at_work("network", second))
         self._last = second
         upload = self._upload(second)
-        if upload:
-            self._bytes += int(upload[1] * min(elapsed, upload[2]))
         computes = self._now("gpu", second)
         return {
             "boot": f"boot-{boot:.0f}",
@@ -108,7 +104,6 @@ class Node:
                 "k": ["jupyter", f"{cell}", "busy" if self._now("cell", second) else "idle"]
             },
             "logins": self._logins.see(second, upload) if self._logins else {},
-            "network": self._bytes,
             "own": [],
             "mute": [],
         }

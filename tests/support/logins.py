@@ -1,6 +1,5 @@
 """Logins by SSH, in a folder that is as /proc (STAND-IN for the kernel, which counts)."""
 
-import os
 import shutil
 from contextlib import contextmanager
 
@@ -35,19 +34,11 @@ class Proc:
         """Let a login have another command."""
         self._add(number, command, of - 1, SESSION)
 
-    def compute(self, number, seconds):
-        """Say what a process has computed so far."""
-        path = self.folder / str(number) / "stat"
-        head, _, rest = path.read_text().rpartition(") ")
-        figures = rest.split()
-        figures[11] = str(round(seconds * os.sysconf("SC_CLK_TCK")))
-        path.write_text(f"{head}) {' '.join(figures)}\n")
-
     def carry(self, number, so_far):
         """Say what a login has carried so far, in bytes; None where that may not be read."""
         counts = self.folder / str(number - 1) / "io"
         if so_far is None:
-            counts.unlink()
+            counts.unlink(missing_ok=True)
         else:
             counts.write_text(f"rchar: 7\nwchar: {so_far:.0f}\nsyscr: 1\nsyscw: 1\nread_bytes: 0\n")
 
@@ -86,7 +77,7 @@ def read(use, folder, asks=0):
     """
     with in_place(use.processes, folder):
         every = use.processes.every()
-        return use.logins.carried(every, use.processes.people(every, asks))
+        return use.machine.carried(every, use.processes.people(every, asks))
 
 
 class Uploads:

@@ -84,13 +84,9 @@ def found(health, memory=None, **changed):
     names = {
         "gpus": "--query-gpu=index,pci",
         "recovery": "--query-gpu=index,gpu_recovery_action",
-        "mig": "--query-gpu=index,mig",
         "rows": "--query-remapped-rows",
         "links": "nvlink --status",
-        "errors": "nvlink --errorcounters",
         "journal": "journalctl --dmesg",
-        "early": "--lines=1 --until",
-        "any": "journalctl --boot",
     }
     health.answers |= {
         names[key]: (0, answer) if isinstance(answer, str) else answer

@@ -18,7 +18,6 @@ QUIET = {
     "terminals": {},
     "kernels": {},
     "logins": {},
-    "network": 0,
     "own": [],
     "mute": [],
 }
@@ -29,7 +28,7 @@ def use(monkeypatch, tmp_path):
     """The program's modules; what it keeps is in a folder of the test."""
     monkeypatch.syspath_prepend(str(FILES))
     monkeypatch.setattr(signal, "alarm", lambda _: None)  # it would end the tests, too
-    from gpubed_use import judging, jupyter, logins, machine, processes, program, terminals
+    from gpubed_use import judging, jupyter, machine, processes, program
 
     expected = tmp_path / "expected.json"
     expected.write_text('{"gpus": 0}')
@@ -41,11 +40,9 @@ def use(monkeypatch, tmp_path):
     return SimpleNamespace(
         judging=judging,
         jupyter=jupyter,
-        logins=logins,
         machine=machine,
         processes=processes,
         program=program,
-        terminals=terminals,
     )
 
 

@@ -53,7 +53,7 @@ from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, collected, lease, metrics, watch_memory
+from gpubed.cluster import audit, collected, handover, lease, watch_memory
 from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
 from gpubed.configuration import events as ansible_events
 from gpubed.core import progress, reading, runlock, secret
@@ -256,7 +256,7 @@ def _verification(data, folder):
     verification = Verification.last(_file(_cluster(folder).verification, data))
     json.dumps(verification.summary())
     report.verification(_Quiet(), verification.summary(), whole=True)
-    metrics.text(ALLOCATION, verification)
+    handover.metrics_text(ALLOCATION, verification)
 
 
 class _Quiet:

@@ -13,10 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import background
-from gpubed.configuration import health
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record, Request
 from support.samples import granted_cluster, sample_origin
@@ -89,14 +87,6 @@ def say(process, text):
     process.stdin.flush()
 
 
-def test_a_run_is_found_by_the_process_that_is_at_it(cluster, start):
-    process = start("20261125-120000000-digits")
-    found = at_work.of_process(cluster, process.pid, "20261125-115900000-")
-    assert found.run_id == "20261125-120000000-digits"
-    assert at_work.of_process(cluster, process.pid, "20261125-120100000-") is None
-    assert at_work.of_process(cluster, process.pid + 1, "2026") is None
-
-
 def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     process = start("1-digits")
     say(process, "one\n")
@@ -121,13 +111,6 @@ def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     assert [*at_work.output(cluster, "1-digits")] == lines
 
 
-def test_a_line_without_an_end_is_given_once(cluster):
-    folder = cluster.runs / "1-digits"
-    folder.mkdir(parents=True)
-    (folder / "output.log").write_text("one\ntw")
-    assert [*at_work.output(cluster, "1-digits")] == ["one", "tw"]
-
-
 def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
     """What was written by a former version, or by hand."""
     folder = cluster.runs / "1-digits"
@@ -137,11 +120,6 @@ def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
     assert "".join(pieces) == "x" * 5 * 2**20
     assert max(map(len, pieces)) <= 2**22
     assert last == "last"
-
-
-def test_a_run_without_output_says_so(cluster):
-    with pytest.raises(GpubedError, match="has printed nothing"):
-        next(at_work.output(cluster, "1-digits"))
 
 
 def test_a_run_is_ended_from_elsewhere(cluster, start):
@@ -178,15 +156,6 @@ def test_nobody_else_is_interrupted(cluster, start):
     bystander.communicate(b"\n")
 
 
-def test_a_run_that_does_not_end_says_what_helps(cluster, start, monkeypatch):
-    process = start("1-digits")
-    monkeypatch.setattr(at_work, "_END_S", 0.0)
-    monkeypatch.setattr(at_work, "_interrupt", lambda *_: None)
-    with pytest.raises(GpubedError) as refused:
-        at_work.end(cluster, "1-digits")
-    assert refused.value.hint.startswith(f"kill -9 {process.pid}")
-
-
 def test_logs_tell_what_became_of_a_run(cluster, start):
     process = start("1-digits")
     say(process, "[0]<stdout>:progress: 1/2 epochs\nhello\n")
@@ -200,16 +169,6 @@ def test_logs_tell_what_became_of_a_run(cluster, start):
     followed = call("logs", "lab", "last", "-f")
     assert (followed.return_value, followed.stdout) == (1, "hello\n")
     assert "epochs: 1 of 2" in followed.stderr
-
-
-def test_a_verb_goes_on_in_a_session_of_its_own(tmp_path):
-    log = tmp_path / "logs" / "run.log"
-    log.parent.mkdir()
-    log.write_text("of another\n")
-    started = background.start(["--version"], log)
-    assert started.process.wait(60) == 0
-    assert started.said().startswith("gpubed ")
-    assert log.read_text().startswith("of another\ngpubed ")
 
 
 def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, start):
@@ -233,33 +192,6 @@ def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, st
         assert time.monotonic() < deadline, log.read_bytes()
         time.sleep(0.1)
     os.kill(goes_on, signal.SIGTERM)
-
-
-def test_flags_of_the_job_stay_with_it():
-    words = ["run", "lab", "x", "--detach", "--json", "--", "--detach", "1"]
-    left = ["run", "lab", "x", "--json", "--", "--detach", "1"]
-    assert background.without(words, ("--detach", "-d")) == left
-    assert background.without(["run", "-d"], ("--detach", "-d")) == ["run"]
-
-
-def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
-    def start(words, log):
-        script = "import sys; print('error: node-1 is gone'); sys.exit(3)"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as kept:
-            process = subprocess.Popen([sys.executable, "-c", script], stdout=kept)
-        return background.Started(process, log, 0)
-
-    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
-    monkeypatch.setattr(background, "start", start)
-    done = call("run", "lab", "digits", "--detach")
-    assert done.return_value == 3
-    assert "node-1 is gone" in done.stderr
-
-
-def test_before_the_first_run_there_is_none(cluster):
-    with pytest.raises(UsageError, match="lab has no run yet"):
-        call("logs", "lab")
 
 
 def test_a_run_that_ends_with_its_nodes_is_named(cluster, start):

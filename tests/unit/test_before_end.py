@@ -101,22 +101,6 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     assert "good: 'round' is left out: it is a link that leads nowhere" in came.told
 
 
-@pytest.mark.process
-def test_where_there_are_no_runs_none_come(cluster, shared, sftp):
-    shared.runs.rmdir()
-    assert before_end.collect(Disk(sftp), granted(cluster, shared.plan)) == before_end.Collected(
-        (), ()
-    )
-
-
-def test_what_is_no_run_of_ours_blocks_nothing_and_is_not_named_for_ever(cluster, monkeypatch):
-    monkeypatch.setattr(before_end, "_NAMED", 2)
-    head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
-    came = before_end.collect(head, granted(cluster, sample_plan()))
-    assert came.told[0] == "digits-1: since this may not be read: secret"
-    assert came.told[2:] == ("3 more are not named",)
-
-
 def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
     known(cluster, "digits-1")
     head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
@@ -125,23 +109,9 @@ def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
     assert head.copied == ["digits-2", "digits-3"]
 
 
-def test_so_does_one_of_another_controller_that_the_disk_has_no_room_for(cluster):
-    head = Head(digits_1=GpubedError("cannot copy files with node-0: no space left on device"))
-    with pytest.raises(GpubedError, match=r"1 of 3 run.*no space left"):
-        before_end.collect(head, granted(cluster, sample_plan()))
-
-
 @pytest.mark.parametrize("error", [Unreachable("node-0 does not answer"), NotAName("'..'")])
 def test_where_nothing_more_can_be_had_that_is_told_at_once(cluster, error):
     head = Head(digits_2=error)
     with pytest.raises(type(error), match=error.message):
         before_end.collect(head, granted(cluster, sample_plan()))
     assert head.copied == ["digits-1"]
-
-
-def test_runs_that_are_here_are_not_fetched_again(cluster):
-    (cluster.runs / "digits-1").mkdir(parents=True)
-    (cluster.runs / "digits-1" / "metrics.json").write_text("{}")
-    came = before_end.collect(Head(), granted(cluster, sample_plan()))
-    assert came.runs == ("digits-2", "digits-3")
-    assert came.told[0] == "digits-2: 'digits-2.sock' is left out"

@@ -4,21 +4,19 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import background, run_detached
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import elastic, leftovers
-from gpubed.jobs.runs import at_work, checkpoints, record
+from gpubed.jobs import elastic
+from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.allocation import NotUp
-from support.known import apply, mark
+from support.known import apply
 from support.trainings import call, files, lookouts, say, scene
 
 pytestmark = pytest.mark.process
@@ -39,20 +37,6 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     kept = record.find(scene.cluster, second["run_id"])
     assert (kept.resumes, kept.elastic) == (first["run_id"], True)
     assert kept.values["checkpoint"] == first["run_id"], "a name that leads somewhere"
-
-
-def test_each_part_says_where_it_begins_and_how_long_it_took(scene, call):
-    scene.script = [lambda: scene.loses("node-2") or 1]
-    done = call("--json")
-    assert [line for line in done.stderr.splitlines() if "rank(s) on" in line] == [
-        "~ imagenet starts: 3 rank(s) on node-0, node-1, node-2",
-        "~ imagenet goes on: 2 rank(s) on node-0, node-1",
-    ]
-    told = json.loads(done.stdout)
-    taken = [record.find(scene.cluster, leg["run_id"]).seconds for leg in told["legs"]]
-    assert [leg["seconds"] for leg in told["legs"]] == pytest.approx(taken, abs=0.01)
-    assert told["seconds"] == told["legs"][-1]["seconds"], "as all figures, it is of the last one"
-    assert told["total_seconds"] >= sum(taken)
 
 
 def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, lookouts):
@@ -123,30 +107,6 @@ def test_the_head_may_go_and_come_back(scene, call, monkeypatch):
     assert record.find(scene.cluster, told["legs"][0]["run_id"]).state == "failed"
 
 
-def test_a_part_ends_what_still_writes_its_checkpoints(scene, call, monkeypatch):
-    """The part before, from which the connection broke without the head noticing."""
-    asked = []
-
-    def end(_cluster, is_over):
-        there = sorted(path.name for path in scene.cluster.runs.glob("*-*"))
-        asked.append([is_over(run) for run in there if run != there[-1]])
-        return []
-
-    monkeypatch.setattr(leftovers, "end", end)
-    say("imagenet", "--set", "checkpoint=another")
-    say("digits")
-    scene.script = [lambda: 255]
-    call("--set", "checkpoint=mine")
-    assert asked[-1] == [False, False, True]
-    call("--set", "checkpoint=mine")
-    assert asked[-1] == [False, False, True, True], "also what another training left"
-
-
-def test_no_more_nodes_than_were_asked_for(scene, call):
-    assert call("--max", "2").return_value == 0
-    assert scene.hosts == [["node-0", "node-1"]]
-
-
 def test_what_is_wrong_is_said_before_anything_starts(scene, call):
     for words, said in {
         ("--nodes", "2"): "chooses the nodes itself",
@@ -178,21 +138,78 @@ def test_it_can_be_gone_on_with(scene, call):
     assert then.values == {**before, "steps": 200}
 
 
-def test_the_last_that_kept_checkpoints_is_gone_on_with(scene, call):
-    """A verification's allreduce, for one, may have come later."""
-    scene.script = [lambda: 1] * 3
-    first = json.loads(call("--json").stdout)
-    say("digits")
-    then = json.loads(say("--elastic", "--resume", "last", "--json").stdout)
-    assert record.find(scene.cluster, then["run_id"]).resumes == first["run_id"]
+@pytest.mark.parametrize("how", ["down", "another"])
+def test_it_ends_with_its_cluster(scene, call, how):
+    def lose():
+        text = scene.cluster.allocation.read_text()
+        scene.cluster.allocation.unlink()
+        if how == "another":
+            granted = json.loads(text)
+            scene.cluster.allocation.write_text(json.dumps({**granted, "uuid": "b" * 8}))
+        return 1
+
+    scene.script = [lose]
+    with pytest.raises(NotUp):
+        call()
+    assert len(scene.hosts) == 1
 
 
-def test_without_elastic_a_part_goes_on_with_all_nodes(scene, call):
-    scene.script = [lambda: 1] * 3
-    scene.loses("node-2")
-    first = json.loads(call("--json").stdout)["run_id"]
-    scene.unwell.clear()
-    assert json.loads(say("--resume", first, "--json").stdout)["world_size"] == 3
+def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
+    with runlock.hold(scene.cluster.state, "up"), pytest.raises(Locked):
+        call()
+    assert scene.hosts == []
+
+
+def test_a_campaign_keeps_it_out(scene, call):
+    with runlock.measuring(scene.cluster.state, "bench"), pytest.raises(Locked, match="bench"):
+        call()
+    assert scene.hosts == []
+
+
+@pytest.fixture
+def sight(scene):
+    """A function that looks at the nodes of a run as it goes on."""
+    request = record.Request(job="imagenet")
+
+    def look(*names, most=3):
+        bounds = elastic.Bounds(2, most)
+        training = elastic.Training(scene.cluster, request, bounds, lambda _: None, lambda _: None)
+        pool = training._look()
+        had = [node for node in pool.usable.allocation.nodes if node.name in names]
+        return lambda: training._sight(had)
+
+    return look
+
+
+def test_a_silent_node_is_lost_and_one_in_quarantine_left_out_later(scene, sight):
+    look = sight("node-0", "node-1", "node-2")
+    scene.loses("node-2", reachable=True)
+    assert look().better == "node-2 is left out (Xid 79; away)"
+    scene.loses("node-1")
+    assert look().lost == "away"
+
+
+def test_a_node_that_was_made_anew_is_another(scene, sight):
+    look = sight("node-0", "node-1", "node-2")
+    text = scene.cluster.allocation.read_text().replace("id-node-2", "id-new")
+    scene.cluster.allocation.write_text(text)
+    assert look().lost == "node-2 was replaced"
+
+
+@pytest.fixture
+def edited(scene):
+    """A function that leaves a mistake in the specification that was applied."""
+    apply(scene.cluster, "local")
+    return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
+
+
+def test_nor_end_it(scene, call, edited, monkeypatch):
+    monkeypatch.setattr(elastic, "_WAIT_S", 1.0)
+    scene.script = [lambda: edited() or scene.loses("node-2") or 1] + [lambda: 1] * 2
+    done = call()
+    assert [len(hosts) for hosts in scene.hosts] == [3, 2, 2, 2]
+    told = f"{scene.cluster.spec} cannot be used as it is now: what was applied last counts"
+    assert "".join(done.stderr.split()).count("".join(told.split())) == 1
 
 
 @pytest.fixture
@@ -221,196 +238,3 @@ def test_its_checkpoints_have_no_other_writer(scene, training, words):
     with pytest.raises(Locked, match="two that write them would damage them"):
         say(*words, training.part)
     assert len(scene.hosts) == before
-
-
-@pytest.mark.parametrize("more", ["", "/", "/."])
-def test_nor_by_another_spelling(scene, training, more):
-    before = len(scene.hosts)
-    with pytest.raises(Locked, match="two that write them would damage them"):
-        say("imagenet", "--elastic", "--set", f"checkpoint=./{training.folder}{more}")
-    with pytest.raises(Locked, match="two that write them would damage them"):
-        say("imagenet", "--set", f"checkpoint={training.folder}{more}")
-    assert len(scene.hosts) == before
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_one_that_waits_can_be_cancelled(training, named):
-    words = ["cancel", "lab", *([training.part] if named else []), "--json"]
-    done = CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
-    told = json.loads(done.stdout)
-    assert (told["run_id"], told["status"]) == (training.part, "interrupted")
-    assert training.process.wait(10) != 0
-
-
-def test_who_follows_it_waits_for_its_next_part(scene, training):
-    part = record.find(scene.cluster, training.part)
-    assert at_work.training_of(scene.cluster, part) == training.folder
-    folder = scene.cluster.runs / "20990101-000000000-imagenet"
-    folder.mkdir()
-    changes = {"run_id": folder.name, "resumes": part.run_id, "elastic": True}
-    record.write(folder, part.model_copy(update=changes))
-    assert at_work.next_part(scene.cluster, part).run_id == folder.name
-    training.process.kill()
-    training.process.wait()
-    assert at_work.next_part(scene.cluster, record.read(folder)) is None
-
-
-def test_behind_its_back_it_is_told_that_it_waits(scene, training, monkeypatch):
-    begun = SimpleNamespace(id=training.process.pid, ended=lambda: None, said=lambda: "waits: 1")
-    monkeypatch.setattr(background, "start", lambda *_: begun)
-    monkeypatch.setattr(run_detached, "_WAITS_S", 0.2)
-    told = json.loads(say("imagenet", "--elastic", "--detach", "--json").stdout)
-    assert (told["status"], told["run_id"]) == ("waiting", None)
-
-
-@pytest.mark.parametrize("how", ["down", "another"])
-def test_it_ends_with_its_cluster(scene, call, how):
-    def lose():
-        text = scene.cluster.allocation.read_text()
-        scene.cluster.allocation.unlink()
-        if how == "another":
-            granted = json.loads(text)
-            scene.cluster.allocation.write_text(json.dumps({**granted, "uuid": "b" * 8}))
-        return 1
-
-    scene.script = [lose]
-    with pytest.raises(NotUp):
-        call()
-    assert len(scene.hosts) == 1
-
-
-def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
-    with runlock.hold(scene.cluster.state, "up"), pytest.raises(Locked):
-        call()
-    assert scene.hosts == []
-
-
-def test_nor_beside_what_began_while_it_looked(scene, call, monkeypatch):
-    """A watch that repairs the node which kept the look waiting."""
-    with ExitStack() as held:
-
-        def hang(cluster):
-            held.enter_context(runlock.hold(cluster.paths.state, "up"))
-            return scene.usable(cluster)
-
-        monkeypatch.setattr(health, "usable", hang)
-        with pytest.raises(Locked):
-            call()
-    assert scene.hosts == []
-
-
-def test_a_campaign_keeps_it_out(scene, call):
-    with runlock.measuring(scene.cluster.state, "bench"), pytest.raises(Locked, match="bench"):
-        call()
-    assert scene.hosts == []
-
-
-@pytest.fixture
-def sight(scene):
-    """A function that looks at the nodes of a run as it goes on."""
-    request = record.Request(job="imagenet")
-
-    def look(*names, most=3):
-        bounds = elastic.Bounds(2, most)
-        training = elastic.Training(scene.cluster, request, bounds, lambda _: None, lambda _: None)
-        pool = training._look()
-        had = [node for node in pool.usable.allocation.nodes if node.name in names]
-        return lambda: training._sight(had)
-
-    return look
-
-
-def test_all_well_is_nothing_to_see(sight):
-    assert sight("node-0", "node-1", "node-2")() == elastic.Sight()
-
-
-def test_a_silent_node_is_lost_and_one_in_quarantine_left_out_later(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    scene.loses("node-2", reachable=True)
-    assert look().better == "node-2 is left out (Xid 79; away)"
-    scene.loses("node-1")
-    assert look().lost == "away"
-
-
-def test_a_node_that_came_is_taken_in(sight):
-    assert sight("node-0", "node-1")().better == "node-2 is taken in"
-
-
-def test_a_node_is_not_taken_in_for_another_that_is_well(scene, sight):
-    scene.loses("node-1")
-    look = sight("node-0", "node-2", most=2)
-    scene.unwell.clear()
-    assert look() == elastic.Sight()
-    scene.loses("node-2", reachable=True)
-    assert look().better == "node-2 is left out (Xid 79; away); node-1 is taken in"
-
-
-def test_nor_by_the_next_part(scene, call):
-    scene.script = [lambda: scene.loses("node-1") or 1, lambda: scene.unwell.clear() or 1]
-    assert call("--max", "2").return_value == 0
-    assert scene.hosts == [["node-0", "node-1"], ["node-0", "node-2"], ["node-0", "node-2"]]
-
-
-def test_the_head_is_a_node_too(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    scene.head_is_gone = True
-    assert look().lost == "node-0 does not answer"
-
-
-def test_too_few_others_are_no_better(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    for name in ("node-1", "node-2"):
-        scene.loses(name, reachable=True)
-    assert look() == elastic.Sight()
-
-
-def test_a_node_that_was_made_anew_is_another(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    text = scene.cluster.allocation.read_text().replace("id-node-2", "id-new")
-    scene.cluster.allocation.write_text(text)
-    assert look().lost == "node-2 was replaced"
-
-
-@pytest.fixture
-def edited(scene):
-    """A function that leaves a mistake in the specification that was applied."""
-    apply(scene.cluster, "local")
-    return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
-
-
-def test_who_edits_the_specification_does_not_blind_it(scene, sight, edited):
-    look = sight("node-0", "node-1", "node-2")
-    edited()
-    scene.loses("node-2")
-    assert look().lost == "away"
-
-
-def test_nor_end_it(scene, call, edited, monkeypatch):
-    monkeypatch.setattr(elastic, "_WAIT_S", 1.0)
-    scene.script = [lambda: edited() or scene.loses("node-2") or 1] + [lambda: 1] * 2
-    done = call()
-    assert [len(hosts) for hosts in scene.hosts] == [3, 2, 2, 2]
-    told = f"{scene.cluster.spec} cannot be used as it is now: what was applied last counts"
-    assert "".join(done.stderr.split()).count("".join(told.split())) == 1
-
-
-def test_one_does_not_begin_with_a_specification_that_has_a_mistake(scene, call, edited):
-    edited()
-    with pytest.raises(UsageError, match="backend: is missing"):
-        call()
-    assert scene.hosts == []
-
-
-def test_what_is_being_configured_is_not_taken_in_yet(scene, sight):
-    look = sight("node-0", "node-1")
-    mark(scene.cluster, unfinished="roles")
-    assert look() == elastic.Sight()
-
-
-def test_a_dry_run_says_that_it_would_wait(scene, call):
-    scene.loses("node-1")
-    with pytest.raises(GpubedError, match="are well, and at least 3 are wanted"):
-        call("--min", "3", "--dry-run")
-    shown = json.loads(call("--max", "1", "--dry-run", "--json").stdout)
-    assert shown["world_size"] == 1
-    assert scene.hosts == []

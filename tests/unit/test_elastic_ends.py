@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
@@ -56,17 +56,6 @@ def test_nodes_that_go_and_come_back_are_no_failing_of_the_job(scene, call, wait
     assert scene.hosts == [["node-0", "node-1", "node-2"]] * 6
 
 
-def test_nor_is_a_head_that_does(scene, call, waits):
-    def go():
-        scene.head_is_gone = True
-        raise Unreachable("node-0 does not answer")
-
-    waits(lambda: setattr(scene, "head_is_gone", False))
-    scene.script = [go] * 5
-    assert call().return_value == 0
-    assert len(scene.hosts) == 6
-
-
 def to_the_head(_scene):
     return 255
 
@@ -97,15 +86,6 @@ def test_nor_is_a_connection_that_was_lost_once_there_were_steps(scene, call, lo
     assert len(scene.hosts) == parts
 
 
-def test_where_nobody_can_tell_what_is_kept_nothing_new_is(scene, call):
-    def fail():
-        scene.checkpoints = None if scene.checkpoints else files("a")
-        return 1
-
-    scene.script = [fail] * 9
-    assert len(json.loads(call("--json").stdout)["legs"]) == 3
-
-
 def test_a_job_that_came_to_its_end_is_done_whatever_its_figures(scene, call):
     """Another part would make its last step once more, and hide what was wrong."""
 
@@ -120,45 +100,6 @@ def test_a_job_that_came_to_its_end_is_done_whatever_its_figures(scene, call):
     assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 1)
     assert "checkpoint_failures" in told["failures"][0]
     assert record.find(scene.cluster, told["run_id"]).state == "failed"
-
-
-def test_so_is_one_whose_results_stay_on_the_cluster(scene, call, monkeypatch):
-    def refuse(*_):
-        raise GpubedError("no space left on device")
-
-    monkeypatch.setattr(Head, "get", refuse)
-    told = json.loads(call("--json").stdout)
-    assert (told["status"], len(told["legs"])) == ("failed", 1)
-    where = f"/shared/runs/{told['run_id']} on node-0"
-    assert told["failures"] == [f"its results are in {where} only: no space left on device"]
-
-
-@pytest.mark.parametrize(("is_done", "parts"), [(True, ["ok"]), (False, ["interrupted", "ok"])])
-def test_one_that_was_asked_to_end_may_do_so_without_being_done(
-    scene, call, lookouts, is_done, parts
-):
-    def end():
-        lookouts[-1].makes_room, lookouts[-1].verdict = True, "node-2 is taken in"
-        if not is_done:
-            Head.metrics = {}
-        return 0
-
-    scene.script = [end]
-    legs = json.loads(call("--json").stdout)["legs"]
-    assert [leg["status"] for leg in legs] == parts
-
-
-def test_the_next_part_knows_the_pace(scene, call, lookouts):
-    def step():
-        for _ in range(2):
-            lookouts[-1].hear("progress: 1/9 steps")
-        return 1
-
-    scene.script = [step]
-    call()
-    first, second = lookouts
-    assert first.pace.longest_s is not None
-    assert second.pace == first.pace
 
 
 def test_a_part_that_finds_no_checkpoint_says_so(scene, call):
@@ -182,18 +123,3 @@ def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
     anew = "gpubed run lab imagenet --elastic --set checkpoint=mine begins anew"
     assert refused.value.hint == anew
     assert len(scene.hosts) == begun
-
-
-def test_a_folder_that_the_job_names_is_no_name_of_a_run(scene, tmp_path):
-    """The second training of such a job, and where it names a folder within another the first."""
-    (folder := tmp_path / "jobs/mine").mkdir(parents=True)
-    (folder / "job.yml").write_text(
-        "schema: gpubed/job/1\ndescription: x\nlauncher: ssh\nranks: all\n"
-        "command: [python, main.py]\nsanity: []\nmetrics:\n"
-        "  loss: {unit: nat}\n  loss_fall: {unit: nat}\n  checkpoint_failures: {unit: '1'}\n"
-        "arguments:\n  checkpoint: {default: team/a, resumes: true, help: their folder}\n"
-    )
-    for _ in range(2):
-        told = json.loads(say("mine", "--elastic", "--json").stdout)
-        assert told["run_id"].endswith("-mine")
-        assert record.find(scene.cluster, told["run_id"]).values["checkpoint"] == "team/a"

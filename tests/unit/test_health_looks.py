@@ -5,16 +5,9 @@ Rows of figures, `[GPU is lost]` and NVLinks are what the real nvidia-smi (535.2
 kernel's log have the forms of drivers 535 to 595.
 """
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from support.node_looks import (
-    ERRORS,
-    EXPECTED,
-    FILES,
     GOOD,
     LINKS,
     NO_RECOVERY,
@@ -29,23 +22,8 @@ from support.node_looks import (
 __all__ = ["health"]
 
 
-def test_good_gpus_are_no_problem(health):
-    assert found(health) == []
-
-
-def test_remapped_rows_are_asked_for_where_nvidia_smi_has_them(health):
-    """`remapped_rows.*` are no fields of --query-gpu: nvidia-smi would refuse all of them."""
-    from gpubed_health import gpus as looks
-
-    assert not any(field.startswith("remapped_rows") for field in looks.FIELDS)
-
-
 def test_a_gpu_that_is_missing_is_counted(health):
     assert found(health, gpus=gpus(GOOD)) == ["1 GPUs answer, 2 are expected"]
-
-
-def test_more_gpus_than_asked_for_are_no_problem(health):
-    assert found(health, gpus=gpus(GOOD, GOOD, GOOD)) == []
 
 
 @pytest.mark.parametrize(
@@ -60,16 +38,6 @@ def test_a_driver_that_does_not_answer_is_told_in_its_words(health, said):
     assert found(health, gpus=(9, said)) == [f"nvidia-smi fails: {said}"]
 
 
-def test_a_driver_of_another_version_than_its_library_is_told_with_the_remedy(health):
-    said = (
-        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48"
-    )
-    assert found(health, gpus=(18, said)) == [
-        "nvidia-smi fails: Failed to initialize NVML: Driver/library version mismatch NVML"
-        " library version: 590.48 (the module that is loaded is 580.95.05: restart the machine)"
-    ]
-
-
 def test_a_module_that_is_missing_is_told_with_the_remedy(health, tmp_path):
     (tmp_path / "nvidia/version").unlink()
     (tmp_path / "nvidia").rmdir()
@@ -77,13 +45,6 @@ def test_a_module_that_is_missing_is_told_with_the_remedy(health, tmp_path):
     assert len(problems) == 1
     assert "kernel module is not loaded" in problems[0]
     assert "dkms status" in problems[0]
-
-
-def test_a_module_that_is_gone_is_told_before_the_restart(health):
-    health.answers["modinfo"] = (1, "modinfo: ERROR: Module nvidia not found.")
-    problems = found(health)
-    assert len(problems) == 1
-    assert "after a restart the node would have no GPU" in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -94,25 +55,6 @@ def test_what_is_no_figure_is_a_problem(health, cell):
     assert found(health, gpus=answer) == [
         f"GPU 1 (00000000:01:00.0) answers {cell} instead of figures"
     ]
-
-
-def test_a_gpu_that_tells_nothing_is_told_once(health):
-    answer = gpus(GOOD, ", ".join(["[GPU requires reset]"] * 6))
-    assert found(health, gpus=answer) == [
-        "GPU 1 (00000000:01:00.0) answers [GPU requires reset] instead of figures"
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "WARNING: infoROM is corrupted at gpu 0000:01:00.0",
-        "Unable to determine the device handle for GPU1: 0000:01:00.0: GPU is lost.  "
-        "Reboot the system to recover this GPU",
-    ],
-)
-def test_a_line_that_is_no_row_is_told(health, line):
-    assert found(health, gpus=f"{gpus(GOOD, GOOD)}\n{line}") == [f"nvidia-smi says: {line}"]
 
 
 @pytest.mark.parametrize(
@@ -133,32 +75,6 @@ def test_a_counter_may_be_absent_only_where_the_model_has_none(health, model, la
     assert (found(health, gpus=answer, rows=rows) == []) == lacks
 
 
-def test_ecc_that_is_switched_off_counts_nothing(health):
-    off = "Disabled, [N/A], No, Not Active, Not Active, Not Active"
-    assert found(health, gpus=gpus(off, off)) == []
-
-
-def test_a_gpu_that_is_cut_into_instances_is_told_as_that(health):
-    """It has no count of ECC errors then, which is not what is wrong."""
-    cut = "Enabled, [N/A], No, Not Active, Not Active, Not Active"
-    assert found(health, gpus=gpus(GOOD, cut), mig="0, Disabled\n1, Enabled") == [
-        "GPU 1 has MIG on, so that nothing can use it whole: sudo nvidia-smi -i 1 -mig 0"
-    ]
-
-
-def test_a_driver_that_knows_nothing_of_mig_is_well(health):
-    refused = (2, 'Field "mig.mode.current" is not a valid field to query.')
-    assert found(health, mig=refused) == []
-
-
-def test_uncorrectable_ecc_errors_are_told(health):
-    answer = gpus(GOOD.replace(" 0,", " 3,"), GOOD)
-    assert found(health, gpus=answer, recovery=NO_RECOVERY) == [
-        "GPU 0 (00000000:00:00.0) has 3 uncorrectable ECC errors: reset it,"
-        " replace it if they come back"
-    ]
-
-
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
@@ -171,20 +87,6 @@ def test_a_gpu_that_is_slowed_down_is_told_with_the_reason(health, figures, word
     problems = found(health, gpus=gpus(GOOD, f"Enabled, 0, No, {figures}"))
     assert len(problems) == 1
     assert words in problems[0]
-
-
-def test_an_older_driver_calls_events_throttling(health, monkeypatch):
-    from gpubed_health import command
-
-    scripted = command.run
-
-    def run(*words):
-        if "clocks_event_reasons" in " ".join(words):
-            return 2, 'Field "clocks_event_reasons.hw_slowdown" is not a valid field to query.'
-        return scripted(*words)
-
-    monkeypatch.setattr(command, "run", run)
-    assert found(health) == []
 
 
 def test_memory_that_waits_for_a_reset_or_has_no_rows_left_is_told(health):
@@ -216,41 +118,11 @@ def test_contained_errors_take_a_gpu_out_of_use_only_if_its_driver_wants_that(
     assert len(problems) == told, problems
 
 
-def test_a_gpu_without_rows_left_is_told_whatever_its_driver_asks_for(health):
-    assert found(health, rows=remapped("0, 1", "0, 0")) == [
-        "GPU 00000000:00:00.0 has no rows left to remap: replace it"
-    ]
-
-
-def test_remapped_rows_of_a_gpu_that_is_lost_are_a_problem(health):
-    assert found(health, rows=remapped("0, 0", "[GPU is lost], [GPU is lost]")) == [
-        "GPU 00000000:01:00.0 answers [GPU is lost] instead of its remapped rows"
-    ]
-
-
-def test_what_the_driver_asks_for_is_told_where_it_has_the_field(health):
-    assert found(health, recovery="0, None\n1, Reset") == [
-        "GPU 1 needs: Reset (gpu_recovery_action)"
-    ]
-    assert found(health, recovery=NO_RECOVERY) == []
-
-
 def test_a_link_that_was_up_and_is_not_any_more_is_told(health):
     memory = {}
     assert found(health, memory) == []
     down = LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")
     assert found(health, memory, links=nvlinks(LINKS, down)) == ["GPU 1 has 11 of 12 NVLinks up"]
-
-
-def test_links_that_never_were_up_are_not_missed(health):
-    assert found(health, links=nvlinks("\t Link 0: <inactive>\n", "")) == []
-
-
-def test_links_that_had_to_recover_are_told(health):
-    errors = nvlinks(ERRORS.format(0), ERRORS.format(3))
-    assert found(health, errors=errors) == [
-        "GPU 1 had 3 NVLink errors that it recovered from: reset it"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -283,13 +155,6 @@ def test_xids_do_what_nvidias_catalog_says(health, text, fatal, device):
     assert [problem.partition(" (")[0] for problem in problems] == (
         [f"GPU {device.removeprefix('PCI:')} reported Xid {number}"] if fatal else []
     )
-
-
-def test_a_problem_says_what_the_xid_means_and_what_to_do(health):
-    line = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
-    assert found(health, journal=logged(line)) == [
-        "GPU 0000:3b:00 reported Xid 79 (GPU has fallen off the bus): switch the machine off and on"
-    ]
 
 
 @pytest.mark.parametrize("severity", ["Fatal", "Non-fatal"])
@@ -327,28 +192,6 @@ def test_a_kernel_log_that_cannot_be_read_is_not_well(health, answer):
     assert "the kernel's log cannot be read, so Xids are not known" in problems[0]
 
 
-def test_a_kernel_log_that_was_rotated_away_is_no_problem(health):
-    """The kernel said nothing since, and what it said at boot is no longer kept."""
-    assert found(health, journal="", early="") == []
-
-
-@pytest.mark.parametrize(
-    ("journal", "why"),
-    [
-        ({"early": "", "any": ""}, "the journal has no message of this boot"),
-        ({}, "no message of the kernel reaches it"),
-    ],
-)
-def test_a_journal_without_the_kernels_messages_is_no_rotated_one(health, journal, why):
-    [problem] = found(health, journal="", **journal)
-    assert why in problem
-
-
-def test_without_gpus_nobody_asks_for_them(health):
-    health.answers.clear()
-    assert health.problems({**EXPECTED, "gpus": 0}, {}) == []
-
-
 def test_a_look_that_breaks_is_a_problem_and_ends_nothing(health, monkeypatch):
     def journal(_expected, _memory):
         raise ValueError("not enough values to unpack")
@@ -363,28 +206,3 @@ def test_a_look_that_breaks_is_a_problem_and_ends_nothing(health, monkeypatch):
     for _ in range(2):
         assert health.main("watch") == 0
     assert "the look at journal failed" in health.read_state()["quarantine"]["reason"]
-
-
-@pytest.mark.process
-def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):
-    monkeypatch.syspath_prepend(str(FILES))
-    from gpubed_health import command
-
-    monkeypatch.setattr(command, "TIMEOUT_S", 0.2)
-    assert command.run("sleep", "60") == (124, "no answer in 0.2 s")
-    assert command.run("no-such-program") == (127, "no-such-program is not installed")
-
-
-@pytest.mark.process
-def test_the_program_says_how_it_is_used(tmp_path):
-    (tmp_path / "expected.json").write_text(json.dumps({**EXPECTED, "gpus": 0}))
-    text = (FILES / "gpubed-health").read_text().replace("/usr/local/lib/gpubed", str(FILES))
-    environment = {
-        "GPUBED_HEALTH_EXPECTED": str(tmp_path / "expected.json"),
-        "GPUBED_HEALTH_STATE": str(tmp_path / "state.json"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, "requalify" in done.stderr) == (2, True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support import exposition
-from support.node_looks import EXPECTED, GOOD, LINKS, found, gpus, health, logged, nvlinks
+from support.node_looks import EXPECTED, GOOD, found, gpus, health, logged
 
 __all__ = ["health"]
 
@@ -20,22 +20,6 @@ def test_one_failing_look_is_not_yet_a_quarantine(health, capsys):
     assert "1 GPUs answer" in capsys.readouterr().out
 
 
-def test_a_good_look_in_between_starts_the_count_anew(health):
-    for answer in (gpus(GOOD), gpus(GOOD, GOOD), gpus(GOOD)):
-        found(health, gpus=answer)
-        health.main("watch")
-    state = health.read_state()
-    assert (state["quarantine"], state["failing_looks"]) == (None, 1)
-
-
-def test_before_a_job_a_moment_is_no_reason_to_refuse_it(health, monkeypatch):
-    """Storage or a clock was slow just then: the next look finds nothing."""
-    found(health, gpus=gpus(GOOD))
-    monkeypatch.setattr(health.time, "sleep", lambda _: found(health, gpus=gpus(GOOD, GOOD)))
-    assert health.main("admit") == 0
-    assert health.read_state()["quarantine"] is None
-
-
 def test_before_a_job_a_node_that_is_not_well_is_quarantined(health, monkeypatch, capsys):
     """Slurm drains it: gpubed must know, and one word must end both."""
     found(health, gpus=gpus(GOOD))
@@ -48,13 +32,6 @@ def test_before_a_job_a_node_that_is_not_well_is_quarantined(health, monkeypatch
     assert "1 GPUs answer" in capsys.readouterr().out
 
 
-def test_before_a_job_a_quarantine_keeps_its_reason(health, monkeypatch):
-    health.main("quarantine", "fan", "is", "loud")
-    monkeypatch.setattr(health.time, "sleep", lambda _: pytest.fail("nothing to wait for"))
-    assert health.main("admit") == 1
-    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
-
-
 @pytest.mark.parametrize(
     ("words", "own"),
     [(("quarantine", "fan is loud"), False), (("fault", "no homes"), True), (("watch",), True)],
@@ -64,12 +41,6 @@ def test_it_is_known_whether_a_person_took_the_node_out_of_use(health, words, ow
     for _ in range(2):
         health.main(*words)
     assert health.read_state()["quarantine"]["own"] is own
-
-
-def test_what_a_program_finds_leaves_a_persons_quarantine_as_it_is(health):
-    health.main("quarantine", "fan is loud")
-    assert health.main("fault", "no homes") == 0
-    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
 
 
 def test_only_a_good_node_is_requalified(health):
@@ -123,16 +94,6 @@ def test_what_broke_during_a_programs_quarantine_is_not_forgotten_with_it(health
     assert health.read_state()["quarantine"] is None
 
 
-def test_a_moment_at_the_end_of_a_programs_quarantine_needs_no_person(health):
-    health.main("fault", "its lease ends")
-    found(health, gpus=gpus(GOOD))
-    assert health.main("back") == 1
-    assert health.read_state()["quarantine"]["reason"] == "its lease ends"
-    found(health, gpus=gpus(GOOD, GOOD))
-    assert health.main("back") == 0
-    assert health.read_state()["quarantine"] is None
-
-
 def test_an_xid_of_before_the_requalification_does_not_count_again(health):
     found(health, journal=logged("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"))
     health.time.time, real = lambda: 1795327200.0, health.time.time
@@ -163,15 +124,6 @@ def test_monitoring_is_told_of_problems_and_quarantine(health):
     ]
 
 
-def test_links_are_compared_with_what_an_earlier_look_saw(health):
-    assert health.main("check") == 0
-    found(health, links=nvlinks(LINKS, LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")))
-    assert health.main("requalify") == 1
-    for _ in range(2):
-        health.main("watch")
-    assert health.read_state()["quarantine"]["reason"] == "GPU 1 has 11 of 12 NVLinks up"
-
-
 def test_a_state_that_cannot_be_read_keeps_jobs_away(health):
     health.STATE.write_text("{")
     assert health.main("check") == 1
@@ -189,16 +141,6 @@ def full(health):
     return drafts
 
 
-def test_a_node_whose_disk_is_full_goes_into_quarantine_all_the_same(health, full, monkeypatch):
-    told = []
-    monkeypatch.setattr(health, "tell", lambda *words: told.append(words) or True)
-    found(health, gpus=gpus(GOOD))
-    for _ in range(3):
-        assert health.main("watch") == 0
-    assert told == [("quarantine", "1 GPUs answer, 2 are expected")]
-    assert health.main("status") == 1
-
-
 def test_a_quarantine_outlasts_the_full_disk(health, full, capsys):
     health.STATE.write_text('{"failing_looks": 1}')
     assert health.main("quarantine", "fan is loud") == 0
@@ -207,11 +149,5 @@ def test_a_quarantine_outlasts_the_full_disk(health, full, capsys):
         draft.unlink()
     assert health.main("watch") == 0
     assert json.loads(health.STATE.read_text())["quarantine"]["reason"] == "fan is loud"
-    assert health.main("requalify") == 0
-    assert health.main("status") == 0
-
-
-def test_a_disk_that_is_full_at_the_requalification_brings_no_quarantine_back(health, full):
-    health.STATE.write_text('{"quarantine": {"reason": "fan is loud", "since": "today"}}')
     assert health.main("requalify") == 0
     assert health.main("status") == 0

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import costs, hung, up
+from gpubed.cluster import hung
 from gpubed.cluster.condition import Condition
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import Project
-from gpubed.engines.embedded import ResourceEvent, Result
 from gpubed.jobs.runs import at_work
 from gpubed.nodes.allocation import Hop
 from gpubed.nodes.cluster import Cluster
@@ -21,7 +20,6 @@ from gpubed.nodes.ssh import (
     LoginRefused,
     Unreachable,
 )
-from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 
 NAMES = ("node-0", "node-1", "node-2")
@@ -141,13 +139,6 @@ def test_what_answers_or_cannot_be_seen_is_never_restarted(ground, said):
     assert ground.restarted == []
 
 
-def test_what_was_taken_out_of_the_plan_or_goes_anyway_is_not_restarted(ground):
-    ground.says = dict.fromkeys(NAMES, Unreachable("no"))
-    ground.plan = sample_plan(nodes=[{"name": "node", "count": 2}])
-    assert ground.bring_back("node-1", "node-2", spared={"node-1"}) == ()
-    assert (ground.restarted, ground.waited) == ([], [])
-
-
 def test_where_a_testbed_has_no_means_nobody_is_waited_for(ground):
     """Own hosts, above all."""
     ground.backend.restarts = False
@@ -181,21 +172,6 @@ def test_a_door_that_is_a_node_is_restarted_once_that_is_approved(ground):
     assert len(ground.approved) == 1
 
 
-@pytest.mark.parametrize("said", [stranger(), LoginRefused("it does not accept the key")])
-def test_a_door_that_answers_is_not_restarted(ground, said):
-    ground.leads_through("node-0")
-    ground.says = {"node-0": on_the_way(said)}
-    assert ground.bring_back("node-0") == ()
-    assert ground.restarted == []
-
-
-def test_a_watch_never_approves_the_restart_of_a_node_that_may_work(ground):
-    ground.says = {"node-0": Unreachable("no")}
-    ground.bring_back("node-0", unheard=True)
-    [lines] = ground.approved
-    assert costs.beyond(lines, {"node-0"}) == list(lines)
-
-
 def test_under_a_run_that_would_end_with_it_nothing_is_restarted(ground, monkeypatch):
     run = SimpleNamespace(run_id="20300101-000000000-digits")
     monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: run)
@@ -212,47 +188,3 @@ def test_what_is_silent_after_its_restart_says_what_a_person_can_do(ground):
         ground.bring_back("node-1")
     assert ground.restarted == ["node-1"], "once"
     assert "a node that is removed there is made again by gpubed up lab" in caught.value.hint
-
-
-@pytest.mark.parametrize("restarted", [(), ("node-1",)])
-def test_up_looks_again_after_a_restart(ground, monkeypatch, restarted):
-    """Services that are to start at boot may not have come back: they are due as well."""
-    cluster = Cluster(ground.paths, ground.plan, ground.allocation)
-    before, after = Condition({"node-1": "unreachable"}), Condition({"node-1": "cut"})
-    replaced = ResourceEvent("replace", "done", "u::node-2", "gpubed:index:Node", "node-2")
-    planned = Result({"replace": 1}, (replaced,), {}, 0.0)
-    asked, repaired = [], []
-
-    def bring_back(*_, **options):
-        asked.append(options)
-        return restarted
-
-    monkeypatch.setattr(up, "_remove_faulty", lambda *_: [])
-    monkeypatch.setattr(up, "_look_ahead", lambda *_: planned)
-    monkeypatch.setattr(up.made_on, "note", lambda *_, **__: None)
-    monkeypatch.setattr(up, "_applied", lambda *_: planned)
-    monkeypatch.setattr(hung, "bring_back", bring_back)
-    monkeypatch.setattr(up.damage, "look", lambda *_: (cluster, after))
-    monkeypatch.setattr(up.damage, "prepare_repair", lambda _, found: repaired.append(found))
-    ground.paths.state.mkdir(parents=True)
-    stack, asked_ones = SimpleNamespace(paths=ground.paths), SimpleNamespace(note=lambda: None)
-    run = up.Run(ground.plan, ground, stack, asked_ones, None)
-    done = up._up(run, (cluster, before), None, {"node-1"})
-    assert (done.result, done.restarted) == (planned, restarted)
-    assert repaired == [after if restarted else before]
-    assert asked == [{"spared": {"node-2"}, "given_time": {"node-1"}}]
-
-
-@pytest.mark.parametrize(
-    ("backend", "said"),
-    [
-        ("local", "its SSH server is started again, or all of it"),
-        ("openstack", "it is restarted if it stays silent for 15 min"),
-        ("virtualwall", "it is restarted if it stays silent for 10 min"),
-        ("static", "only you can see to its power, network and sshd"),
-    ],
-)
-def test_what_is_said_of_a_silent_node_is_what_its_testbed_does(backend, said):
-    there = registry.backend(backend)
-    assert there.when_silent == said
-    assert there.restarts is said.startswith("it is restarted")

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster.idle import Warned, decide
+from gpubed.cluster.idle import decide
+from gpubed.cluster.watch_memory import Warned
 from gpubed.configuration.use import NodeUse, put_together
 from gpubed.spec.sections import Idle
 from support.activity import HOUR, MINUTE, Node
@@ -28,9 +29,11 @@ SLACK = 3 * MINUTE
 def node_program():
     sys.path.insert(0, str(FILES))
     try:
-        from gpubed_use import judging, logins, processes, program
+        from gpubed_use import judging, machine, processes, program
 
-        yield SimpleNamespace(judging=judging, logins=logins, processes=processes, program=program)
+        yield SimpleNamespace(
+            judging=judging, machine=machine, processes=processes, program=program
+        )
     finally:
         sys.path.remove(str(FILES))
 
@@ -129,6 +132,6 @@ def test_whatever_happens_nobody_who_works_is_released(node_program, tmp_path, s
 def test_the_traces_have_uses_of_every_kind_and_starts():
     nodes = [Node(f"{seed} 0", UNTIL) for seed in range(100)]
     assert {kind for node in nodes for _, _, kind in node.used} == {
-        "rank", "gpu", "typed", "notebook", "cell", "cpu", "network", "upload",
+        "rank", "gpu", "typed", "notebook", "cell", "cpu", "upload",
     }  # fmt: skip
     assert any(len(node.boots) > 1 for node in nodes)

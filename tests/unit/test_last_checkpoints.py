@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.cluster import last_checkpoints, lease
-from gpubed.core import copying
-from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
 from support.disk_head import Disk, cluster, granted, known, sftp, shared
@@ -85,15 +83,6 @@ def test_only_what_is_new_comes_again_and_the_one_before_goes(storage):
     assert len(storage.head.ran) == copied + 1, "it is listed, and not even read"
     storage.write("c1/images-2.pt", "2", beside="2")
     assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
-    assert storage.here() == {"c1/images-2.pt": "2"}
-
-
-def test_one_that_is_damaged_later_keeps_its_whole_copy(storage):
-    storage.write("c1/images-1.pt", "1", beside="1")
-    storage.write("c1/images-2.pt", "2", beside="2")
-    storage.collect()
-    storage.write("c1/images-2.pt", "other", beside="2")
-    assert "is damaged" in storage.collect()[0]
     assert storage.here() == {"c1/images-2.pt": "2"}
 
 
@@ -173,21 +162,6 @@ def test_nothing_that_a_node_writes_leads_elsewhere_or_waits_for_ever(storage):
     assert storage.here() == {"c1/images-1.pt": "1"}
 
 
-@pytest.mark.parametrize(
-    "name", ["two\nlines", "esc\x1b[31m", "no\u00a0break", "ideographic\u3000"]
-)
-def test_what_cannot_be_shown_is_saved_all_the_same(storage, name):
-    """`run` takes such a name: what it kept by it would go with the storage."""
-    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": name})
-    storage.write(f"{name}/{name}.pt", "weights", beside="weights")
-    damaged = f"{name}/later\n.pt"
-    storage.write(damaged, "damaged", beside="whole")
-    assert storage.collect()[1:] == [f"checkpoints/{damaged!r} is damaged: its SHA-256 is another"]
-    folder = checkpoints.collected(storage.paths, name)
-    assert (folder / f"{name}.pt").read_text() == "weights"
-    subprocess.run(["sha256sum", "--check", "--quiet", f"{name}.pt.sha256"], cwd=folder, check=True)
-
-
 def test_what_cannot_be_saved_is_no_success_and_the_rest_comes(storage):
     storage.write("c1/images-1.pt", "1")
     storage.write("c1/x").rename(storage.there / "c1" / os.fsdecode(b"caf\xe9.pt"))
@@ -228,30 +202,6 @@ def test_a_folder_of_a_run_may_be_a_link(storage, tmp_path):
     assert storage.collect() == []
 
 
-def test_a_link_to_more_than_can_be_listed_is_no_success_and_the_rest_comes(storage, monkeypatch):
-    storage.write("c1/images-1.pt", "1")
-    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": "c2"})
-    (storage.there / "c2").symlink_to("/")
-    run = storage.head.run
-
-    def much(command, *words, **options):
-        if words == (f"{storage.there}/c2",):
-            return SimpleNamespace(stdout="cut o")
-        return run(command, *words, **options)
-
-    monkeypatch.setattr(storage.head, "run", much)
-    with pytest.raises(GpubedError, match=r"1 thing.*: checkpoints/c2: there is more in .* than"):
-        storage.collect()
-    assert storage.here() == {"c1/images-1.pt": "1"}
-
-
-def test_an_older_one_that_cannot_be_saved_is_in_nobodys_way(storage):
-    old = storage.write("c1/x").rename(storage.there / "c1" / os.fsdecode(b"caf\xe9.pt"))
-    os.utime(old, (1, 1))
-    storage.write("c1/images-1.pt", "1")
-    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
-
-
 def test_a_folder_in_which_no_checksum_is_right_is_no_success(storage):
     """A checksum may be what is wrong: all that was learned would go with the storage."""
     for number in range(7):
@@ -259,39 +209,6 @@ def test_a_folder_in_which_no_checksum_is_right_is_no_success(storage):
     for _ in range(2):
         with pytest.raises(GpubedError, match=r"^5 thing.*checkpoints/c1/images-6\.pt is damaged"):
             storage.collect()
-
-
-@pytest.mark.parametrize("form", ["SHA256 (images-1.pt) = {}\n", "\\{}  images\\n.pt\n", "{:S}"])
-def test_a_checksum_counts_in_each_form_that_programs_write(storage, form):
-    path = storage.write("c1/images-1.pt", "1", beside="1")
-    digest = hashlib.sha256(b"1").hexdigest()
-    beside = path.with_name(f"{path.name}.sha256")
-    beside.write_text(digest.upper() if form == "{:S}" else form.format(digest))
-    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
-    path.write_text("2")
-    assert "is damaged" in storage.collect()[0]
-
-
-def test_the_one_before_comes_where_the_newest_cannot(storage, monkeypatch):
-    storage.write("c1/images-1.pt", "1")
-    storage.write("c1/images-2.pt", "too large")
-    monkeypatch.setattr(copying, "_LARGEST", 4)
-    with pytest.raises(GpubedError, match=r"checkpoints/c1/images-2\.pt: it has 9 bytes"):
-        storage.collect()
-    assert storage.here() == {"c1/images-1.pt": "1"}
-
-
-def test_an_older_one_replaces_no_newer_one(storage):
-    """As one that was damaged on the cluster after it came, and was set aside there."""
-    storage.write("c1/images-1.pt", "1")
-    newer = storage.write("c1/images-2.pt", "2")
-    storage.collect()
-    newer.rename(f"{newer}.damaged")
-    storage.collect()
-    assert storage.here() == {"c1/images-1.pt": "1", "c1/images-2.pt": "2"}
-    storage.write("c1/images-3.pt", "3")
-    storage.collect()
-    assert storage.here() == {"c1/images-3.pt": "3"}
 
 
 def test_one_of_which_a_part_is_elsewhere_comes_and_is_no_success(storage):
@@ -308,52 +225,3 @@ def test_one_of_which_a_part_is_elsewhere_comes_and_is_no_success(storage):
         storage.collect()
     assert len(storage.head.ran) == copied + 1, "it does not come again"
     assert storage.here() == {"c1/step-1/model": "1", "c1/step-2/model": "2"}
-
-
-def test_what_else_is_left_out_of_one_is_told(storage):
-    storage.write("c1/step-1/model", "1")
-    os.mkfifo(storage.there / "c1" / "step-1" / "pipe")
-    (storage.there / "c1" / "step-1" / "last").symlink_to("gone")
-    assert sorted(storage.collect()[1:]) == [
-        "checkpoints/c1/step-1: 'last' is left out: it is a link that leads nowhere",
-        "checkpoints/c1/step-1: 'pipe' is left out: it is neither file nor folder",
-    ]
-
-
-@pytest.mark.parametrize("value", [True, 5, ["c1"], None, "", "../c1", "/c1"])
-def test_a_record_whose_argument_names_no_folder_keeps_nothing_from_coming(storage, value):
-    """As where `job.yml` was edited since, and the argument was of another kind."""
-    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": value})
-    storage.write("c1/images-1.pt", "1")
-    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
-
-
-@pytest.mark.parametrize(
-    ("said", "error"),
-    [("f\t1\t1.0\t../../x\0", NotAName), ("f\t1\t1.0\tc1", GpubedError), ("?\0", GpubedError)],
-)
-def test_a_list_that_is_none_is_refused(storage, monkeypatch, said, error):
-    monkeypatch.setattr(storage.head, "run", lambda *_, **__: SimpleNamespace(stdout=said))
-    with pytest.raises(error):
-        storage.collect()
-    assert storage.here() == {}
-
-
-@pytest.mark.parametrize(
-    ("limit", "value", "why"), [("_LARGEST", 4, "more than 4 bytes"), ("_SHARE", 0, "has room for")]
-)
-def test_what_there_is_no_room_for_is_told_and_keeps_no_other_away(
-    storage, monkeypatch, limit, value, why
-):
-    monkeypatch.setattr(copying, limit, value)
-    storage.write("c1/images-1.pt", "1" * 5)
-    storage.write("c2/images-1.pt", "" if limit == "_SHARE" else "1")
-    with pytest.raises(GpubedError, match=rf"1 thing.*: checkpoints/c1/images-1\.pt: .*{why}"):
-        storage.collect()
-    assert list(storage.here()) == ["c2/images-1.pt"]
-
-
-def test_where_there_are_none_nothing_is_said(storage):
-    storage.there.rmdir()
-    assert storage.collect() == []
-    assert not storage.paths.checkpoints.exists()

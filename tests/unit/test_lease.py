@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubed.cluster import lease
-from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
@@ -23,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
+def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "now", lambda: NOW)
     made = Project(tmp_path).cluster("lab")
     made.state.mkdir(parents=True)
@@ -33,21 +30,21 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
 class Stingy:
     """Stands for a backend whose testbed grants less than what is asked for."""
 
-    def __init__(self, most: timedelta) -> None:
+    def __init__(self, most):
         self.until, self._most = NOW + HOUR, most
 
-    def bind(self, *_: object) -> Stingy:
+    def bind(self, *_):
         return self
 
-    def lease(self, _: object) -> Lease:
+    def lease(self, _):
         return Lease(self.until)
 
-    def renew(self, _allocation: object, until: datetime) -> Lease:
+    def renew(self, _allocation, until):
         self.until = min(until, NOW + self._most)
         return Lease(self.until)
 
 
-def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
+def test_nodes_of_this_machine_do_not_expire(cluster):
     plan = sample_plan()
     record = lease.read(Cluster(cluster, plan, sample_allocation(plan)))
     assert record.state(60) == "unlimited"
@@ -56,9 +53,7 @@ def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
     assert not cluster.lease.exists()
 
 
-def test_a_shortened_renewal_is_known_as_granted(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortened_renewal_is_known_as_granted(cluster, monkeypatch):
     plan, testbed = sample_plan(), Stingy(3 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
     lease.read(Cluster(cluster, plan, sample_allocation(plan)))
@@ -69,9 +64,7 @@ def test_a_shortened_renewal_is_known_as_granted(
     assert known.since == NOW
 
 
-def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(cluster, monkeypatch):
     """A look that was answered before it would shorten it again, also for nodes that mind it."""
     plan, testbed = sample_plan(), Stingy(24 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
@@ -79,7 +72,7 @@ def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
     lease.read(lent)
     with monkeypatch.context() as slow:
 
-        def answer(_: object) -> Lease:
+        def answer(_):
             said = Lease(testbed.until)
             lease.renew(lent, NOW + 12 * HOUR)  # by hand, while the answer is on its way
             return said
@@ -92,8 +85,8 @@ def test_a_renewal_that_comes_while_the_testbed_is_asked_stays(
 
 
 def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_beginning(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, monkeypatch
+):
     """`up --refresh` brings new nodes, which the former ones' time must not take along."""
     plan, testbed = sample_plan(), Stingy(24 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
@@ -106,45 +99,11 @@ def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_be
     assert lease.last(cluster).since == NOW + 24 * HOUR
 
 
-def test_the_lease_of_a_former_testbed_is_none_of_the_one_that_takes_nothing_back(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All were refused from its end on, and `up --refresh`, which that names, changed nothing."""
-    plan = sample_plan()
-    lent = Cluster(cluster, plan, sample_allocation(plan))
-    with monkeypatch.context() as wall:
-        wall.setattr(registry, "backend", lambda _: Stingy(24 * HOUR))
-        lease.renew(lent, NOW + 24 * HOUR)
-    assert lease.read(lent).state(60) == "unlimited"
-    monkeypatch.setattr(lease, "now", lambda: NOW + 25 * HOUR)
-    lease.check_not_expired(cluster)
-    back = Stingy(72 * HOUR)
-    back.until = NOW + 72 * HOUR
-    monkeypatch.setattr(registry, "backend", lambda _: back)
-    found = lease.read(lent)
-    assert (found.since, found.requested_until) == (NOW + 25 * HOUR, None)
-
-
-def test_the_testbed_that_lends_the_nodes_is_asked_and_not_the_one_that_is_wanted_next(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    testbed = Stingy(24 * HOUR)
-    monkeypatch.setattr(registry, "backend", lambda name: asked.append(name) or testbed)
-    plan = sample_plan(lease={"on_nodes": {}})
-    granted = sample_allocation(plan).model_copy(update={"backend": "virtualwall"})
-    edited = Cluster(cluster, plan, granted)
-    assert lease.read(edited).granted_until == NOW + HOUR
-    assert lease.renew(edited, NOW + 9 * HOUR).granted_until == NOW + 9 * HOUR
-    assert asked == ["virtualwall"] * 2
-    assert not lease.last(cluster).own
-
-
-def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
+def record(left, since=timedelta()):
     return lease.Record(granted_until=NOW + left, since=NOW - since)
 
 
-def kept(cluster: ClusterPaths, known: lease.Record) -> lease.Record:
+def kept(cluster, known):
     cluster.lease.write_text(known.model_dump_json())
     return known
 
@@ -161,7 +120,7 @@ def kept(cluster: ClusterPaths, known: lease.Record) -> lease.Record:
         (lease.Record(), None),
     ],
 )
-def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime | None) -> None:
+def test_the_policy_says_when_and_how_far(known, until):
     assert lease.due(known, Wanted()) == until
 
 
@@ -176,34 +135,8 @@ def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime |
         (lease.Record(), None),
     ],
 )
-def test_the_policy_has_a_last_end(known: lease.Record, last: datetime | None) -> None:
+def test_the_policy_has_a_last_end(known, last):
     assert lease.last_end(known, Wanted()) == last
-
-
-@pytest.mark.usefixtures("cluster")
-def test_more_is_asked_for_before_the_end_is_prepared() -> None:
-    """A job would be told to stop, and its nodes would stay."""
-    wanted = Wanted.model_validate({"before_end": {"margin": "3 h"}})
-    assert lease.is_ending(record(2.5 * HOUR), wanted)
-    assert lease.due(record(2.5 * HOUR), wanted) == NOW + 24 * HOUR
-
-
-@pytest.mark.parametrize(("left", "is_due"), [(0.99, False), (0.51, False), (0.49, True)])
-@pytest.mark.usefixtures("cluster")
-def test_a_lease_shorter_than_its_margin_is_not_due_the_moment_it_is_granted(
-    left: float, is_due: bool
-) -> None:
-    """It was asked for again every minute, and told to end soon all the time."""
-    wanted = Wanted.model_validate({"duration": "1 h"})
-    assert (lease.due(record(left * HOUR), wanted) is not None) == is_due
-    assert (record(left * HOUR).state(lease.asked_at(wanted)) == "expiring") == is_due
-
-
-def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
-    assert not lease.is_ending(record(HOUR), Wanted())
-    near = kept(cluster, record(HOUR / 4))
-    assert lease.is_ending(near, Wanted())
-    assert not lease.is_ending(lease.ended(cluster, near), Wanted())
 
 
 @pytest.mark.parametrize(
@@ -214,12 +147,7 @@ def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
         ({"on_nodes": {"stop": "25 min"}}, [29, 9, 2]),
     ],
 )
-def test_and_again_as_it_comes_nearer(
-    cluster: ClusterPaths,
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: dict[str, Any],
-    minutes: list[int],
-) -> None:
+def test_and_again_as_it_comes_nearer(cluster, monkeypatch, wanted, minutes):
     end, policy, done = NOW + HOUR, Wanted.model_validate(wanted), []
     known = kept(cluster, lease.Record(granted_until=end, since=NOW))
     for left in range(59, -2, -1):
@@ -231,15 +159,8 @@ def test_and_again_as_it_comes_nearer(
     assert done == minutes
 
 
-@pytest.mark.usefixtures("cluster")
-def test_an_end_that_a_former_version_has_prepared_is_prepared_again() -> None:
-    """It did not write when; and what is here does not come again."""
-    near = record(HOUR / 4)
-    assert lease.is_ending(near.model_copy(update={"ended_for": near.granted_until}), Wanted())
-
-
 @pytest.mark.parametrize("text", ['{"granted_until": "2020', "[]", '{"own": "perhaps"}'])
-def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text: str) -> None:
+def test_what_cannot_be_read_is_no_lease_without_end(cluster, text):
     cluster.lease.write_text(text)
     with pytest.raises(GpubedError, match=r"lease\.json") as caught:
         lease.check_not_expired(cluster)
@@ -251,32 +172,7 @@ def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text
     assert lease.read(Cluster(cluster, plan, sample_allocation(plan))).granted_until == NOW + HOUR
 
 
-def test_what_cannot_be_read_ends_where_nothing_ends(cluster: ClusterPaths) -> None:
-    """The hint says so: the testbed was asked again."""
-    cluster.lease.write_text("[]")
-    plan = sample_plan()
-    lease.read(Cluster(cluster, plan, sample_allocation(plan)))
-    lease.check_not_expired(cluster)
-
-
-def test_who_changes_a_record_waits_for_who_does_so(
-    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near = kept(cluster, record(HOUR / 4))
-    monkeypatch.setattr(lease, "_OTHERS_S", 0.0)
-    with runlock.locked(cluster.state / "lease.lock", "renew"), pytest.raises(Locked):
-        lease.ended(cluster, near)
-    assert lease.ended(cluster, near).ended_for == near.granted_until
-
-
-def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: ClusterPaths) -> None:
-    ended = (NOW - HOUR).isoformat()
-    cluster.lease.write_text(f'{{"granted_until": "{ended}", "own": true, "newer": 1}}')
-    with pytest.raises(GpubedError, match="the lease of lab ended"):
-        lease.check_not_expired(cluster)
-
-
-def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:
+def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster):
     kept(cluster, record(HOUR))
     lease.check_not_expired(cluster)
     kept(cluster, record(-HOUR))

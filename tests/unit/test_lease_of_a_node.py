@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.configuration import node_lease
-from support import exposition, full_disk
+from support import full_disk
 
 FILES = Path(__file__).parents[2] / "roles/health/files"
 END = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -63,7 +63,7 @@ def node(monkeypatch, tmp_path):
     found.boot, found.uptime, found.wall = "b", 1000.0, END.timestamp() - 3600
     found.told, found.ran, found.mine, found.on_gpu = [], [], set(), []
     monkeypatch.setattr(program, "now", lambda: judging.Now(found.boot, found.uptime, found.wall))
-    monkeypatch.setattr(program.terminals, "tell", found.told.append)
+    monkeypatch.setattr(program.machine, "tell", found.told.append)
     every = processes.every
 
     def mine():
@@ -153,21 +153,6 @@ def test_a_renewal_takes_all_back(node, minutes):
     assert look(node) == "runs"
 
 
-def test_what_was_renewed_by_too_little_stays_as_it_is(node):
-    tell(node)
-    pass_time(node, 51 * 60)
-    tell(node, until=END.replace(minute=1).isoformat(), left_s=600.0)
-    assert held(node)
-
-
-def test_a_quarantine_of_a_persons_is_not_taken_back(node):
-    node.health.quarantine(node.health.read_state(), "its fan")
-    tell(node)
-    pass_time(node, 62 * 60)
-    tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
-    assert held(node) == "its fan"
-
-
 @pytest.mark.parametrize("jump", [10 * 86400.0, -10 * 86400.0])
 def test_a_clock_that_jumps_ends_nothing_early_and_nothing_late(node, jump):
     tell(node)
@@ -192,63 +177,12 @@ def test_of_two_clocks_that_differ_the_later_end_counts(node, left_s, wall):
     assert node.program.read()["left_s"] == 3540
 
 
-def test_what_a_node_knows_already_makes_nothing_later(node):
-    tell(node)
-    pass_time(node, 40 * 60)
-    node.wall -= 3600
-    tell(node)
-    assert look(node) == "warns"
-
-
 def test_a_time_in_which_nobody_looked_decides_nothing_at_once(node):
     """A machine that slept: a controller may have renewed the lease meanwhile."""
     tell(node)
     assert look(node, 5 * 3600) == "runs"
     assert held(node) is None
     assert look(node) == "over"
-
-
-def test_while_it_is_off_nothing_is_counted(node):
-    tell(node)
-    pass_time(node, 40 * 60)
-    node.boot, node.uptime = "another", 5.0
-    assert look(node) == "warns"
-    assert node.program.read()["left_s"] == 1200
-    pass_time(node, 11 * 60)
-    assert held(node)
-
-
-def test_another_clusters_lease_is_none_and_its_quarantine_ends(node):
-    tell(node)
-    pass_time(node, 62 * 60)
-    assert held(node)
-    node.health.EXPECTED.write_text('{"gpus": 0, "cluster": "v", "patience": 2}')
-    assert look(node) is None
-    assert held(node) is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 0}'])
-def test_what_cannot_be_read_ends_nothing(node, text):
-    node.program.STATE.write_text(text)
-    assert look(node) is None
-    assert (node.told, held(node)) == ([], None)
-
-
-def test_a_lease_that_is_forgotten_takes_all_back(node):
-    tell(node)
-    pass_time(node, 62 * 60)
-    assert node.program.main("forget") == 0
-    assert held(node) is None
-    assert look(node) is None
-
-
-def test_a_full_disk_ends_no_watch(node):
-    tell(node)
-    with full_disk.filled(node.program.keeping, lambda path: path == node.program.STATE):
-        pass_time(node, 62 * 60)
-    assert node.program.read()["phase"] == "over"
-    look(node)
-    assert not node.program.SPARE.exists()
 
 
 def test_a_renewal_counts_though_the_disk_is_full(node, capsys):
@@ -323,18 +257,6 @@ def test_a_rank_that_does_not_listen_has_until_the_end(node, start):
 
 
 @pytest.mark.process
-def test_one_that_starts_after_the_end_is_asked_first(node, start):
-    tell(node)
-    pass_time(node, 62 * 60)
-    rank = start(DEAF)
-    look(node)
-    look(node, 5)
-    assert ended(rank) is None, "a look by hand, and no time to keep a checkpoint"
-    look(node)
-    assert ended(rank) == -signal.SIGKILL
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("everyone", [True, False])
 def test_what_holds_a_gpu_goes_at_the_end_and_not_that_of_others(
     node, start, monkeypatch, everyone
@@ -350,14 +272,6 @@ def test_what_holds_a_gpu_goes_at_the_end_and_not_that_of_others(
     assert ended(other) == (7 if everyone else None)
 
 
-@pytest.mark.process
-def test_what_holds_no_gpu_and_is_no_job_stays(node, start):
-    other = start(LISTENS, is_rank=False)
-    tell(node)
-    pass_time(node, 70 * 60)
-    assert ended(other) is None
-
-
 def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
     monkeypatch.setattr(node.runs.shutil, "which", lambda _: None)
     monkeypatch.setattr(node.runs.processes, "jobs", lambda _: {1: "slurm 12", 2: "slurm 12"})
@@ -369,56 +283,6 @@ def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("is_batch", [True, False])
-def test_what_works_within_a_batch_script_is_asked_too(
-    node, start, monkeypatch, tmp_path, is_batch
-):
-    """The script itself is not: it would end, and the job with what it waits for."""
-    told = tmp_path / "told"
-    works = f"{sys.executable} -c '{LISTENS}print(flush=True); time.sleep(60)'"
-    script = f"{works}; echo $? >{told}; sleep 60"
-    stepd = start(
-        f"import subprocess, time; subprocess.Popen(['sh', '-c', {script!r}]); ", is_rank=False
-    )
-    stepd.stdout.readline()
-    monkeypatch.setattr(node.runs.processes, "jobs", lambda _: {stepd.pid: "slurm 12"})
-    monkeypatch.setattr(node.runs.processes, "is_batch", lambda _: is_batch)
-    tell(node)
-    pass_time(node, 55 * 60)
-    assert node.ran == [("scancel", "--signal=TERM", "12")]
-    assert ended(stepd) is None
-    assert (told.read_text() if told.exists() else "") == ("7\n" if is_batch else "")
-
-
-@pytest.mark.process
-def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
-    rank = start(LISTENS)
-    every = node.processes.every()
-    [beside] = [n for n, one in every.items() if one.parent == rank.pid]
-    assert rank.pid in node.processes.jobs(every)
-    every[beside] = node.processes.Process(**{**every[beside].__dict__, "uid": 4711})
-    assert rank.pid not in node.processes.jobs(every)
-
-
-def test_nobody_has_another_accounts_job_ended_by_the_name_of_slurms_program(node, monkeypatch):
-    monkeypatch.setattr(node.processes, "text", lambda *_: "slurmstepd: [12.batch]")
-    plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "group": "", "terminal": False}
-    step = lambda uid: node.processes.Process(name="slurmstepd", uid=uid, **plain)  # noqa: E731
-    assert node.processes.jobs({10: step(0), 11: step(1000)}) == {10: "slurm 12"}
-
-
-def test_processes_that_were_started_by_each_other_endlessly_end_like_others(node):
-    """One started by the one before, 5,000 times: no call of a function goes so deep."""
-    plain = {"began": 5, "own": 0.0, "children": 0.0, "group": "", "terminal": False, "name": "x"}
-    every = {
-        number: node.processes.Process(parent=number - 1, uid=1000, **plain)
-        for number in range(1000, 6000)
-    }
-    assert node.runs._below(1000, every) == list(range(5999, 1000, -1))
-    assert len(list(node.processes.line(5999, every))) == 1000
-
-
-@pytest.mark.process
 def test_a_number_that_is_another_process_by_now_is_spared(node, start):
     rank = start(LISTENS)
     one = node.processes.every()[rank.pid]
@@ -427,25 +291,3 @@ def test_a_number_that_is_another_process_by_now_is_spared(node, start):
     assert ended(rank) is None
     node.runs._send(rank.pid, one, signal.SIGTERM)
     assert ended(rank) == 7
-
-
-def test_monitoring_hears_of_it(node):
-    node.program.METRICS.parent.mkdir()
-    tell(node)
-    left = ("gpubed_node_lease_left_seconds",)
-    assert exposition.read(node.program.METRICS.read_text()) == {left: 3600}
-    pass_time(node, 30 * 60)
-    [ending] = exposition.read(node.program.METRICS.read_text()).keys() - {left}
-    assert ending[0] == "gpubed_node_lease_ending"
-    assert ending[1][1].startswith("gpubed: the lease of lab ends")
-    assert node.program.main("forget") == 0
-    assert node.program.METRICS.read_text() == ""
-
-
-def test_it_tells_what_it_knows(node, capsys):
-    assert node.program.main("status") == 0
-    assert json.loads(capsys.readouterr().out) is None
-    tell(node)
-    node.program.main("status")
-    assert json.loads(capsys.readouterr().out)["until"] == SAID["until"]
-    assert node.program.main("dance") == 2

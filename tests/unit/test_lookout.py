@@ -1,7 +1,5 @@
 """When a training is ended so that it can go on elsewhere. Time is a STAND-IN."""
 
-import time
-
 import pytest
 
 from gpubed.jobs import lookout
@@ -53,25 +51,6 @@ def scene():
     return Scene()
 
 
-def test_where_nothing_can_be_said_it_looks_on(monkeypatch):
-    """What a run in the background says goes to a disk, which may be full."""
-    monkeypatch.setattr(lookout, "_TICK_S", 0.01)
-    sights = [Sight(better="node-2 is taken in"), Sight(lost="node-1 is silent")]
-    now = iter(range(0, 10**6, 20))
-
-    def say(_):
-        raise OSError(28, "No space left on device")
-
-    it = Lookout(
-        lambda: sights.pop(0) if sights else Sight(), lambda: None, say, NO_PACE, lambda: next(now)
-    )
-    with it.at_work():
-        until = time.monotonic() + 5
-        while not it.verdict and time.monotonic() < until:
-            time.sleep(0.01)
-    assert it.verdict == "node-1 is silent"
-
-
 def test_a_training_that_goes_on_is_left_alone_and_seldom_looked_at(scene):
     assert scene.pass_(600, step_s=4) == ""
     assert scene.looks <= 10
@@ -111,24 +90,6 @@ def test_a_training_that_is_stuck_is_ended_though_all_nodes_answer(scene):
     assert not scene.it.blames_nodes
 
 
-def test_long_steps_make_it_patient(scene):
-    assert scene.pass_(2000, step_s=100) == ""
-    began = scene.now
-    assert scene.pass_(2000)
-    assert scene.now - began >= 10 * 100 - lookout._TICK_S
-
-
-@pytest.mark.parametrize(
-    "begin",
-    [(), ("progress: 1/9 epochs",), ("progress: 0/9 epochs", "progress: 0/900 steps")],
-)
-def test_a_line_for_each_epoch_is_enough(scene, begin):
-    """Whatever is said before the first one is done."""
-    for line in begin:
-        scene.it.hear(line)
-    assert scene.pass_(2000, step_s=300) == ""
-
-
 def test_one_that_says_no_progress_is_never_ended_for_its_silence(scene):
     assert scene.pass_(24 * 3600) == ""
     assert scene.looks <= 24 * 3600 / lookout._LOOK_S + 10
@@ -141,12 +102,6 @@ def test_what_ranks_print_on_stdout_is_a_sign_of_life(scene):
     assert scene.pass_(600, step_s=60, line="[0]<stdout>:validation: 12 %") == ""
 
 
-def test_what_horovod_says_of_a_rank_that_waits_is_none(scene):
-    scene.pass_(60, step_s=4)
-    said = "[0]<stderr>:[W stall_inspector.cc:107] One or more tensors were submitted to be reduced"
-    assert "nothing was heard" in scene.pass_(600, step_s=60, line=said)
-
-
 def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
     scene.pass_(60, step_s=4)
 
@@ -155,37 +110,6 @@ def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
 
     assert scene.pass_(600, tick=grow) == ""
     assert "nothing was heard" in scene.pass_(lookout._STUCK_S + 20)
-
-
-def test_who_was_ended_for_its_silence_is_given_twice_the_time(scene):
-    scene.pass_(60, step_s=4)
-    scene.pass_(600)
-    then = Scene(scene.it.pace)
-    then.pass_(60, step_s=4)
-    assert then.pass_(2 * lookout._STUCK_S - 10) == ""
-    assert then.pass_(60)
-
-
-def test_so_is_who_was_slow_to_begin():
-    """A dataset that nobody has read yet; its steps are as quick as ever."""
-    first = Scene(tells=True)
-    first.pass_(3600)
-    then = Scene(first.it.pace, tells=True)
-    assert then.pass_(1100) == ""
-    then.pass_(60, step_s=4)
-    then.sight = Sight(lost="node-2 does not answer")
-    assert then.pass_(2 * lookout._SUSPICIOUS_S)
-    never = Scene(first.it.pace, tells=True)
-    assert never.pass_(3600)
-    assert never.now == pytest.approx(2 * first.now, abs=2 * lookout._TICK_S)
-
-
-def test_who_goes_on_is_ended_where_it_does_not_begin(scene):
-    assert scene.it.pace == NO_PACE
-    scene.pass_(60, step_s=4)
-    then = Scene(scene.it.pace)
-    assert then.pass_(lookout._FIRST_S - 10) == ""
-    assert then.pass_(60)
 
 
 @pytest.fixture
@@ -214,33 +138,3 @@ def test_a_checkpoint_that_is_being_written_is_none_yet(wish):
     assert wish.pass_(100, step_s=2) == ""
     wish.kept = files("a", "b", beside=["b.sha256"])
     assert wish.pass_(lookout._SOON_S + 4, step_s=2)
-
-
-def test_where_nobody_can_tell_nothing_was_kept(wish):
-    for kept in (None, files("a"), None, None, files("a"), files()):
-        wish.kept = kept
-        assert wish.pass_(50, step_s=2) == ""
-
-
-def test_a_wish_that_comes_where_nobody_can_tell_waits_for_more(scene):
-    scene.kept, scene.sight = None, Sight(better="node-3 is taken in")
-    scene.pass_(300, step_s=2)
-    scene.kept = files("a")
-    assert scene.pass_(100, step_s=2) == ""
-    scene.kept = files("a", "b")
-    assert scene.pass_(100, step_s=2) == "node-3 is taken in"
-
-
-def test_a_wish_asks_no_more_often_than_needed(wish):
-    before = wish.asks
-    wish.pass_(600, step_s=2)
-    assert wish.asks - before <= 600 / lookout._SOON_S
-
-
-def test_a_wish_that_is_none_any_more_is_forgotten(scene):
-    scene.sight = Sight(better="node-3 is taken in")
-    scene.pass_(100, step_s=2)
-    scene.sight = Sight()
-    scene.pass_(100, step_s=2)
-    scene.kept = files("more")
-    assert scene.pass_(100, step_s=2) == ""

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gpubed.access import services
-from gpubed.cluster import metrics
+from gpubed.cluster import handover
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets
 from gpubed.jobs import execution
@@ -90,7 +90,9 @@ def verification(*results):
 
 
 def test_a_verification_becomes_figures():
-    text = metrics.text(sample_allocation(sample_plan()), verification("pass", "fail", "skip"))
+    text = handover.metrics_text(
+        sample_allocation(sample_plan()), verification("pass", "fail", "skip")
+    )
     assert text.splitlines() == [
         "gpubed_verification_timestamp_seconds 1800000000",
         'gpubed_verification_checks{result="pass"} 1',
@@ -103,7 +105,7 @@ def test_a_verification_becomes_figures():
 
 def test_the_end_of_a_lease_becomes_a_figure():
     until = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
-    text = metrics.text(sample_allocation(sample_plan()), verification("pass"), until)
+    text = handover.metrics_text(sample_allocation(sample_plan()), verification("pass"), until)
     assert "gpubed_lease_end_timestamp_seconds 1800003600\n" in text
 
 

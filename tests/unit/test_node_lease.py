@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cluster import before_end, lease, renewal
-from gpubed.configuration import health, node_lease
-from gpubed.configuration.health import NodeHealth, Quarantine
+from gpubed.configuration import node_lease
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
@@ -87,20 +86,6 @@ def test_where_no_testbed_takes_nodes_back_the_end_is_the_clusters_own(world, mo
     assert shorter.granted_until == NOW + 20 * HOUR
 
 
-def test_who_wants_none_any_more_has_none(world):
-    lease.read(world.cluster)
-    world.tell()
-    world.plan = sample_plan()
-    assert lease.read(world.cluster).granted_until is None
-    assert lease.last(world.paths).granted_until is None
-    lease.check_not_expired(world.paths)
-    world.tell()
-    assert [heard[-1] for heard in world.heard.values()] == ["forget"] * 3
-    assert lease.last(world.paths).told == {}
-    world.tell()
-    assert [len(heard) for heard in world.heard.values()] == [2] * 3
-
-
 def test_nodes_hear_of_each_end_once(world, monkeypatch):
     lease.read(world.cluster)
     world.tell()
@@ -142,11 +127,11 @@ def test_who_cannot_be_told_is_named_and_told_the_next_time(world, fault, why):
     with pytest.raises(GpubedError, match="not all nodes know") as raised:
         world.tell()
     assert why in raised.value.message
-    looked = renewal.look(world.cluster)
-    assert looked.untold
-    assert "node-1" in looked.untold.message
+    [said] = renewal.look(world.cluster).said
+    assert (said.matter, said.is_fault) == ("nodes", True)
+    assert "node-1" in said.outcome
     world.silent.clear()
-    assert renewal.look(world.cluster).untold is None
+    assert renewal.look(world.cluster).said == []
     assert [len(heard) for heard in world.heard.values()] == [1] * 3
 
 
@@ -169,66 +154,14 @@ def test_a_renewal_by_hand_while_the_end_is_prepared_stays(world, monkeypatch, f
     monkeypatch.setattr(before_end, "prepare", prepare)
     looked = renewal.look(world.cluster)
     assert looked.record.granted_until == now + 12 * HOUR
-    assert (looked.prepared == ("collected",), looked.unprepared is None) == (not fails,) * 2
+    [said] = [one for one in looked.said if one.matter in ("", "end")]
+    why = "not prepared: no space left on device" if fails else "collected"
+    assert (said.outcome, said.is_fault) == (why, fails)
     assert lease.last(world.paths).granted_until == now + 12 * HOUR
     assert lease.last(world.paths).ended_for == (None if fails else NOW + 12 * HOUR)
     later = ["2030-01-01T12:00:00+00:00", "2030-01-01T23:35:00+00:00"]
     for heard in world.heard.values():
         assert [said["until"] for said in heard] == later
-
-
-def test_nor_does_the_command_before_the_end_undo_it(world):
-    before = lease.read(world.cluster)
-    lease.renew(world.cluster, NOW + 20 * HOUR)
-    lease.commanded(world.paths, before, world.plan.spec.lease)
-    assert lease.last(world.paths).granted_until == NOW + 20 * HOUR
-
-
-def test_who_was_told_of_an_end_that_was_moved_meanwhile_is_told_again(world):
-    """Of two that tell nodes at once, the one that knows less may come last."""
-
-    def renewed():
-        lease.renew(world.cluster, NOW + 20 * HOUR)
-        world.tell()
-
-    lease.read(world.cluster)
-    world.meanwhile = [renewed]
-    world.tell()
-    later = "2030-01-01T20:00:00+00:00"
-    assert [heard[-1]["until"] for heard in world.heard.values()] == [later] * 3
-    assert all(later in words for words in lease.last(world.paths).told.values())
-    assert lease.last(world.paths).granted_until == NOW + 20 * HOUR
-
-
-def test_an_end_of_its_own_is_no_going_on_of_a_former_testbeds_lease(world):
-    former = lease.Record(
-        granted_until=NOW + HOUR, requested_until=NOW + HOUR, since=NOW - 150 * HOUR
-    )
-    world.paths.lease.write_text(former.model_dump_json())
-    found = lease.read(world.cluster)
-    assert (found.granted_until, found.since) == (NOW + 12 * HOUR, NOW)
-    assert found.requested_until is None
-
-
-def test_an_end_of_its_own_stays_while_another_testbed_is_only_wanted(world):
-    """`status` looks by the edited `cluster.yml`, which says nothing of these nodes."""
-    lease.read(world.cluster)
-    world.granted = world.granted.model_copy(update={"backend": "static"})
-    world.plan = sample_plan()
-    assert lease.read(world.cluster).granted_until == NOW + 12 * HOUR
-
-
-def test_without_it_nobody_is_asked(world):
-    world.plan = sample_plan()
-    world.tell(anew=True)
-    lease.tell_of_new(world.cluster)
-    assert world.heard == {}
-    assert not world.paths.lease.exists()
-
-
-def test_nodes_that_were_just_set_up_are_told(world):
-    lease.tell_of_new(world.cluster)
-    assert world.heard["node-2"][0]["until"] == "2030-01-01T12:00:00+00:00"
 
 
 def test_an_end_of_its_own_that_is_over_is_renewed_and_not_replaced(world, monkeypatch):
@@ -239,24 +172,6 @@ def test_an_end_of_its_own_that_is_over_is_renewed_and_not_replaced(world, monke
     assert raised.value.hint == "gpubed renew lab"
     lease.renew(world.cluster, NOW + 15 * HOUR)
     lease.check_not_expired(world.paths)
-
-
-def test_a_head_that_is_held_by_its_lease_is_not_to_be_repaired(world, monkeypatch):
-    said = NodeHealth(node="node-0", quarantine=Quarantine(reason=HELD, since="x"))
-    monkeypatch.setattr(health, "unwell", lambda *_: [said])
-    monkeypatch.setattr(health, "greet", lambda *_: None)
-    with pytest.raises(GpubedError, match="its lease ends at") as raised:
-        health.usable(world.cluster)
-    assert raised.value.hint == "gpubed renew lab"
-    broken = said.model_copy(update={"problems": ("its disk is full",)})
-    monkeypatch.setattr(health, "unwell", lambda *_: [broken])
-    with pytest.raises(GpubedError, match="its disk is full") as raised:
-        health.usable(world.cluster)
-    assert "--requalify" in str(raised.value.hint)
-
-
-def test_a_lease_that_is_over_is_nobodys_work():
-    assert not Quarantine(reason=HELD, since="x").is_by_hand
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ import yaml
 
 from gpubed.backends.openstack import capacity, cloud, lookups
 from gpubed.backends.openstack.capacity import Needs
+from gpubed.core import record
 from gpubed.core.errors import Refused
 from gpubed.core.paths import Project
 from gpubed.spec import clusterspec, plan
-from gpubed.testbeds import copies, identities, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
+from support.known import apply
 
 DATA: dict[str, Any] = {
     "version": 1,
@@ -185,7 +187,7 @@ class TestFits:
     @pytest.fixture
     def lacking(self, there: Cloud, tmp_path: Path) -> Any:
         cluster = Project(tmp_path).cluster("cloudy")
-        identities.keep(cluster, UUID)
+        record.keep_uuid(cluster, UUID)
 
         def lacking(uuid: str = UUID, **backend: Any) -> list[str]:
             metadata = {"gpubed.cluster": uuid, "gpubed.name": "cloudy", "gpubed.group": "node"}
@@ -198,7 +200,7 @@ class TestFits:
 
         cluster.spec.parent.mkdir(parents=True)
         cluster.spec.write_text(yaml.safe_dump({k: v for k, v in DATA.items() if k != "name"}))
-        copies.keep(cluster, "openstack")
+        apply(cluster, "openstack")
         return lacking
 
     def test_its_own_servers_are_not_asked_for_again(self, there: Cloud, lacking: Any) -> None:

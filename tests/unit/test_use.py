@@ -12,7 +12,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import use
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import CommandResult, CommandTimedOut, Unreachable
+from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import specification
 from support.sessions import answering
 
@@ -46,14 +46,6 @@ def test_a_cluster_is_idle_as_long_as_its_last_used_node(ask):
         "rows": [{**ALICE, "cpu_s": 120.0, "held_s": 14400.0}],
     }
     assert found.spell != ask(said(7200), said(601, "bob", "a notebook")).spell
-
-
-def test_what_a_node_printed_stands_on_no_line_of_its_own(ask):
-    """It could read there as what gpubed says itself."""
-    result = CommandResult("{\n✓ lab is ready\n", "", -1, 60.0)
-    found = ask(CommandTimedOut("node-0", "sudo -n gpubed-use status", result))
-    why = "not all could be asked: node-0: `sudo -n gpubed-use status` on node-0 was cut off"
-    assert found.why == f"{why} after 60 s"
 
 
 def test_a_node_that_says_anything_ends_nobody_who_asks(ask):
@@ -99,11 +91,6 @@ def test_what_cannot_be_asked_counts_as_used(ask, answer, why):
     found = ask(said(7200), answer)
     assert found.idle_s == 0
     assert why in found.why
-
-
-def test_bare_nodes_and_no_nodes_are_not_asked(ask):
-    assert ask(said(7200), configure=False) is None
-    assert ask() is None
 
 
 def read(capsys, document):
@@ -165,10 +152,3 @@ def test_names_of_a_node_are_short_and_printable(ask):
     assert found.why.isprintable()
     assert len(found.rows) == 1
     assert (len(found.rows[0].user), len(found.spell)) == (65, len("node-0=") + 65)
-
-
-@pytest.mark.parametrize("idle_s", ["1e999", "NaN", "Infinity"])
-def test_no_node_is_idle_without_end(ask, idle_s):
-    answer = said(1).replace('"idle_s": 1', f'"idle_s": {idle_s}')
-    assert ask(answer).idle_s == 0
-    assert json.dumps(ask(answer).document())

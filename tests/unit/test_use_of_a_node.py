@@ -3,10 +3,8 @@
 Processes and terminals are real ones of this machine; nvidia-smi is a STAND-IN.
 """
 
-import json
 import os
 import pty
-import shutil
 import subprocess
 import time
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import exposition, full_disk
+from support import exposition
 from support.node_use import HOUR, QUIET, fold, use
 
 __all__ = ["use"]
@@ -41,7 +39,6 @@ TYPED = {"terminals": {"3": ["alice", 1.0]}}
         (TYPED, {"terminals": {"3": ["alice", 2.0]}}, ("alice", "a terminal")),
         ({}, {"kernels": {"k": ["bob", "t", "idle"]}}, ("bob", "a notebook")),
         ({}, {"work": [["bob", "", 1.0], ["alice", "", 6.0]]}, ("alice", "programs compute")),
-        ({}, {"network": 10**8}, ("", "the network carries data")),
         ({}, {"mute": ["nvidia-smi does not tell: 9"]}, ("", "nvidia-smi does not tell: 9")),
         ({}, {"uptime": 900.0}, ("", "a time in which nobody looked")),
         ({}, {"boot": "another"}, ("", "its start")),
@@ -69,17 +66,6 @@ def test_each_use_is_one_and_says_whose(use, before, now, last):
 )
 def test_what_is_there_and_does_nothing_is_no_use(use, always):
     assert fold(use, always, always, always)["idle_s"] == 120
-
-
-def test_looks_that_follow_each_other_closely_hide_no_work(use):
-    """A controller that looks every 5 s: a program's start is no use, and work is one."""
-    record = use.judging.first()
-    for number in range(20):
-        seen = {**QUIET, "uptime": 100.0 + 5 * number, "work": [["bob", "", 2.5]]}
-        record = use.judging.fold(record, seen, HOUR)
-    assert record["last"]["what"] == "programs compute"
-    start = {"uptime": 162.0, "work": [["bob", "", 1.5]]}
-    assert fold(use, {}, {}, start)["idle_s"] == 62
 
 
 def test_who_holds_gpus_for_nothing_is_seen(use):
@@ -111,11 +97,6 @@ def test_what_ended_meanwhile_counts_once(use):
     before = use.processes.figures({10: shell, 11: child})
     now = {10: process(use, own=1.5, children=45.0), 12: process(use, parent=10, began=9, own=2.0)}
     assert dict(use.processes.computed(before, now)) == {10: 5.5, 12: 2.0}
-
-
-def test_a_number_that_is_another_process_by_now_counts_anew(use):
-    before = use.processes.figures({10: process(use, began=5, own=100.0)})
-    assert dict(use.processes.computed(before, {10: process(use, began=9, own=3.0)})) == {10: 3.0}
 
 
 def test_people_are_told_from_services(use):
@@ -174,78 +155,21 @@ def test_a_run_cannot_be_called_anything(use, tmp_path, name):
         assert use.processes.jobs(use.processes.every())[pid] == "run"
 
 
-def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkeypatch):
-    """A hundred ranks, each in a run of its own, and 300 of them in a day."""
-    asked = []
-    monkeypatch.setattr(use.processes, "_run", lambda number: asked.append(number) or str(number))
-    every = {1: process(use, uid=0)}
-    for number in range(10, 210, 2):
-        every[number] = process(use)
-        every[number + 1] = process(use, parent=number, name="gpubed-rank")
-    heads = use.processes.jobs(every)
-    assert len(asked) == 64
-    assert sorted(heads) == list(range(10, 210, 2))
-    ranks = [[["bob", f"run-{number}", 40.0]] for number in range(300)]
-    record = fold(use, {}, *({"work": work} for work in ranks), {"work": [["alice", "run", 9.0]]})
-    rows = use.judging.total(record)
-    assert len(rows) == 202
-    assert sum(row["cpu_s"] for row in rows if row["user"] == "bob") == 12_000
-    assert rows[0] == {"user": "alice", "job": "run", "cpu_s": 9, "gpu_s": 0, "held_s": 0}
-
-
-def test_whatever_an_account_has_in_its_environment_is_read_to_a_bound(use, tmp_path, monkeypatch):
-    (tmp_path / "10").mkdir()
-    beat = b"GPUBED_HEARTBEAT=/shared/runs/run-1/.heartbeat"
-    for said, job in (
-        (b"A=\xff\0" * 1000 + beat, "run-1"),
-        (b"A" * 2**21 + b"\0" + beat, "run"),
-        (b"\0" * 2**21, "run"),
-        (b"XGPUBED_HEARTBEAT=/a/b/c", "run"),
-    ):
-        (tmp_path / "10/environ").write_bytes(said)
-        monkeypatch.setattr(use.processes, "PROC", tmp_path)
-        assert use.processes._run(10) == job
-
-
-def test_a_process_whose_group_is_called_anything_is_seen(use, tmp_path, monkeypatch):
-    """An account makes groups of its own below that of its login."""
-    for number, name in ((1, b"/"), (10, b"/user.slice/\xff")):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "stat").write_text(f"{number} (x) S 1 {'0 ' * 50}")
-        (tmp_path / str(number) / "cgroup").write_bytes(b"0::" + name + b"\n")
-    monkeypatch.setattr(use.processes, "PROC", tmp_path)
-    assert use.processes.every().keys() == {1, 10}
-
-
-def test_processes_of_this_machine_are_read(use):
-    mine = use.processes.every()[os.getpid()]
-    assert mine.parent == os.getppid()
-    assert mine.uid == os.getuid()
-    before = use.processes.figures({os.getpid(): mine})
-    until = time.process_time() + 0.3
-    while time.process_time() < until:
-        pass
-    [(_, seconds)] = use.processes.computed(
-        before, {os.getpid(): use.processes.every()[os.getpid()]}
-    )
-    assert 0.2 < seconds < 5
-
-
 def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
     """On a real terminal: the time of what a program read, and not of what was written."""
     ours, theirs = pty.openpty()
     try:
         name = Path(os.ttyname(theirs)).name
         os.utime(f"/dev/pts/{name}", (1.0, 1.0))
-        every = use.terminals.every
+        every = use.machine.terminals
         mine = lambda: (one for one in every() if one[0] == name)  # noqa: E731
-        monkeypatch.setattr(use.terminals, "every", mine)
-        assert use.terminals.tell("gpubed: nobody has used lab\x1b[2J") == 1
+        monkeypatch.setattr(use.machine, "terminals", mine)
+        use.machine.tell("gpubed: nobody has used lab\x1b[2J")
         assert os.read(ours, 1000).decode() == "\r\r\n\agpubed: nobody has used lab[2J\r\r\n"
-        assert {n: at for n, _, at in use.terminals.every()}[name] == 1.0
+        assert {n: at for n, _, at in use.machine.terminals()}[name] == 1.0
         os.write(ours, b"\n")
         os.read(theirs, 10)
-        assert {n: at for n, _, at in use.terminals.every()}[name] > 1e9
+        assert {n: at for n, _, at in use.machine.terminals()}[name] > 1e9
     finally:
         os.close(ours)
         os.close(theirs)
@@ -272,60 +196,6 @@ def test_gpus_and_who_is_on_them(use, monkeypatch):
     assert "Unable to determine" in mute[0]
 
 
-def test_the_program_tells_and_leaves_figures_for_monitoring(use, monkeypatch, capsys):
-    monkeypatch.setattr(use.machine.jupyter, "kernels", lambda _: iter(()))
-    use.program.METRICS.parent.mkdir()
-    assert use.program.main("look") == 0
-    assert capsys.readouterr().out == ""
-    assert use.program.main("status") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"idle_s", "spell", "last", "use", "gpus", "mute"}
-    assert ("gpubed_use_idle_seconds",) in exposition.read(use.program.METRICS.read_text())
-    assert use.program.main("dance") == 2
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
-)
-def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
-    record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
-    use.program.METRICS.parent.mkdir()
-    use.program.publish(record)
-    text = use.program.METRICS.read_bytes().decode()
-    told = name.replace("\udcff", "?")
-    figures = exposition.read(text)
-    assert figures["gpubed_use_seconds", ("job", told), ("of", "cpu"), ("user", told)] == 40
-    assert figures["gpubed_use_seconds", ("job", ""), ("of", "cpu"), ("user", "alice")] == 9
-    if shutil.which("promtool"):
-        said = subprocess.run(
-            ("promtool", "check", "metrics"), input=text.encode(), capture_output=True, check=False
-        )
-        assert said.returncode == 0, said
-
-
-def test_a_figure_that_is_none_takes_no_other_with_it(use, capsys):
-    use.program.METRICS.parent.mkdir()
-    figure = use.program.keeping.Figure
-    figures = [figure("a", "x"), figure("b", 1), figure("b", 2, {"c": "d"})]
-    use.program.keeping.publish(use.program.METRICS, figures)
-    assert exposition.read(use.program.METRICS.read_text()) == {("b",): 1}
-    said = capsys.readouterr().err.splitlines()
-    assert [line.rpartition(":")[0].split(":")[0] for line in said] == [
-        f"no figure {name} for monitoring" for name in ("a", "b")
-    ]
-
-
-def test_figures_are_readable_whatever_the_umask(use):
-    use.program.METRICS.parent.mkdir()
-    former = os.umask(0o077)
-    try:
-        use.program.keeping.publish(use.program.METRICS, [])
-    finally:
-        os.umask(former)
-    assert use.program.METRICS.stat().st_mode & 0o777 == 0o644
-
-
 def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     quiet = {**QUIET, "uptime": 100.0}
 
@@ -334,7 +204,7 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
         return dict(quiet)
 
     monkeypatch.setattr(use.machine, "see", see)
-    monkeypatch.setattr(use.terminals, "tell", lambda _: 0)
+    monkeypatch.setattr(use.machine, "tell", lambda _: None)
     use.program.METRICS.parent.mkdir()
     use.program.main("look")
     use.program.main("warn", 'nobody has used "lab"')
@@ -343,21 +213,3 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     quiet["ranks"] = [["alice", "run"]]
     use.program.main("look")
     assert "warned" not in use.program.METRICS.read_text()
-
-
-def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, monkeypatch):
-    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    for text in ("{", '{"version": 0}', "[]"):
-        use.program.STATE.write_text(text)
-        use.program.main("look")
-        assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"
-
-
-def test_who_asks_is_told_though_monitoring_cannot_be(use, monkeypatch, capsys):
-    use.program.METRICS.parent.mkdir()
-    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
-    with full_disk.filled(use.program.keeping, lambda path: path == use.program.METRICS):
-        assert use.program.main("status") == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["idle_s"] == 0
-    assert "no figures for monitoring: [Errno 28]" in told.err

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from support.watched import HOUR, MINUTE, world
+from support.watched import MINUTE, world
 
 __all__ = ["world"]
 
@@ -26,15 +26,6 @@ def test_times_that_are_yet_to_come_hold_up_no_repair(world, kept):
     assert world.kinds.count("clock") == 1
     assert str(world.cluster.watch) in world.events[0].why
     assert "2031" not in world.cluster.watch.read_text()
-
-
-def test_a_clock_that_is_put_back_while_it_watches_holds_up_none_either(world):
-    world.states = {"node-1": "stopped"}
-    one = world.watch()
-    world.looks(1, of=one)
-    world.now -= 24 * HOUR
-    assert world.looks(3, of=one) == ["amiss", "well", "well"]
-    assert world.kinds == ["amiss", "clock", "repair"]
 
 
 def test_a_repair_that_waits_for_its_turn_waits_on(world):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, drivers, watch_log
+from gpubed.cluster import before_end, down, drivers, watch_memory
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
 from gpubed.configuration import use as uses
@@ -17,7 +17,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
 from support.known import apply, mark
-from support.watched import HOUR, MINUTE, SPEC, world
+from support.watched import HOUR, SPEC, world
 
 pytestmark = pytest.mark.process
 
@@ -123,12 +123,6 @@ def test_an_unused_cluster_is_released_after_its_warning(world, unused):
     ]
 
 
-def test_without_a_policy_nodes_are_not_asked(world, unused, monkeypatch):
-    unused.policy(SPEC)
-    monkeypatch.setattr(uses, "look", lambda *_: pytest.fail("asked"))
-    assert set(world.looks(10, every=HOUR)) == {"well"}
-
-
 def test_to_warn_is_all_where_nothing_more_is_wanted(world, unused):
     unused.policy((IDLE % "false").replace("then: release", "then: warn"))
     world.looks(10, every=HOUR)
@@ -150,26 +144,6 @@ def test_a_hook_is_told_why_whatever_that_is(world, unused, why):
     assert heard.read_text().isprintable()
 
 
-def test_a_hook_that_cannot_be_started_warns_nobody_twice(world, unused, monkeypatch):
-    unused.policy((IDLE % "true").replace("then: release", "then: warn"))
-    monkeypatch.setenv("PATH", str(world.cluster.project.root))
-    world.looks(10, every=HOUR)
-    assert len(unused.told) == 1
-    assert "the hook cannot be started: " in world.events[-1].outcome
-
-
-def test_a_watch_that_is_killed_in_the_hook_warns_nobody_twice(world, unused, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("gpubed.cluster.idle.hook", killed)
-        with pytest.raises(KeyboardInterrupt):
-            world.looks(10, every=HOUR)
-    world.looks(1, every=MINUTE)
-    assert len(unused.told) == 1
-
-
 def test_any_use_takes_the_warning_back(world, unused):
     one = world.watch()
     world.looks(140, of=one)
@@ -181,16 +155,6 @@ def test_any_use_takes_the_warning_back(world, unused):
     assert unused.downs == []
 
 
-def test_a_use_that_no_look_saw_counts_too(world, unused):
-    """The watch was off for hours, and somebody came and went after the warning."""
-    world.looks(125)
-    unused.use_it()
-    world.now += 5 * HOUR
-    world.looks(1)
-    assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert unused.downs == []
-
-
 def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
     world.looks(125)
     world.now += 10 * HOUR
@@ -199,26 +163,6 @@ def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
     assert unused.downs == []
     world.looks(30)
     assert unused.downs == [True]
-
-
-@pytest.mark.parametrize("time", [1, 2])
-def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
-    unused.saving = lambda: unused.use_it() if unused.saved == time else None
-    world.looks(155)
-    assert (unused.saved, unused.downs) == (time, [])
-    assert [what for what, _ in unused.told] == ["warn", "back"]
-    said = ("released at the next look unless", "not released: bob: a notebook on node-1")
-    assert said[time - 1] in world.events[time].outcome
-
-
-def test_another_use_lets_results_be_saved_anew(world, unused):
-    """Those of the first time are not all that there is to save."""
-    world.looks(151)
-    unused.use_it()
-    world.looks(150)
-    assert (unused.saved, unused.downs) == (1, [])
-    world.looks(3)
-    assert (unused.saved, unused.downs) == (3, [True])
 
 
 def test_results_that_cannot_be_saved_keep_it(world, unused):
@@ -258,54 +202,12 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
     assert (unused.told, unused.downs) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        Quarantine(reason="1 GPUs answer, 2 are expected", since="2030", own=True),
-        Quarantine(reason="its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab", since="2030"),
-    ],
-)
-def test_a_node_that_nobody_took_out_of_use_is_no_use(world, unused, held):
-    """Nobody is at work on it, and the GPUs of the others are idle."""
-    world.unwell = [NodeHealth(node="node-1", quarantine=held)]
-    world.looks(152)
-    assert unused.downs == [True]
-
-
-def test_who_uses_it_is_asked_in_vain_and_it_is_repaired_all_the_same(world, unused, monkeypatch):
-    def refuse(*_, **_options):
-        raise GpubedError("the lock is another user's", "see whose")
-
-    monkeypatch.setattr(uses, "look", refuse)
-    world.states = {"node-1": "missing"}
-    world.looks(3)
-    assert len(world.repairs) == 1
-    assert [event.why for event in world.events if event.event == "idle"] == [
-        "the lock is another user's (see whose)"
-    ]
-
-
 def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
     world.watch().telling.tell("idle", "nobody used it")
     shutil.rmtree(world.cluster.project.pulumi)
-    with watch_log.kept(world.cluster):
+    with watch_memory.kept_log(world.cluster):
         shutil.rmtree(world.cluster.state)
     assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
-
-
-def test_a_policy_that_is_taken_away_takes_its_warning_along(world, unused):
-    world.looks(125)
-    unused.policy(SPEC.replace("configure: false\n", ""))
-    world.looks(100)
-    assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert unused.downs == []
-
-
-def test_another_run_that_has_the_cluster_is_waited_for(world, unused):
-    world.looks(125)
-    with runlock.hold(world.cluster.state, "configure"):
-        world.looks(60)
-    assert unused.downs == []
 
 
 def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
@@ -368,13 +270,6 @@ def test_a_release_that_ends_half_way_is_gone_on_with(world, unused, half_way, h
     ]
 
 
-def test_a_release_that_does_not_go_on_is_tried_more_and_more_seldom(world, unused, half_way):
-    half_way(*[GpubedError("the API fails")] * 100)
-    world.looks(150 + 400)
-    assert len(unused.downs) == 19
-    assert world.kinds == ["idle"] * 9, "told as long as it brings news"
-
-
 def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
     half_way(GpubedError("the API fails"))
     world.looks(152)
@@ -399,33 +294,21 @@ def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     assert [what for what, _ in unused.told] == ["warn"]
 
 
-def test_who_takes_a_node_of_what_is_left_out_of_use_keeps_it(world, unused, half_way):
-    half_way(GpubedError("the API fails"), silent="some")
-    world.looks(152)
-    bob = Quarantine(reason="bob is at it", since="now")
-    world.unwell = [NodeHealth(node="node-0", quarantine=bob)]
-    world.looks(10)
-    assert len(unused.downs) == 1
-    assert "node-0 is in quarantine (bob is at it)" in world.events[-1].why
-
-
-def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half_way):
-    half_way(GpubedError("the API fails"))
-    world.looks(152)
-    unused.policy(SPEC.replace("configure: false\n", ""))
-    world.looks(10)
-    assert len(unused.downs) == 1
-    assert "cluster.yml wants none any more" in world.events[-1].why
-
-
-def test_who_has_it_back_is_watched_as_before(world, unused, half_way):
-    half_way(GpubedError("the API fails"))
-    granted = world.cluster.allocation.read_text()
-    world.looks(152)
-    mark(world.cluster, removing=None)  # as `up` does
-    world.cluster.allocation.write_text(granted)
-    world.states, world.rest, unused.silent = {}, {}, ""
+def test_a_use_that_no_look_saw_counts_too(world, unused):
+    """The watch was off for hours, and somebody came and went after the warning."""
+    world.looks(125)
     unused.use_it()
-    assert world.looks(100) == ["well"] * 100
+    world.now += 5 * HOUR
+    world.looks(1)
     assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert len(unused.downs) == 1
+    assert unused.downs == []
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
+    unused.saving = lambda: unused.use_it() if unused.saved == time else None
+    world.looks(155)
+    assert (unused.saved, unused.downs) == (time, [])
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    said = ("released at the next look unless", "not released: bob: a notebook on node-1")
+    assert said[time - 1] in world.events[time].outcome

@@ -5,16 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubed.cluster import before_end, lease, watch_log
+from gpubed.cluster import before_end, lease, watch_memory
 from gpubed.configuration import node_lease
 from gpubed.configuration.node_lease import Told
 from gpubed.core import files, runlock
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
-from gpubed.testbeds.specification import load_current
-from support.known import apply, mark
-from support.watched import HOUR, MINUTE, NAMES, SPEC, world
+from support.known import mark
+from support.watched import HOUR, NAMES, SPEC, world
 
 __all__ = ["world"]
 
@@ -90,7 +89,7 @@ def full(world, monkeypatch):
             raise OSError(28, "No space left on device", str(path))
 
         monkeypatch.setattr(files, "write", write)
-        monkeypatch.setattr(watch_log, "append", lambda *_: write(world.cluster.logs))
+        monkeypatch.setattr(watch_memory, "log", lambda *_: write(world.cluster.logs))
 
     return full
 
@@ -117,15 +116,6 @@ def test_a_lease_is_renewed_though_the_controllers_disk_is_full(world, lend, ful
     assert said[-1] == lender.until
 
 
-def test_what_only_the_controller_knows_of_a_lease_is_not_told_as_kept(world, full):
-    world.cluster.spec.write_text(OWN)
-    cluster = load_current(world.cluster)
-    lease.renew(cluster, world.now + HOUR)
-    full()
-    with pytest.raises(GpubedError, match="cannot be written"):
-        lease.renew(cluster, world.now + 9 * HOUR)
-
-
 def test_an_end_that_stays_is_prepared_once(world, lend, prepared):
     lend(HOUR / 4, HOUR / 4)
     for _ in range(3):
@@ -135,20 +125,6 @@ def test_an_end_that_stays_is_prepared_once(world, lend, prepared):
         "the project has used up its hours",
         "collected",
     ]
-
-
-def test_what_is_made_in_the_last_half_hour_is_collected_too(world, monkeypatch):
-    left = []
-
-    def prepare(cluster):
-        left.append(lease.last(cluster.paths).remaining_s // 60)
-        return ["collected"]
-
-    monkeypatch.setattr(before_end, "prepare", prepare)
-    lender = Lender(world.now + HOUR, world.now + HOUR)
-    monkeypatch.setattr(registry, "backend", lambda _: lender)
-    world.looks(60)
-    assert left == [29, 9, 2]
 
 
 @pytest.mark.parametrize("silent", ["lease", "renew"])
@@ -169,23 +145,6 @@ def test_an_end_that_is_known_is_prepared_though_the_testbed_does_not_answer(
     lender.silent = ""
     world.looks(1)
     assert "granted until" in world.events[-1].outcome
-
-
-@pytest.mark.parametrize(("minutes", "times"), [(4, 0), (10, 1)])
-def test_what_may_yet_be_granted_is_waited_for_before_jobs_are_to_stop(
-    world, lend, prepared, minutes, times
-):
-    """The end is prepared when more is asked for first, and just then nobody answers."""
-    world.cluster.spec.write_text(f"{SPEC}lease: {{before_end: {{margin: 3 h}}}}\n")
-    apply(world.cluster, "local")
-    lender = lend(3 * HOUR + MINUTE, 1000 * HOUR)
-    world.looks(1)
-    lender.silent = "lease"
-    world.looks(minutes)
-    lender.silent = ""
-    world.looks(1)
-    assert len(prepared) == times
-    assert lender.until - world.now > 23 * HOUR
 
 
 def test_what_a_down_has_begun_to_remove_is_kept_no_longer(world, lend):

@@ -1,46 +1,22 @@
 """What `gpubed watch` repairs, and above all what it does not."""
 
 import json
-from contextlib import ExitStack
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition, up
 from gpubed.configuration import due
 from gpubed.configuration.health import NodeHealth, Quarantine
-from gpubed.configuration.systemd import Stopped
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.jobs.runs import checkpoints
 from support.known import apply, mark
-from support.watched import HOUR, MINUTE, NAMES, SPEC, world
+from support.watched import HOUR, MINUTE, SPEC, world
 
 __all__ = ["world"]
 
 VOLUME = "replace Volume shared (size): a new one takes its place, the old one stays"
-
-REAL_UP = up.up
-
-
-def test_a_look_that_brings_no_news_is_not_logged(world):
-    assert world.looks(3) == ["well"] * 3
-    assert world.events == []
-    assert not world.cluster.logs.exists()
-    assert not world.cluster.watch.exists()
-
-
-def test_one_look_is_no_reason_to_repair(world):
-    world.states = {"node-1": "stopped"}
-    one = world.watch()
-    assert world.looks(1, of=one) == ["amiss"]
-    world.states = {}
-    assert world.looks(1, of=one) == ["well"]
-    world.states = {"node-1": "stopped"}
-    assert world.looks(1, of=one) == ["amiss"]
-    assert world.repairs == []
-    assert world.kinds == ["amiss", "well", "amiss"]
 
 
 def test_what_is_amiss_twice_is_repaired_and_the_log_says_why(world):
@@ -48,24 +24,11 @@ def test_what_is_amiss_twice_is_repaired_and_the_log_says_why(world):
     assert world.looks(3) == ["amiss", "well", "well"]
     assert len(world.repairs) == 1
     log = (world.cluster.logs / "watch.log").read_text().splitlines()
-    assert log == [
-        "2030-01-01T00:00:00Z amiss: node-1 is missing: looked at again before it is repaired",
-        "2030-01-01T00:01:00Z repair: node-1 is missing: repaired in 0 s",
-    ]
+    first, second = log
+    again = "looked at again before it is repaired"
+    assert first == f"2030-01-01T00:00:00Z amiss: node-1 is missing: {again}"
+    assert second.startswith("2030-01-01T00:01:00Z repair: node-1 is missing: repaired in ")
     assert world.events[-1].nodes == ("node-1",)
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        {"services": {"jupyterlab": "JupyterLab does not answer"}},
-        {"stopped": (Stopped("slurm", "slurmd.service", "node-1", "failed"),)},
-    ],
-)
-def test_services_are_repaired_like_nodes(world, rest):
-    world.rest = rest
-    assert world.looks(2) == ["amiss", "well"]
-    assert len(world.repairs) == 1
 
 
 def test_a_node_that_boots_is_given_its_time(world):
@@ -76,16 +39,6 @@ def test_a_node_that_boots_is_given_its_time(world):
     assert world.repairs == []
     world.looks(1, of=one)
     assert len(world.repairs) == 1
-
-
-def test_what_another_process_saw_long_ago_is_no_look_of_this_one(world):
-    world.states = {"node-1": "missing"}
-    world.looks(1)
-    world.now += 24 * HOUR
-    second = world.watch()
-    second.start(60)
-    world.looks(1, of=second)
-    assert world.repairs == []
 
 
 def test_failed_repairs_are_further_and_further_apart(world):
@@ -112,12 +65,6 @@ def test_a_budget_that_is_spent_leaves_only_the_watch(world):
     world.now += 24 * HOUR
     world.looks(2, of=world.watch(repairs=2))
     assert len(world.repairs) == 3
-
-
-def test_a_budget_of_none_only_watches(world):
-    world.states = {"node-1": "missing"}
-    assert world.looks(3, of=world.watch(repairs=0)) == ["amiss"] * 3
-    assert (world.repairs, world.kinds) == ([], ["amiss", "spent"])
 
 
 @pytest.mark.parametrize(
@@ -153,15 +100,6 @@ def test_while_another_run_has_the_cluster_it_waits(world):
     assert world.looks(2, of=one) == ["amiss", "well"], "what it did may boot yet"
 
 
-def test_a_run_that_comes_first_costs_nothing(world):
-    world.states, world.fails = {"node-1": "missing"}, Locked("lab is held by `gpubed up`")
-    one = world.watch()
-    assert world.looks(2, of=one) == ["amiss", "amiss"]
-    assert (one.telling.memory.repairs, one.telling.memory.failures) == ((), 0)
-    world.fails = None
-    assert world.looks(1, of=one) == ["well"]
-
-
 def test_a_job_is_not_disturbed(world):
     world.states = {"node-1": "missing"}
     with runlock.measuring(world.cluster.state, "run", shared=True):
@@ -190,30 +128,6 @@ def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):
     assert {path.name for path in world.cluster.state.iterdir()} <= {"secrets", "testbeds"}
 
 
-def test_while_a_down_removes_it_nothing_is_missing(world):
-    world.states = dict.fromkeys(NAMES, "missing")
-    with runlock.hold(world.cluster.state, "down"):
-        assert world.looks(3) == ["busy"] * 3
-    assert world.events == []
-
-
-def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
-    """A `down` begins while nodes are looked at, and the first of them no longer answer."""
-    with ExitStack() as held:
-
-        def look(*_):
-            held.enter_context(runlock.hold(world.cluster.state, "down"))
-            raise GpubedError("half of it is gone")
-
-        monkeypatch.setattr(condition, "look", look)
-        before = {*world.cluster.state.iterdir()}
-        one = world.watch()
-        world.looks(1, of=one)
-        one.end("interrupted")
-        lock = world.cluster.state / "lock"
-        assert {*world.cluster.state.iterdir()} == {*before, lock}
-
-
 @pytest.mark.parametrize(("goes", "told"), [("node", ["amiss", "person"]), ("file", ["person"])])
 def test_a_down_that_did_not_end_is_not_undone(world, goes, told):
     """Whichever went first: a node, or the file that says which ones there are."""
@@ -226,31 +140,6 @@ def test_a_down_that_did_not_end_is_not_undone(world, goes, told):
     assert (world.repairs, world.kinds) == ([], told)
     assert "a `down` of lab was begun" in world.events[-1].why
     assert "gpubed down lab" in world.events[-1].outcome
-
-
-def test_a_cluster_that_went_down_between_look_and_repair_stays_down(world):
-    world.states = {"node-1": "missing"}
-    one, real = world.watch(), world.up
-
-    def late(cluster, *words, **options):
-        cluster.allocation.unlink()
-        real(cluster, *words, **options)
-
-    up.up = late
-    assert world.looks(2, of=one) == ["amiss", "amiss"]
-    assert world.repairs == []
-
-
-def test_up_asks_whether_it_is_still_wanted_once_it_has_the_cluster(world):
-    held = []
-
-    def still():
-        held.append(runlock.holder(world.cluster.state).verb)
-        raise Locked("another run has changed lab meanwhile")
-
-    with pytest.raises(Locked):
-        REAL_UP(world.cluster, "embedded", approve=pytest.fail, still_wanted=still)
-    assert held == ["up"]
 
 
 @pytest.mark.parametrize(
@@ -323,13 +212,6 @@ def test_a_node_that_nobody_took_out_of_use_is_repaired(world, held, state):
     assert len(world.repairs) == 1
 
 
-def test_a_full_disk_is_for_a_person(world):
-    world.rest = {"full": {"node-1": "/var is 100 % full"}}
-    assert world.looks(2) == ["amiss", "amiss"]
-    assert world.kinds == ["person"]
-    assert "gpubed ssh lab node-1" in world.events[0].outcome
-
-
 def test_a_testbed_that_cannot_be_asked_is_waited_for(world):
     world.states = PrerequisiteMissing("no Docker daemon answers", "start it")
     assert world.looks(3) == ["amiss"] * 3
@@ -337,20 +219,3 @@ def test_a_testbed_that_cannot_be_asked_is_waited_for(world):
     assert world.looks(1) == ["well"]
     assert world.kinds == ["unasked", "well"]
     assert world.events[0].why == "local cannot be asked: no Docker daemon answers"
-
-
-def test_once_too_counts_anew_after_another_run(world):
-    world.states = {"node-1": "missing"}
-    world.looks(1)
-    with runlock.hold(world.cluster.state, "configure"):
-        world.looks(1)
-    world.looks(1)
-    assert world.repairs == []
-
-
-def test_two_looks_are_two_that_saw_something(world):
-    one = world.watch()
-    for states in ({"node-1": "missing"}, PrerequisiteMissing("no answer"), {"node-1": "missing"}):
-        world.states = states
-        world.looks(1, of=one)
-    assert world.repairs == []

@@ -28,18 +28,6 @@ def test_where_no_node_answers_nothing_is_repaired_and_nothing_spent(world):
     assert len(world.repairs) == 1
 
 
-def test_silence_before_the_way_failed_is_no_silence_after_it(world):
-    """Else the first look over it would find a node that has been silent for an hour."""
-    world.states = {"node-1": "unreachable"}
-    one = world.watch()
-    world.looks(1, of=one)
-    world.states, world.rest = dict.fromkeys(NAMES, "unreachable"), {"unheard": True}
-    world.looks(60, of=one)
-    world.states, world.rest = {"node-1": "unreachable"}, {}
-    world.looks(2, of=one)
-    assert world.repairs == []
-
-
 @pytest.mark.parametrize(
     ("state", "said"), [("hidden", "on the way to it"), ("away", "only you can see to its power")]
 )
@@ -48,23 +36,6 @@ def test_what_up_can_do_nothing_about_is_told_once_and_no_fault(world, state, sa
     assert world.looks(10) == ["amiss"] * 10
     assert (world.repairs, world.kinds) == ([], ["unasked"])
     assert said in world.events[0].why
-
-
-def test_beside_it_others_are_repaired(world):
-    """A cloud's head that was stopped hides those to which it is the way."""
-    world.states = {"node-0": "stopped", "node-1": "hidden", "node-2": "hidden"}
-    world.looks(2)
-    assert len(world.repairs) == 1
-    assert world.events[-1].why == "node-0 is stopped"
-
-
-def test_while_nobody_can_tell_nothing_counts_as_settled(world):
-    world.states, world.fails = {"node-1": "missing"}, GpubedError("no room")
-    world.looks(2)
-    world.states = {"node-1": "hidden"}
-    world.looks(2)
-    assert world.watch().telling.memory.failures == 1
-    assert "nothing of lab is left to repair" not in [event.why for event in world.events]
 
 
 def test_a_repair_that_fails_as_the_last_one_did_is_not_counted_again(world):
@@ -101,4 +72,4 @@ def test_a_restart_is_told_and_the_node_not_waited_for_again(world, monkeypatch)
     world.looks(12)
     assert [each - began >= HOUR / 6 for each in world.repairs] == [True]
     assert world.given_time == {"node-1"}
-    assert world.events[-1].outcome == "repaired in 0 s; restarted, since silent: node-1"
+    assert world.events[-1].outcome.endswith(" s; restarted, since silent: node-1")

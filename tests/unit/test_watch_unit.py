@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -13,10 +11,9 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cluster import watch_unit
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.core.paths import Project
 from gpubed.nodes import allocation
 from gpubed.nodes.allocation import Hop
-from gpubed.nodes.ssh import LoginRefused, Unreachable
+from gpubed.nodes.ssh import LoginRefused
 from support.watched import world
 
 pytestmark = pytest.mark.process
@@ -73,21 +70,6 @@ def test_a_repair_reaches_what_up_reaches(world, monkeypatch):
     assert "hunter2" not in unit
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_finds_the_program_whatever_its_folder_is_called(world, tmp_path, monkeypatch):
-    program = tmp_path / "a $b %c" / "gpubed"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(watch_unit, "_program", lambda: str(program))
-    unit = tmp_path / "watch.service"
-    unit.write_text(watch_unit.text(world.cluster, ["--every", "$5 %"]))
-    command = ["systemd-analyze", "verify", "--user", str(unit)]
-    where = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=where)
-    assert "is not executable" not in done.stderr, done.stderr
-
-
 def test_a_unit_is_removed_also_once_the_cluster_is_no_more(world, systemd):
     CliRunner().invoke(cli.build(), ["watch", "lab", "--install"], standalone_mode=False)
     world.cluster.spec.unlink()
@@ -98,11 +80,6 @@ def test_a_unit_is_removed_also_once_the_cluster_is_no_more(world, systemd):
     assert not watch_unit.file(world.cluster).exists()
     assert "disable --now" in systemd.read_text()
     assert watch_unit.remove(world.cluster) is None
-
-
-def test_two_projects_have_two_units(world, tmp_path):
-    other = Project(tmp_path / "other").cluster("lab")
-    assert watch_unit.file(other).name != watch_unit.file(world.cluster).name
 
 
 def test_where_no_systemd_answers_nothing_is_written(world, systemd):
@@ -163,19 +140,3 @@ def test_nothing_is_installed_that_no_agent_lets_through(world, systemd, bastion
     done = install(monkeypatch, refuse)
     assert isinstance(done.exception, LoginRefused)
     assert not watch_unit.file(world.cluster).exists()
-
-
-def test_a_node_that_does_not_answer_hinders_nobody(world, systemd, bastion, monkeypatch):
-    bastion(b"secret")
-
-    def silent(*_):
-        raise Unreachable("node-2 does not answer SSH")
-
-    assert install(monkeypatch, silent).return_value == 0
-
-
-def test_a_key_that_needs_no_agent_is_not_tried(world, systemd, bastion, monkeypatch):
-    bastion(b"")
-    done = install(monkeypatch, lambda *_: pytest.fail("greeted"))
-    assert done.return_value == 0
-    assert "agent" not in done.stderr

@@ -1,8 +1,4 @@
-"""What exists and what the state says: compared, and brought together.
-
-They differ after a run that was killed, a state that was lost, or work done by
-hand on the testbed. Nothing is changed unless asked for.
-"""
+"""Compares the state with the testbed; they differ after a killed run or work done by hand."""
 
 from __future__ import annotations
 
@@ -51,20 +47,19 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Audit:
-    """What agrees and what does not.
+    """The comparison of a state with its testbeds.
 
     Attributes:
-        uuid: The cluster's id; None when there is no state that could tell.
+        uuid: The cluster's id; None where it is unknown.
+        asked: The testbeds that were looked at; they also remove what was found.
         recorded: In the state, and there.
         missing: In the state, but not there.
         unrecorded: There under the cluster's id, but not in the state.
         elsewhere: There under the cluster's id, where only a former specification led.
-        others: There under the cluster's name, but another id: of another project,
-            or of a state that was lost.
+        others: There under the cluster's name and another id.
         within: Data that only nodes reach, which the testbed itself cannot list.
         interrupted: Operations that a killed run left unfinished, as `creating node-1`.
-        unseen: What could not be looked at and may hold something of the cluster, with why.
-        asked: The testbeds that were looked at; what was found there is removed by them.
+        unseen: Places that could not be looked at, with why.
     """
 
     uuid: str | None
@@ -156,10 +151,7 @@ def _resources(stack: Stack) -> list[dict[str, Any]]:
 
 
 def uuid_of(stack: Stack) -> str | None:
-    """Return the UUID of a cluster, also of one whose state is gone.
-
-    From its state first: its run may have been cut short.
-    """
+    """Return the UUID of a cluster, from its state or the file beside it."""
     uuid = None
     for resource in _resources(stack):
         if resource["type"].endswith(":Identity"):
@@ -169,11 +161,7 @@ def uuid_of(stack: Stack) -> str | None:
 
 
 def remember(stack: Stack) -> None:
-    """Keep the UUID that the state has where the file beside it is lost, or was never written.
-
-    Former versions kept it in the state alone, which may have it made anew. One that is damaged
-    counts as lost, unless nothing else tells.
-    """
+    """Keep the state's UUID in the file beside it, where that is lost or damaged."""
     with suppress(Unreadable):
         if record.uuid(stack.paths):
             return
@@ -182,14 +170,12 @@ def remember(stack: Stack) -> None:
 
 
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
-    """Return the testbeds that may have something of a cluster, also of one whose state is gone.
+    """Return the testbeds that may have something of a cluster.
 
-    What its state names, and what it was made on before; the specification counts where neither
-    says anything. A verb binds them once: what a look found stays with them.
+    These are those of its state and of former ones; the specification's where neither is known.
 
     Args:
-        stack: The cluster's.
-        wanted: Those that something is about to be made on, as they are bound already.
+        wanted: Testbeds that something is about to be made on.
     """
     deployment = stack.export().get("deployment", {})
     resources = list(deployment.get("resources") or ())
@@ -218,10 +204,6 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
 def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
     """Return the volumes that are in a cluster's state and not on its testbed.
 
-    Args:
-        stack: The cluster's.
-        asked: The testbeds that may have something of it.
-
     Raises:
         GpubedError: State or testbed cannot be read.
     """
@@ -236,9 +218,7 @@ def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> lis
     """Return what exists under the cluster's id and is not in its state, but for its data.
 
     Args:
-        stack: The cluster's.
-        asked: The testbeds that may have something of it.
-        transient: Whether that includes what would end by itself: running jobs.
+        transient: Whether that includes running jobs, which end by themselves.
     """
     uuid = uuid_of(stack)
     if uuid is None:
@@ -267,7 +247,6 @@ def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """Return what a state has in a place where others have a mapping."""
     return value if isinstance(value, dict) else {}
 
 

@@ -1,15 +1,14 @@
-"""What to save before a lease ends or a cluster is released: results of all runs, checkpoints."""
+"""Saves results of runs and checkpoints before a lease ends or a cluster is released."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.cluster import collected, down, last_checkpoints, listed
+from gpubed.cluster import collected, down, last_checkpoints
 from gpubed.cluster import lease as leases
-from gpubed.cluster.listed import NOT_UTF_8, Thing
+from gpubed.cluster.collected import NOT_UTF_8, Thing
 from gpubed.configuration import use
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
@@ -27,21 +26,14 @@ _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /d
 
 @dataclass(frozen=True)
 class Collected:
-    """What was copied.
-
-    Attributes:
-        runs: The names of folders that are here now.
-        told: What was left out, and which are no runs of this controller, in sentences.
-    """
+    """The names of runs that came, and sentences about what did not, or is no run from here."""
 
     runs: tuple[str, ...]
     told: tuple[str, ...]
 
 
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
-    """Do what `lease.before_end` says; what is here already does not come again.
-
-    Nodes take none of it for a use.
+    """Do what `lease.before_end` says; nodes take none of it for a use.
 
     Args:
         again: Whether the command has just been run.
@@ -54,35 +46,26 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
             saved; the rest is collected all the same.
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
-    wanted = policy.before_end
-    with _sessions(cluster) as sessions, use.own(sessions):
-        head = sessions[0]
+    wanted, allocation = policy.before_end, cluster.allocation
+    server = cluster.plan.spec.storage.shared.server
+    serving = [n for n in allocation.nodes if n.name == server != allocation.head.name]
+    with ExitStack() as stack:
+        nodes = (allocation.head, *serving)
+        sessions = [stack.enter_context(SSH(node, cluster.paths)) for node in nodes]
+        stack.enter_context(use.own(sessions))
         try:
             if wanted.command and not (again or leases.is_commanded(known)):
-                head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
-                done.append(f"ran `{wanted.command}` on {cluster.allocation.head.name}")
+                sessions[0].run("sh -c %s", wanted.command, timeout=_COMMAND_S)
+                done.append(f"ran `{wanted.command}` on {allocation.head.name}")
                 leases.commanded(cluster.paths, known, policy)
         finally:
             if wanted.collect:
-                done += _save(head, cluster)
+                done += _save(sessions[0], cluster)
     return done
 
 
-@contextmanager
-def _sessions(cluster: Cluster) -> Iterator[list[SSH]]:
-    """Give a session with the head, and one with another node that serves the shared storage."""
-    allocation, server = cluster.allocation, cluster.plan.spec.storage.shared.server
-    others = [n for n in allocation.nodes if n.name == server != allocation.head.name]
-    with ExitStack() as stack:
-        yield [stack.enter_context(SSH(node, cluster.paths)) for node in (allocation.head, *others)]
-
-
 def _save(head: SSH, cluster: Cluster) -> list[str]:
-    """Bring runs, and checkpoints where they go with a node; return what was done, in words.
-
-    Raises:
-        GpubedError: Not all of it is here; what could be brought is.
-    """
+    """Bring runs, and checkpoints where they go with a node; return what was done, in words."""
     done, faults = list[str](), list[GpubedError]()
     try:
         came = collect(head, cluster)
@@ -105,23 +88,23 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
 def collect(head: SSH, cluster: Cluster) -> Collected:
     """Copy the runs whose results are not here yet, or were written on since they came.
 
-    What gpubed itself wrote of a run is on the controller alone, and stays as it is here: of the
-    folders there, only the job's own files come. Those of a run that the controller knows nothing
-    of, as after its state was lost, come without a record, so that no verb takes it for a run.
+    Only the job's own files come: records of runs are the controller's, and a folder without one
+    here is no run to any verb.
 
     Raises:
         NotAName: The head lists a name that leads out of the folder of runs.
-        GpubedError: Runs could not be copied, or not wholly; the others have been.
+        GpubedError: Not all runs could be copied; the others have been.
     """
     here = cluster.paths.runs
     there = f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    came, failed = list[str](), dict[str, str]()
+    came, failed, missing = list[str](), dict[str, str](), 0
     with collected.remembered(cluster) as memory:
         inside = _inside(head, there, names)
-        had = {name: memory.looked.get(f"runs/{name}") for name in names}
-        missing = [name for name in names if not _is_here(here / name, inside[name], had[name])]
-        for name in missing:
+        for name in names:
+            if _is_here(here / name, inside[name], memory.looked.get(f"runs/{name}")):
+                continue
+            missing += 1
             try:
                 told += _bring(head, there, here / name)
             except (NotAName, Unreachable):
@@ -129,12 +112,12 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
             except GpubedError as error:
                 failed[name] = error.message
                 continue
-            memory.looked[f"runs/{name}"] = listed.looks(inside[name] or ())
+            memory.looked[f"runs/{name}"] = collected.looks(inside[name] or ())
             came.append(name)
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
-            f"{len(failed)} of {len(missing)} run(s) are not wholly in {here}: {each}",
+            f"{len(failed)} of {missing} run(s) are not wholly in {here}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
     more = [f"{len(told) - _NAMED} more are not named"] if len(told) > _NAMED else []
@@ -142,12 +125,11 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
 
 
 def _bring(head: SSH, there: str, folder: Path) -> list[str]:
-    """Copy a run; return in sentences what was left out, and whether it is none of ours."""
     known = (folder / record.FILE).exists()
     try:
         left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
     except MayNotBeRead as error:
-        # Whoever can write there can make any number of folders that may not be read.
+        # Anybody may make folders there that may not be read.
         if known:
             raise
         left_out = [error.message]
@@ -156,9 +138,9 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
 
 
 def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
-    """Return what is in each folder of runs; None where it is too much to be listed."""
+    """Return what is in each folder of runs; None where it is too much to be collected."""
     try:
-        things = listed.below(head, there)
+        things = collected.below(head, there)
     except NotAName:
         raise
     except GpubedError:
@@ -170,20 +152,19 @@ def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | 
 
 
 def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
-    """Say whether a run's results are here, as they are on the head.
+    """Return whether a run's results are here as they are on the head.
 
     Args:
-        folder: Where they are, or would be.
-        inside: What is in the run's folder there; None where nobody can tell.
-        had: How that looked when it was collected; None where it was not.
+        inside: The files of the run there; None where they cannot be listed.
+        had: How they looked when they came; None where they did not.
     """
     ended = (folder / _FIGURES).exists()
     if had is None or inside is None:
         return ended
     if ended and (folder / record.SUMS).exists():
-        return True  # brought at its own end, and sealed: it stays as it was then
+        return True  # sealed at its own end
     lacks = not ended and any(thing.path.parts[1:] == (_FIGURES,) for thing in inside)
-    return listed.looks(inside) == had and folder.is_dir() and not lacks
+    return collected.looks(inside) == had and folder.is_dir() and not lacks
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
@@ -201,5 +182,4 @@ def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
 
 
 def _shown(name: str) -> str:
-    """Return a name on one line."""
     return name if name.isprintable() else repr(name)

@@ -1,4 +1,4 @@
-"""What a plan takes away, and what is lost with it: what `plan` shows and `up` asks about."""
+"""What a plan takes away and what is lost with it, as `plan` shows and `up` asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubed.cluster.audit import Recorded
 from gpubed.engines.embedded import ResourceEvent, Result
 from gpubed.spec import backend_config
 
-# What goes and comes without anybody's loss.
+# Resources that hold nothing.
 _HARMLESS = {
     *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
     *("QosPolicy", "QosBandwidthLimitRule"),
@@ -30,17 +30,13 @@ _HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 
 def doomed(planned: Result) -> list[ResourceEvent]:
-    """Return the steps of a plan that delete or replace something; data comes first.
-
-    A node that failed is asked for again: with it, nothing goes.
-    """
+    """Return the steps of a plan that delete or replace something, but failed nodes; data first."""
     steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
     costly = [step for step in steps if kind_of(step) not in _HARMLESS]
     return sorted(costly, key=lambda step: kind_of(step) != "Volume")
 
 
 def _going(planned: Result) -> Iterator[ResourceEvent]:
-    """Find what is deleted or replaced, and what goes with it and does not come again."""
     replaced = {step.urn for step in planned.steps if step.op == "replace"}
     for step in planned.steps:
         if step.op in ("delete", "replace"):
@@ -50,13 +46,13 @@ def _going(planned: Result) -> Iterator[ResourceEvent]:
 
 
 def makes_nodes(planned: Result) -> bool:
-    """Say whether a plan makes a node, which takes an address."""
+    """Return whether a plan makes a node."""
     made = (step for step in planned.steps if step.op in ("create", "replace"))
     return any(kind_of(step) in _NODES for step in made)
 
 
 def changes_nodes(planned: Result) -> bool:
-    """Say whether a plan changes nodes that are there, or their links."""
+    """Return whether a plan changes existing nodes or their links."""
     changed = (step for step in planned.steps if step.op in _CHANGES)
     return any(kind_of(step) in _NODES | _LINKS for step in changed)
 
@@ -67,12 +63,7 @@ def nodes_that_go(planned: Result | None) -> set[str]:
 
 
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
-    """Say what a plan costs, a line each: volumes first, then shared folders that a node served.
-
-    Args:
-        planned: The plan.
-        left_behind: What is said of such folders.
-    """
+    """Return what a plan costs, a line each: volumes first, then `left_behind` shared folders."""
     steps = doomed(planned)
     made = any(step.op in ("create", "replace") for step in planned.steps if _is_volume(step))
     volumes = [cost(step, new_volume=made) for step in steps if _is_volume(step)]
@@ -80,19 +71,14 @@ def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
 
 
 def beyond(lines: Sequence[str], nodes: Collection[str]) -> list[str]:
-    """Return what of a plan's costs is more than these nodes, made anew with their own disks.
-
-    Args:
-        lines: What it costs, as `lost` says it, or others who ask.
-        nodes: Names of nodes that are broken anyway.
-    """
+    """Return the costs, of those that `lost` lists, beyond the replacement of broken nodes."""
     kinds, names = "|".join(sorted(_NODES)), "|".join(map(re.escape, nodes))
     node = re.compile(rf"replace (?:{kinds}) (?:{names})(?= \(|:|$)")
     return [line for line in lines if not (nodes and node.match(line))]
 
 
 def gone(volumes: Sequence[Recorded]) -> list[str]:
-    """Say of volumes that have vanished from the testbed what takes their place, a line each."""
+    """Return a line for each volume that has vanished from the testbed."""
     return [
         f"the volume {volume.called} is gone; an empty one is made in its place"
         for volume in volumes
@@ -100,10 +86,9 @@ def gone(volumes: Sequence[Recorded]) -> list[str]:
 
 
 def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
-    """Say what a step that deletes or replaces something costs.
+    """Return what a step that deletes or replaces something costs.
 
     Args:
-        step: The step.
         new_volume: Whether the plan makes a volume where this one was.
     """
     what, why = kind_of(step), f" ({', '.join(step.why)})" if step.why else ""
@@ -114,7 +99,7 @@ def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
 
 
 def _removes_disks(step: ResourceEvent) -> bool:
-    """Say whether a node's disks go with it: the specification may name another backend by now."""
+    """Return whether a node's disks go with it, by the backend that made it."""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
     return made_by is None or backend_config.named(made_by[1]).removes_disks
 

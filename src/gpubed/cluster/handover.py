@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 from gpubed.checks import verify
 from gpubed.cluster import lease as leases
-from gpubed.cluster import metrics
 from gpubed.configuration import (
     applied,
     configure,
@@ -20,12 +20,15 @@ from gpubed.configuration import (
 from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.progress import emit
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds import registry
 
 _LEAST_S = 120.0  # that each is waited for, whenever its turn comes
+_FOLDER = "/var/lib/gpubed/metrics"  # role monitoring makes it, and Prometheus reads it
+_FILE = f"{_FOLDER}/gpubed.prom"
 
 
 def hand_over(cluster: Cluster) -> None:
@@ -104,8 +107,37 @@ def verify_cluster(cluster: Cluster) -> Verification:
         result = verify.verify(cluster)
     result.save(cluster.paths.verification)
     if cluster.plan.spec.services.monitoring:
-        metrics.publish(cluster, result)
+        publish_metrics(cluster, result)
     emit("phase", phase="checks", status="failed" if result.count("fail") else "done")
     if result.count("fail"):
         raise verify.VerificationFailed(result)
     return result
+
+
+def publish_metrics(cluster: Cluster, verification: Verification) -> None:
+    """Leave verification and end of the lease on the head, for its monitoring."""
+    with SSH(cluster.allocation.head, cluster.paths) as head:
+        if head.run("test -d %s", _FOLDER, check=False).exit_code:
+            return
+        end = leases.known(cluster.paths).granted_until
+        head.write(f"{_FILE}.draft", metrics_text(cluster.allocation, verification, end))
+        head.run("mv %s %s", f"{_FILE}.draft", _FILE)
+
+
+def metrics_text(
+    allocation: Allocation, verification: Verification, lease_end: datetime | None = None
+) -> str:
+    """Return the figures in Prometheus' text format; times in seconds since 1970."""
+    lines = [f"gpubed_verification_timestamp_seconds {verification.at.timestamp():.0f}"]
+    for result in ("pass", "fail", "skip", "simulated"):
+        count = verification.count(result)
+        lines.append(f'gpubed_verification_checks{{result="{result}"}} {count}')
+    # Twice the same label would make the whole file unreadable.
+    failed = {
+        (c.id, c.node or allocation.cluster) for c in verification.checks if c.result == "fail"
+    }
+    for check, where in sorted(failed):
+        lines.append(f'gpubed_verification_failed{{check="{check}",where="{where}"}} 1')
+    if lease_end:
+        lines.append(f"gpubed_lease_end_timestamp_seconds {lease_end.timestamp():.0f}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,7 +1,6 @@
-"""Nodes that hang: silent, though their testbed calls them ready. `up` has them restarted.
+"""Restarts nodes that hang: silent for longer than a boot, though the testbed calls them ready.
 
-Only what stays silent for as long as a node may take to boot, only where the testbed has means of
-its own, and never under a run that would end with it. Disks stay; what ran there is lost anyway.
+Only testbeds with means of their own restart nodes, and never under a run that would end with one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, is_silent
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Testbed
 
 
 class StaysSilent(GpubedError):
@@ -34,17 +32,13 @@ def bring_back(
     spared: Collection[str] = (),
     given_time: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Restart the nodes that hang, and wait until they answer.
+    """Restart the nodes that hang, wait until they answer, and return their names.
 
     Args:
-        cluster: What was granted.
-        found: How it was a moment ago.
-        approve: Asked where it may be the way to a node that fails, and not the node.
-        spared: Nodes that need no restart, since they are to go.
-        given_time: Nodes that have been silent for as long as they may take to boot.
-
-    Returns:
-        The names of those that were restarted, and answer.
+        found: The cluster's condition a moment ago.
+        approve: Is asked where the way to a node may fail, and not the node.
+        spared: Nodes that are to go anyway.
+        given_time: Nodes that have been silent for as long as a boot takes.
 
     Raises:
         Locked: A run is at work that would end with a node.
@@ -70,16 +64,35 @@ def bring_back(
     faults = _faults(cluster, silent, patience)
     hung = [node for node in silent if is_silent(node, faults.get(node.name))]
     if not hung:
-        return ()  # they answer by now, or let nobody in
+        return ()
+    listed, name = _listed(hung), cluster.name
     if found.unheard and len(hung) == len(silent):
-        _doubt(cluster, hung, approve)
-    _require_no_run(cluster, hung)
-    _restart(testbed, cluster, hung)
+        # The way to them may be what fails, and a restart would end what runs on nodes that work.
+        if len(hung) > 1:
+            raise GpubedError(
+                f"no node of {name} answers, and {condition.NO_WAY}",
+                f"where they hang, restart one there; then gpubed up {name} does the rest",
+            )
+        why = "no node answers, and where it works all the same, what runs on it ends"
+        approve([f"restart node {listed}: {why}"])
+    if run := at_work.ends_with_nodes(cluster.paths):
+        raise Locked(
+            f"{listed}: silent, and not restarted while run {run.run_id} is at work",
+            f"wait for its end, or end it: gpubed cancel {name} {run.run_id}",
+        )
+    by = testbed.backend.name
+    progress.emit("note", message=f"{listed}: silent, and restarted by {by}")
+    parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
+    if still := _faults(cluster, hung, testbed.backend.boots_within_s):
+        raise StaysSilent(
+            f"{', '.join(still)}: restarted by {by}, and not to be logged in to all the same",
+            condition.made_again(name),
+        )
     return tuple(node.name for node in hung)
 
 
 def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[str, GpubedError]:
-    """Wait until nodes let us in; return what each of the others said last, by its name."""
+    """Wait until nodes accept a login; return the last error of each other one by its name."""
     deadline = time.monotonic() + patience
 
     def fault(node: Node) -> GpubedError | None:
@@ -92,52 +105,6 @@ def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[st
 
     said = parallel.each(fault, nodes)
     return {node.name: error for node, error in zip(nodes, said, strict=True) if error}
-
-
-def _doubt(cluster: Cluster, hung: Sequence[Node], approve: Approve) -> None:
-    """Refuse, or ask, where no node answers: a restart would end what runs on nodes that work.
-
-    Raises:
-        GpubedError: They are several, which do not hang at once.
-        UsageError: It is one, and its restart was not approved.
-    """
-    if len(hung) > 1:
-        raise GpubedError(
-            f"no node of {cluster.name} answers, and {condition.NO_WAY}",
-            f"where they hang, restart one there; then gpubed up {cluster.name} does the rest",
-        )
-    why = "no node answers, and where it works all the same, what runs on it ends"
-    approve([f"restart node {hung[0].name}: {why}"])
-
-
-def _require_no_run(cluster: Cluster, hung: Sequence[Node]) -> None:
-    """Refuse a restart under a run that does not outlive its nodes: it may have ranks there.
-
-    Raises:
-        Locked: There is one.
-    """
-    if run := at_work.ends_with_nodes(cluster.paths):
-        raise Locked(
-            f"{_listed(hung)}: silent, and not restarted while run {run.run_id} is at work",
-            f"wait for its end, or end it: gpubed cancel {cluster.name} {run.run_id}",
-        )
-
-
-def _restart(testbed: Testbed, cluster: Cluster, hung: Sequence[Node]) -> None:
-    """Restart nodes, and wait until they answer.
-
-    Raises:
-        StaysSilent: One does not.
-        GpubedError: The testbed did not restart one.
-    """
-    by = testbed.backend.name
-    progress.emit("note", message=f"{_listed(hung)}: silent, and restarted by {by}")
-    parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
-    if still := _faults(cluster, hung, testbed.backend.boots_within_s):
-        raise StaysSilent(
-            f"{', '.join(still)}: restarted by {by}, and not to be logged in to all the same",
-            condition.made_again(cluster.name),
-        )
 
 
 def _listed(nodes: Sequence[Node]) -> str:

@@ -11,12 +11,11 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from gpubed.cluster import collected, listed
-from gpubed.cluster.collected import Memory
-from gpubed.cluster.listed import NOT_UTF_8, Thing
+from gpubed.cluster import collected
+from gpubed.cluster.collected import NOT_UTF_8, Memory, Thing
 from gpubed.core import copying, files
 from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
@@ -26,27 +25,22 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 _SUM = ".sha256"
-# What is being written, says something about another file, or was set aside.
+# Drafts, checksums, and what was set aside.
 _NO_CHECKPOINT = re.compile(r"\..*|draft.*|.*\.(part|tmp|sha256)|.*\.damaged[0-9]*", re.DOTALL)
 _SUMS = "sha256sum < %s && head -c 4096 %s"
 _SUM_S = 1800.0
-# Wherever it stands: `sha256sum --tag` writes it last, behind the name.
+# Anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_TRIED = 5  # checkpoints of one folder: of those that are damaged, each is read once
-_NAMED = 20  # sentences; whoever may write there can make any number of files
+_TRIED = 5  # checkpoints of one folder
+_NAMED = 20  # sentences: anybody may write any number of files there
 
 Known = Collection[PurePosixPath]
-"""Folders of checkpoints that runs name: another may have them within folders."""
+"""Folders of checkpoints that runs name."""
 
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """One as the head lists it.
-
-    Attributes:
-        things: Its files, or the one that it is.
-        unfit: Why it cannot be here, by its name; empty where it can.
-    """
+    """A checkpoint as the head lists it; `unfit` says why its name cannot be used here."""
 
     path: PurePosixPath
     things: tuple[Thing, ...]
@@ -63,21 +57,20 @@ class _Checkpoint:
 
     @property
     def looks(self) -> str:
-        return listed.looks(self.things)
+        return collected.looks(self.things)
 
 
 def collect(head: SSH, cluster: Cluster) -> list[str]:
     """Copy the newest whole checkpoint of each folder, where it is not here yet.
 
-    One that came from the same storage before goes as soon as a newer one of its folder is here,
-    and all of it.
+    A former copy from the same storage goes once a newer one of its folder is here.
 
     Returns:
-        What was done and what was left out, in words; nothing where there was nothing to do.
+        What was done and left out, in words.
 
     Raises:
         NotAName: The head lists a name that leads out of the folder.
-        GpubedError: Something is not here, or not all of it; what could be copied has been.
+        GpubedError: Something is not here; what could be copied has been.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
@@ -89,12 +82,9 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     with collected.remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
         saving = _Saving(head, there, known, place, memory)
-        # Whose was written last is a training that goes on: it comes first.
+        # A training that goes on has written last, and comes first.
         for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
-            saved = saving.newest(folder, found[folder])
-            came += saved.is_new
-            told += saved.told
-            lost += saved.lost
+            came += saving.newest(folder, found[folder], told, lost)
     if lost:
         raise GpubedError(
             f"{len(lost)} thing(s) in {there} are not in {place}: {'; '.join(_named(lost))}",
@@ -105,7 +95,6 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
 
 
 def _named(sentences: list[str]) -> list[str]:
-    """Return the first of them, and how many more there are."""
     more = len(sentences) - _NAMED
     return [*sentences[:_NAMED], f"{more} more are not named"] if more > 0 else sentences
 
@@ -113,9 +102,9 @@ def _named(sentences: list[str]) -> list[str]:
 def _folders(
     things: Iterable[Thing], known: Known
 ) -> tuple[dict[PurePosixPath, list[_Checkpoint]], list[str]]:
-    """Return what is in each folder, newest first, and in sentences what is in none.
+    """Return the checkpoints of each folder, newest first, and sentences about files in none.
 
-    Folders are those that runs name; of what no run names, those right in `checkpoints`.
+    Folders are those that runs name, else those right in `checkpoints`.
     """
     grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
     odd = set[str]()
@@ -135,16 +124,12 @@ def _folders(
 
 
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    """Return all that is there, and in sentences what could not be listed.
-
-    A folder of a run, or one that it is in, may be a link, which its checkpoints were written
-    through: it is followed.
-    """
-    things, lost = listed.below(head, there), list[str]()
+    """Return all files, also behind links on the way to folders that runs name, and faults."""
+    things, lost = collected.below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
     for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
         try:
-            inside = listed.below(head, f"{there}/{link}")
+            inside = collected.below(head, f"{there}/{link}")
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -161,8 +146,10 @@ def _checkpoints(
         _Checkpoint(
             path,
             tuple(things),
-            has_sum=things[0].path == path and _beside(path) in named,
-            unfit=_unfit(folder, things),
+            has_sum=things[0].path == path and path.with_name(f"{path.name}{_SUM}") in named,
+            unfit="a name is not UTF-8: rename it there"
+            if any(NOT_UTF_8 in str(thing.path) for thing in things)
+            else checkpoint_folder.fault(str(folder)),
         )
         for path, things in named.items()
         if not _NO_CHECKPOINT.fullmatch(path.name)
@@ -170,45 +157,18 @@ def _checkpoints(
     return sorted(found, key=lambda one: one.changed, reverse=True)
 
 
-def _beside(path: PurePosixPath) -> PurePosixPath:
-    return path.with_name(f"{path.name}{_SUM}")
-
-
-def _unfit(folder: PurePosixPath, things: Iterable[Thing]) -> str:
-    """Say why a checkpoint cannot be here by its name; empty where it can."""
-    if any(NOT_UTF_8 in str(thing.path) for thing in things):
-        return "a name is not UTF-8: rename it there"
-    return checkpoint_folder.fault(str(folder))
-
-
 def _shown(path: PurePosixPath) -> str:
-    """Return where something is, on one line."""
     return f"checkpoints/{path if str(path).isprintable() else repr(str(path))}"
-
-
-@dataclass
-class _Saved:
-    """What became of a folder.
-
-    Attributes:
-        is_new: Whether a checkpoint came just now.
-        told: What an owner should know, in sentences.
-        lost: What is not here and would go with the storage, in sentences.
-    """
-
-    is_new: bool = False
-    told: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Saving:
-    """Copies of one storage's checkpoints.
+    """Copies checkpoints of one storage.
 
     Attributes:
         there: The folder of all checkpoints on the head.
         known: Folders that runs name.
-        place: Where they come, a folder for each.
+        place: Where a folder for each is made here.
         memory: What came before.
     """
 
@@ -218,72 +178,70 @@ class _Saving:
     place: Path
     memory: Memory
 
-    def newest(self, folder: PurePosixPath, found: list[_Checkpoint]) -> _Saved:
-        """Copy the newest whole one of a folder, if it is not here.
+    def newest(
+        self, folder: PurePosixPath, found: list[_Checkpoint], told: list[str], lost: list[str]
+    ) -> bool:
+        """Copy the newest whole checkpoint of a folder if it is not here; return whether it came.
 
-        Raises:
-            NotAName: The head lists a name that leads out of the folder.
-            Unreachable: It does not answer any more.
+        Args:
+            told: Gets sentences for the user.
+            lost: Gets sentences about data that is not here and would go with the storage.
         """
-        saved = _Saved()
+        damaged = list[str]()
         for one in found[:_TRIED]:
             try:
-                is_here = self._take(folder, one, saved)
+                came = self._take(folder, one, told, damaged)
             except (NotAName, Unreachable):
                 raise
-            except (GpubedError, OSError) as error:
-                # The one before is better than none, and this one may never come.
-                why = getattr(error, "message", str(error))
-                saved.lost.append(f"{_shown(one.path)}: {why}")
+            except (GpubedError, OSError) as error:  # the one before is better than none
+                lost.append(f"{_shown(one.path)}: {getattr(error, 'message', str(error))}")
                 continue
-            if is_here:
+            if came is not None:
                 break
-        else:  # a checksum may be what is wrong, and all of them whole
-            return _Saved(lost=[*saved.lost, *saved.told])
-        saved.lost += self.memory.lacks.get(_key(folder), ())
-        return saved
+        else:
+            lost += damaged  # a checksum may be what is wrong
+            return False
+        told += damaged
+        lost += self.memory.lacks.get(_key(folder), ())
+        return came
 
-    def _take(self, folder: PurePosixPath, one: _Checkpoint, saved: _Saved) -> bool:
-        """Copy a checkpoint if it is whole and not here; say whether it is here."""
+    def _take(
+        self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
+    ) -> bool | None:
+        """Copy a checkpoint if it is whole; return whether it came, None where it is not here."""
         if one.unfit:
             raise GpubedError(one.unfit)
         into, key = self.place / checkpoint_folder.lock_name(str(folder)), _key(folder)
-        is_here = (into / one.path.name).exists()
-        if is_here and self.memory.looked.get(key) == one.looks:
-            return True
-        wanted = self._sum_beside(one) if one.has_sum else ""
-        if wanted is None:
-            saved.told.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
-            return is_here  # from when it was whole
-        said = [f"{_shown(one.path)}: {why}" for why in self._bring(folder, one, wanted, into)]
-        lacks = [why for why in said if why.endswith(copying.ELSEWHERE)]
-        saved.told += [why for why in said if why not in lacks]
-        saved.is_new = True
-        is_older = one.changed[0] < self.memory.changed.get(key, one.changed[0])
-        if not (lacks or is_older):
-            _leave_alone(into, one.path.name)
-        self.memory.looked[key], self.memory.lacks[key] = one.looks, lacks
-        self.memory.changed[key] = one.changed[0]
+        is_here, memory = (into / one.path.name).exists(), self.memory
+        if is_here and memory.looked.get(key) == one.looks:
+            return False
+        wanted = ""
+        if one.has_sum:  # a damaged one need not be copied
+            path = f"{self.there}/{one.path}"
+            said = self.head.run(_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
+            wanted = said[:64]
+            if wanted not in _DIGEST.findall(said[64:].lower()):
+                damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
+                return False if is_here else None  # what is here is from when it was whole
+        left_out = [f"{_shown(one.path)}: {why}" for why in self._bring(folder, one, wanted, into)]
+        lacks = [why for why in left_out if why.endswith(copying.ELSEWHERE)]
+        told += [why for why in left_out if why not in lacks]
+        if not lacks and one.changed[0] >= memory.changed.get(key, one.changed[0]):
+            for other in into.iterdir():
+                if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
+                    _remove(other)
+        memory.looked[key], memory.lacks[key] = one.looks, lacks
+        memory.changed[key] = one.changed[0]
         return True
-
-    def _sum_beside(self, one: _Checkpoint) -> str | None:
-        """Return the SHA-256 beside a checkpoint; None where, by the head's word, it has another.
-
-        One that is damaged need not come.
-        """
-        path = f"{self.there}/{one.path}"
-        said = self.head.run(_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
-        really, beside = said[:64], said[64:].lower()
-        return really if really in _DIGEST.findall(beside) else None
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
         """Copy a checkpoint, with its sum.
 
         Args:
-            wanted: The SHA-256 that it must have; empty where nothing says.
+            wanted: The SHA-256 that it must have; empty where that is unknown.
 
         Returns:
-            Sentences that say what of it was left out, none of them a file of its own.
+            What of it was left out, in sentences.
 
         Raises:
             GpubedError: There is no room for it, or it did not come whole.
@@ -303,34 +261,18 @@ class _Saving:
             sums = record.sums(Path(draft), sorted(parts))
             if wanted and sums.removeprefix("\\")[:64] != wanted:
                 raise GpubedError(f"it came with another SHA-256 than {wanted}")
-            if not wanted and not self._is_unchanged(folder, one):
-                raise GpubedError("it changed while it was copied")
-            _replace(came, into, sums)
+            if not wanted:
+                now, _ = _folders(_listed(self.head, self.there, self.known)[0], self.known)
+                if all(other.looks != one.looks for other in now.get(folder, ())):
+                    raise GpubedError("it changed while it was copied")
+            _remove(into / came.name)
+            came.replace(into / came.name)
+            files.write(into / f"{came.name}{_SUM}", sums.encode(), durable=True)
         return left_out
-
-    def _is_unchanged(self, folder: PurePosixPath, one: _Checkpoint) -> bool:
-        things, _ = _listed(self.head, self.there, self.known)
-        now, _ = _folders(things, self.known)
-        return any(other.looks == one.looks for other in now.get(folder, ()))
 
 
 def _key(folder: PurePosixPath) -> str:
-    """Return what is remembered of a folder by."""
     return f"checkpoints/{folder}"
-
-
-def _replace(came: Path, into: Path, sums: str) -> None:
-    """Put a checkpoint and its sum in the place of one of its name."""
-    _remove(into / came.name)
-    came.replace(into / came.name)
-    files.write(into / f"{came.name}{_SUM}", sums.encode(), durable=True)
-
-
-def _leave_alone(into: Path, name: str) -> None:
-    """Remove all that a folder has but one checkpoint and its sum."""
-    for other in into.iterdir():
-        if other.name not in (name, f"{name}{_SUM}"):
-            _remove(other)
 
 
 def _remove(path: Path) -> None:

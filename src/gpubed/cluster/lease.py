@@ -1,9 +1,7 @@
 """Leases: until when the testbed keeps a cluster, and how to get more time.
 
-The testbed alone knows the end, so it is asked each time; `lease.json` keeps its
-last answer, for when it does not answer and for what was done about the end.
-Where the testbed takes nothing back and nodes mind an end themselves (`lease.on_nodes`), the
-end is the cluster's own, and `lease.json` alone has it.
+The testbed is asked each time; `lease.json` keeps its last answer and what was done about the end.
+With `lease.on_nodes` on a testbed without leases the end is the cluster's own, and only there.
 """
 
 from __future__ import annotations
@@ -33,19 +31,17 @@ _OTHERS_S = 10.0  # for others who change the record, which takes no time
 
 
 class Record(BaseModel):
-    """What is known of a lease; all times are aware.
+    """A lease; times are timezone-aware.
 
     Attributes:
         granted_until: The end that the testbed confirmed, or the cluster's own; None where nodes
             do not expire.
-        requested_until: The end that was last asked for.
-        since: When gpubed first saw the lease; renewals in all are counted from here. One that is
-            granted after the end of another is another lease.
-        read_at: When the testbed said so; None before it was ever asked.
-        ended_for: The end for which `before_end` has been done.
-        ended_at: When it was done last; it is done again as the end comes nearer.
-        commanded_for: The end before which its command has been run; it is run once.
-        own: Whether the end is the cluster's own, and no testbed's.
+        since: When gpubed first saw the lease; `lease.renewal.most` is counted from here. A lease
+            that is granted after the end of another is a new one.
+        read_at: When the testbed last answered.
+        ended_for: The end for which `before_end` was done, last at `ended_at`.
+        commanded_for: The end before which its command was run.
+        own: Whether the end is the cluster's own.
         told: What nodes that mind it know of it, by their ids.
     """
 
@@ -69,7 +65,7 @@ class Record(BaseModel):
         return (self.granted_until - now()).total_seconds()
 
     def state(self, margin_s: float) -> State:
-        """Return where in its life the lease is; less than `margin_s` is too little."""
+        """Return the state; a lease with less than `margin_s` left is expiring."""
         left = self.remaining_s
         if left is None:
             return "unlimited"
@@ -98,10 +94,10 @@ def local(moment: datetime) -> str:
 
 
 def last(paths: ClusterPaths) -> Record:
-    """Return what the testbed said last; it is not asked.
+    """Return what the testbed said last.
 
     Raises:
-        Unreadable: It was kept and cannot be read: nobody may take that for a lease without end.
+        Unreadable: The record cannot be read, which is no lease without end.
     """
     name = paths.name
     hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
@@ -112,7 +108,7 @@ def last(paths: ClusterPaths) -> Record:
 
 
 def known(paths: ClusterPaths) -> Record:
-    """Return what the testbed said last, as far as it can be read."""
+    """Return what the testbed said last; an empty record where that cannot be read."""
     try:
         return last(paths)
     except Unreadable:
@@ -165,14 +161,14 @@ def renew(cluster: Cluster, until: datetime) -> Record:
 
 
 def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = None) -> None:
-    """Let the nodes that mind the end of the lease know what is known of it here.
+    """Tell the nodes that mind the end of the lease what is known of it.
 
     Args:
-        answer: What the testbed has just said; a full disk may have kept none of it.
-        anew: Whether also those are told that were told before: they may have been set up anew.
+        anew: Whether to tell also nodes that know it: they may have been set up anew.
+        answer: The testbed's last answer; a full disk may have kept none of it.
 
     Raises:
-        GpubedError: Not all could be told; at the end that they know they end what runs.
+        GpubedError: Not all could be told.
     """
     record = there = last(cluster.paths)
     if answer and answer.read_at and (there.read_at is None or there.read_at < answer.read_at):
@@ -183,8 +179,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
     told = node_lease.tell(cluster, record.granted_until, left, had)
     by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told.words}))
     if by_now.granted_until != there.granted_until:
-        # Renewed meanwhile, and told by who did so: what was told here may have come later.
-        tell_nodes(cluster)
+        tell_nodes(cluster)  # renewed meanwhile, and this may have come later than that
     elif told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
@@ -194,7 +189,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
 
 
 def tell_of_new(cluster: Cluster) -> None:
-    """Let nodes that were just set up know until when the lease lasts, where they mind its end.
+    """Tell nodes that were just set up of the end, where they mind it.
 
     Raises:
         GpubedError: The testbed does not answer, or not all could be told.
@@ -205,10 +200,7 @@ def tell_of_new(cluster: Cluster) -> None:
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
-    """Return until when to renew now by the policy; None when there is nothing to ask for.
-
-    What is due before the end is due where nothing more is granted: that is asked first.
-    """
+    """Return until when the policy renews now; None when it does not."""
     if record.state(asked_at(wanted)) != "expiring" or record.since is None:
         return None
     until = min(now() + timedelta(seconds=wanted.duration), _most(record.since, wanted))
@@ -227,9 +219,7 @@ def last_end(record: Record, wanted: Wanted) -> datetime | None:
 
 
 def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
-    """Say whether it is time for `before_end`, which is done again as the end comes nearer.
-
-    What runs writes on, and keeps its last checkpoint close to the end.
+    """Return whether `before_end` is due: at its margin, and twice again nearer to the end.
 
     Args:
         unasked: Whether the testbed does not answer: for some minutes it may grant more yet.
@@ -241,23 +231,18 @@ def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
         return False
     if record.ended_for != end or record.ended_at is None:
         return True
-    left = record.remaining_s or 0.0
-    last = min(ahead for ahead in _ahead(wanted) if left < ahead)
-    return record.ended_at < end - timedelta(seconds=last)
-
-
-def _ahead(wanted: Wanted) -> tuple[float, float, float]:
-    """Return how many seconds before an end it is done."""
     margin = wanted.before_end.margin
-    # Nodes that mind the end ask jobs for a checkpoint at `stop`: it is there a while later.
+    # Nodes that mind the end ask jobs for a checkpoint at `stop`, which takes a while.
     stop = wanted.on_nodes.stop if wanted.on_nodes else margin
-    return margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4)
+    ahead = (margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4))
+    left = record.remaining_s or 0.0
+    return record.ended_at < end - timedelta(seconds=min(one for one in ahead if left < one))
 
 
 def asked_at(wanted: Wanted) -> float:
     """Return how many seconds before its end more of a lease is asked for.
 
-    A lease that is shorter than its margin would be asked for again the moment it is granted.
+    A lease shorter than its margin would be asked for again the moment it is granted.
     """
     margin = min(wanted.renewal.margin, wanted.duration / 2)
     return max(margin, wanted.before_end.margin)
@@ -268,36 +253,19 @@ def _most(since: datetime, wanted: Wanted) -> datetime:
 
 
 def ended(paths: ClusterPaths, record: Record) -> Record:
-    """Keep that `before_end` has been done for an end; return the lease as it is by now.
-
-    Args:
-        paths: The cluster's paths.
-        record: The lease as it was when that was begun.
-
-    Raises:
-        GpubedError: It cannot be kept.
-    """
+    """Keep that `before_end` has been done for the end that a record had when that began."""
     done = {"ended_for": record.granted_until, "ended_at": now()}
     return _change(paths, lambda known: known.model_copy(update=done))
 
 
 def is_commanded(record: Record) -> bool:
-    """Say whether the command of `before_end` has been run before the present end."""
+    """Return whether the command of `before_end` has been run before the present end."""
     end = record.granted_until
     return end is not None and end in (record.ended_for, record.commanded_for)
 
 
 def commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
-    """Keep that the command has been run before an end, if that is near.
-
-    Args:
-        paths: The cluster's paths.
-        record: The lease as it was when the command was begun.
-        wanted: The policy.
-
-    Raises:
-        GpubedError: It cannot be kept.
-    """
+    """Keep that the command has been run before the end that a record had, if that is near."""
     if record.state(wanted.before_end.margin) == "expiring":
         done = {"commanded_for": record.granted_until}
         _change(paths, lambda known: known.model_copy(update=done))
@@ -311,21 +279,18 @@ def check_not_expired(paths: ClusterPaths) -> None:
     """
     record = last(paths)
     if record.granted_until and record.state(0) == "expired":
+        ended = f"the lease of {paths.name} ended at {local(record.granted_until)}"
         if record.own:
             raise GpubedError(
-                f"the lease of {paths.name} ended at {local(record.granted_until)}: "
-                "its nodes run no job any more",
-                f"gpubed renew {paths.name}",
+                f"{ended}: its nodes run no job any more", f"gpubed renew {paths.name}"
             )
         raise GpubedError(
-            f"the lease of {paths.name} ended at {local(record.granted_until)}: "
-            "the testbed has taken its nodes back",
+            f"{ended}: the testbed has taken its nodes back",
             f"gpubed up {paths.name} --refresh   (asks for new nodes)",
         )
 
 
 def _answered(before: Record, end: datetime | None, *, own: bool) -> Record:
-    """Return what is known of a lease whose end is known; of another one, what nodes were told."""
     if end is None or own != before.own:  # the former one was another testbed's
         before = Record(told=before.told)
     if end is None:
@@ -343,16 +308,15 @@ def _change(
     heals: bool = False,
     is_told: bool = False,
 ) -> Record:
-    """Keep what becomes of the record as it is by now: others change it meanwhile, and it stays.
+    """Change the record as it is by now, and keep it.
 
     Args:
-        paths: The cluster's paths.
-        change: Makes the new record of the present one; asks nobody, for others wait.
-        heals: Whether one that cannot be read is begun anew.
-        is_told: Whether the testbed tells it again: a full disk is no reason to do without it.
+        change: Makes the new record; must not block, for others wait.
+        heals: Whether an unreadable record is begun anew.
+        is_told: Whether the testbed tells it again, so that a full disk does no harm.
 
     Raises:
-        Unreadable: It cannot be read.
+        Unreadable: The record cannot be read.
         PrerequisiteMissing: It cannot be written.
         Locked: Another process does not come to an end with it.
     """
@@ -369,8 +333,7 @@ def _change(
 
 
 def _is_own(cluster: Cluster) -> bool:
-    """Say whether the end is the cluster's own; what is asked for next is not granted yet."""
     lender = cluster.allocation.backend
-    if cluster.plan.backend != lender:  # the plan says nothing of these nodes
+    if cluster.plan.backend != lender:  # an edited plan says nothing of these nodes
         return known(cluster.paths).own
     return not backend_config.named(lender).leases and node_lease.are_to_mind(cluster.plan)

@@ -1,96 +1,101 @@
-"""A look at a lease, as the policy of `cluster.yml` has it: renewed, or its end prepared."""
+"""One look at a lease by the policy of `cluster.yml`: renews it, or prepares its end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field
+from typing import Literal
 
 from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
 from gpubed.cluster.lease import Record
-from gpubed.core import record as known
+from gpubed.core import record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.units import format_seconds
 from gpubed.nodes.cluster import Cluster
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What one look did.
+class Said:
+    """What a look has to tell.
 
     Attributes:
-        record: The lease after it; as it was known before where the testbed does not answer.
-        unasked: Why the testbed did not answer; it is asked again.
-        asked: Until when more time was due, and asked for; None where none was.
-        refused: Why none was granted; None where it was.
-        last: Until when the policy renews it at most, in words; empty while that is far.
-        prepared: What was done before the end, in words.
-        unprepared: Why what is due before the end was not done; it is tried again.
-        untold: Why nodes that mind the end do not know of it; they are told at the next look.
+        matter: What it is about; the same words about it need not be told twice. Empty for what is
+            done once.
+        event: The kind of event of a watch.
+        is_fault: Whether something failed, and is tried again at the next look.
+    """
+
+    matter: Literal["lease", "last", "end", "nodes", ""]
+    event: Literal["lease", "unasked"]
+    why: str
+    outcome: str = ""
+    is_fault: bool = False
+
+
+@dataclass
+class Looked:
+    """A lease after a look, and what the look tells.
+
+    Attributes:
+        record: The lease; as it was known before where the testbed does not answer.
+        answered: Whether the testbed answers.
+        renewed: Whether it granted more time.
     """
 
     record: Record
-    unasked: GpubedError | None = None
-    asked: datetime | None = None
-    refused: GpubedError | None = None
-    last: str = ""
-    prepared: tuple[str, ...] = ()
-    unprepared: GpubedError | None = None
-    untold: GpubedError | None = None
+    answered: bool = True
+    renewed: bool = False
+    said: list[Said] = field(default_factory=list)
 
 
 def look(cluster: Cluster) -> Looked:
-    """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
-
-    Nodes that mind the end are told of it, whoever renewed the lease. A testbed that does not
-    answer holds up neither: what it said last is known.
-    """
-    looked = _prepared(cluster, _asked(cluster))
+    """Ask how long a lease lasts, renew it if due, prepare an end that stays, tell the nodes."""
+    looked, policy = _asked(cluster), cluster.plan.spec.lease
+    if leases.is_ending(looked.record, policy, unasked=not looked.answered):
+        ends = f"it ends {_end(looked.record)}"
+        try:
+            done = before_end.prepare(cluster)
+            leases.ended(cluster.paths, looked.record)
+            looked.said.append(Said("", "lease", ends, "; ".join(done)))
+        except GpubedError as error:
+            why = f"not prepared: {error.message}"
+            looked.said.append(Said("end", "lease", ends, why, is_fault=True))
+        # That takes minutes, in which a person may have renewed it.
+        by_now = leases.known(cluster.paths)
+        looked.record = by_now if by_now.granted_until else looked.record
     try:
-        leases.tell_nodes(cluster, answer=None if looked.unasked else looked.record)
+        leases.tell_nodes(cluster, answer=looked.record if looked.answered else None)
     except GpubedError as error:
-        return replace(looked, untold=error)
+        why = "nodes that mind it"
+        looked.said.append(Said("nodes", "lease", why, error.message, is_fault=True))
     return looked
 
 
 def _asked(cluster: Cluster) -> Looked:
-    try:
-        record = leases.read(cluster)
-    except GpubedError as error:
-        return Looked(leases.known(cluster.paths), unasked=error)
-    looked = Looked(record, last=_last(cluster, record))
-    asked = leases.due(record, cluster.plan.spec.lease)
-    if asked is None:
-        return looked
-    if known.read(cluster.paths).removing is not None:
-        why = f"a `down` was begun; to have it back: gpubed up {cluster.name}"
-        return replace(looked, asked=asked, refused=GpubedError(why))
-    try:
-        return replace(looked, record=leases.renew(cluster, asked), asked=asked)
-    except Refused as error:
-        return replace(looked, asked=asked, refused=error)
-    except GpubedError as error:
-        return replace(looked, unasked=error)
-
-
-def _last(cluster: Cluster, record: Record) -> str:
     policy = cluster.plan.spec.lease
-    if (end := leases.last_end(record, policy)) is None:
-        return ""
-    why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
-    return f"it lasts until {leases.local(end)} at most ({why}); more: gpubed renew {cluster.name}"
-
-
-def _prepared(cluster: Cluster, looked: Looked) -> Looked:
-    policy, unasked = cluster.plan.spec.lease, looked.unasked is not None
-    if not leases.is_ending(looked.record, policy, unasked=unasked):
-        return looked
+    looked = Looked(leases.known(cluster.paths))
     try:
-        done = before_end.prepare(cluster)
-        leases.ended(cluster.paths, looked.record)
-        looked = replace(looked, prepared=tuple(done))
+        looked.record = leases.read(cluster)
+        if last := leases.last_end(looked.record, policy):
+            why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
+            most = f"it lasts until {leases.local(last)} at most ({why})"
+            looked.said.append(Said("last", "lease", f"{most}; more: gpubed renew {cluster.name}"))
+        if asked := leases.due(looked.record, policy):
+            if record.read(cluster.paths).removing is not None:
+                raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
+            looked.record, looked.renewed = leases.renew(cluster, asked), True
+            granted = f"granted until {_end(looked.record)}"
+            until = f"asked until {leases.local(asked)}"
+            looked.said.append(Said("lease", "lease", until, granted))
+    except Refused as error:
+        ends = f"it ends {_end(looked.record)}"
+        looked.said.append(Said("lease", "lease", ends, error.message))
     except GpubedError as error:
-        looked = replace(looked, unprepared=error)
-    # That takes minutes, in which somebody may have renewed it by hand.
-    by_now = leases.known(cluster.paths)
-    return replace(looked, record=by_now if by_now.granted_until else looked.record)
+        looked.answered = False
+        why = f"the lease: {error.message}"
+        looked.said.append(Said("lease", "unasked", why, error.hint or "", is_fault=True))
+    return looked
+
+
+def _end(record: Record) -> str:
+    return leases.local(record.granted_until) if record.granted_until else ""

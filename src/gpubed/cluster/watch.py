@@ -1,50 +1,61 @@
-"""`gpubed watch`: looks at a cluster again and again, repairs what is broken, keeps its lease.
+"""`gpubed watch`: looks at a cluster again and again, repairs it, renews its lease, releases it.
 
-It repairs as `up` does, and only what `up` does unasked: whatever costs more than what is broken
-is left to a person, and so is a specification that nobody has applied yet. One look is no reason
-to act: a node that boots is as silent as one that is broken.
+It repairs as `up` does, and only what `up` does without a question. One look is no reason to act:
+a node that boots is as silent as a broken one.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception
 from typing import Literal
 
-from gpubed.cluster import condition, renewal, watch_faults, watch_repair
+from gpubed.cluster import condition, costs, hung, idle, renewal, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.cluster.watch_faults import Fault
-from gpubed.cluster.watch_log import Event
-from gpubed.cluster.watch_release import Release
-from gpubed.cluster.watch_repair import Repair
-from gpubed.cluster.watch_telling import Telling, backed_off
-from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.cluster.events import event_file
+from gpubed.cluster.watch_memory import DAY, Event, Telling, backed_off, in_words, stamp
+from gpubed.configuration import due, unfinished
+from gpubed.core import record, runlock, secret
+from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import Moment
 from gpubed.engines.stack import EngineName
+from gpubed.jobs.runs import at_work
+from gpubed.nodes import allocation as allocations
 from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
-from gpubed.testbeds.specification import load_current
+from gpubed.testbeds.base import Testbed
+from gpubed.testbeds.specification import load, load_current
 
 State = Literal["well", "amiss", "busy", "gone"]
-"""What a look leads to; busy is a cluster that another run changes, gone one that is down."""
+"""How a look ends; busy: another run changes the cluster; gone: the cluster is down."""
+# States that this machine sees and may be wrong about: such a node may be whole.
+_OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that `up` would repair; `state` is empty where it is no node."""
+
+    key: str
+    node: str
+    why: str
+    state: str = ""
 
 
 class Watch:
     """The watch of one cluster.
 
     Args:
-        paths: Its paths.
-        engine: What repairs run with.
-        repairs: How many of them may begin within 24 hours.
-        hear: Hears of events; they are in the log by then.
+        repairs: How many may begin within 24 hours.
+        hear: Is called with each event after it was logged.
         following: Shows a repair's progress, given the file that it appends to.
-
-    Attributes:
-        telling: What it remembers and tells.
     """
 
     def __init__(
@@ -55,57 +66,87 @@ class Watch:
         hear: Callable[[Event], None],
         following: Callable[[Path], AbstractContextManager[None]],
     ) -> None:
-        self._paths, self._most = paths, repairs
+        self._paths, self._engine, self._most, self._following = paths, engine, repairs, following
         self.telling = Telling(paths, hear)
-        self._release = Release(self.telling, engine)
-        self._repair = Repair(self.telling, engine, repairs, following)
-        self._guards = False  # whether its lock keeps a second one away
-        self._broken, self._said = 0, ""  # looks that broke off one after another, and the last why
+        self._guards = False  # whether this process has the lock that a cluster has one watch
+        self._broken, self._said = 0, ""  # failed looks in a row, and the last one's words
 
     def start(self, every_s: float) -> None:
-        """Begin to look again and again: what another process saw is no look of this one."""
+        """Begin to look again and again; looks of another process do not count."""
         self._guards = self._has_lock
         self.telling.remember(amiss={})
         said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
         self.telling.tell("started", said)
 
-    def end(self, why: str) -> None:
-        """Tell that nobody looks any more."""
-        self.telling.tell("ended", why)
-
     @property
     def is_over(self) -> bool:
-        """Whether there is no cluster, and no run that makes one or is about to remove it."""
+        """Whether there is no cluster, and no run that makes or removes one."""
         return self.telling.is_gone and runlock.holder(self._paths.state) is None
 
     @property
     def _has_lock(self) -> bool:
-        """Whether the lock of who watches is this process's: a `down` takes it along."""
         return runlock.has_open(os.getpid(), self._paths.watching)
+
+    def try_look(self) -> tuple[str, float]:
+        """Look once; return how that ended, and the seconds to wait after a look that failed.
+
+        Raises:
+            UsageError: The command line or the specification is wrong.
+            BrokenPipeError: The reader of the output is gone.
+        """
+        try:
+            state = self.look()
+            if self._broken:
+                self._broken, self._said = 0, ""
+                self.telling.tell("well", f"{self._paths.name} can be looked at again")
+        except (UsageError, BrokenPipeError):
+            raise
+        except Exception as error:
+            self._broken += 1
+            self._tell_of_failed(error, f"a look failed: {in_words(error)}")
+            return "not looked at", backed_off(self._broken)
+        return state, 0.0
+
+    def _tell_of_failed(self, error: Exception, said: str) -> None:
+        details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
+        with suppress(OSError):  # a full disk may be what broke the look
+            self.telling.remember(amiss={})  # what was amiss has not been seen twice in a row
+        if said == self._said:
+            return
+        self._said = said
+        try:
+            again = "looked at again in a minute, then ever more seldom"
+            self.telling.tell("failed", said, again, details=details)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass
 
     def look(self) -> State:
         """Look once, and do what is due.
 
         Raises:
-            OSError: The log, or what is remembered, cannot be written.
+            OSError: Log or memory cannot be written.
         """
-        if self.is_over:
-            name = self._paths.name
-            over = f"the watch is over; gpubed up {name} makes it"
-            self.telling.tell("gone", f"{name} is not up", over)
+        paths, name = self._paths, self._paths.name
+        # A `down` takes the lock along, and another cluster may have the name by now.
+        if self.is_over or (self._guards and not self._has_lock):
+            why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
+            self.telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
             return "gone"
-        if self._guards and not self._has_lock:  # what it knows is of another cluster
-            over = f"the watch is over; gpubed watch {self._paths.name} begins one of what is there"
-            self.telling.tell("gone", f"{self._paths.name} was taken down meanwhile", over)
-            return "gone"
-        self.telling.mind_clock()
-        who = runlock.holder(self._paths.state)
+        known = self.telling.memory.by(leases.now())
+        if known != self.telling.memory:
+            self.telling.remember(**dict(known))
+            why = f"{paths.watch} has times that are yet to come: the clock was ahead"
+            self.telling.tell("clock", why, "they count as none: repairs are as due as ever")
+        who = runlock.holder(paths.state)
         if who and self.telling.is_going:
             return self._pass()
+        warned = self.telling.memory.warned if self.telling.releases else None
         try:
-            cluster = load_current(self._paths, granted=self._release.granted)
+            cluster = load_current(paths, granted=warned.granted if warned else None)
         except GpubedError as error:
-            error = watch_repair.begun_down(self._paths) or error
+            error = _begun_down(paths) or error
             self.telling.leave(error.message, error.hint)
             return "amiss"
         self._keep_lease(cluster)
@@ -116,126 +157,97 @@ class Watch:
         self.telling.remember(amiss={})
         return "busy"
 
-    def survive(self, error: Exception) -> float:
-        """Tell of a look that broke off; return for how many seconds to leave the cluster alone.
-
-        What was amiss before it has not been seen twice in a row.
-
-        Raises:
-            UsageError: The command line or the specification is wrong, which no time heals.
-            BrokenPipeError: Nobody listens any more.
-        """
-        if isinstance(error, UsageError | BrokenPipeError):
-            raise error
-        self._broken += 1
-        with suppress(OSError):  # a full disk may be what broke the look
-            self.telling.remember(amiss={})
-        # Of one error the log has one event, however often it comes.
-        said = f"a look failed: {_in_words(error)}"
-        if said != self._said:
-            self._said = said
-            self.telling.broke_off(error, said)
-        return backed_off(self._broken)
-
-    def recovered(self) -> None:
-        """Tell that a look came to its end again, where the last did not.
-
-        Raises:
-            OSError: The log cannot be written.
-        """
-        if self._broken:
-            self._broken, self._said = 0, ""
-            self.telling.tell("well", f"{self._paths.name} can be looked at again")
-
     def _keep_lease(self, cluster: Cluster) -> None:
-        """Do what `renew --auto` does."""
-        looked, tell_once = renewal.look(cluster), self.telling.tell_once
-        end = looked.record.granted_until
-        until = leases.local(end) if end else ""
-        if error := looked.unasked:
-            tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
-        elif looked.refused:
-            tell_once("lease", "lease", f"it ends {until}", looked.refused.message)
-        elif looked.asked:
-            asked = leases.local(looked.asked)
-            tell_once("lease", "lease", f"asked until {asked}", f"granted until {until}")
-        if looked.last:
-            tell_once("last", "lease", looked.last)
-        if looked.prepared:
-            self.telling.tell("lease", f"it ends {until}", "; ".join(looked.prepared))
-        if fault := looked.unprepared:
-            tell_once("end", "lease", f"it ends {until}", f"not prepared: {fault.message}")
-        if looked.untold:
-            tell_once("nodes", "lease", "nodes that mind it", looked.untold.message)
-        elif self.telling.settle("nodes"):
-            self.telling.tell("well", "all nodes know until when the lease lasts")
+        said = renewal.look(cluster).said
+        for one in said:
+            if one.matter:
+                self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
+            else:
+                self.telling.tell(one.event, one.why, one.outcome)
+        if not any(one.matter == "nodes" for one in said):
+            self.telling.settle("nodes", "all nodes know until when the lease lasts")
 
     def _look(self, cluster: Cluster) -> State:
-        if self._release.goes_on(cluster):  # whatever of it still answers
+        telling, lender = self.telling, cluster.allocation.backend
+        if idle.go_on(telling, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
-        allocation = cluster.allocation
-        testbed = registry.bound(allocation.backend, self._paths)
+        testbed = registry.bound(lender, self._paths)
         try:
             found = condition.look(testbed, cluster)
         except GpubedError as error:
-            why = f"{allocation.backend} cannot be asked: {error.message}"
-            self.telling.remember(amiss={})
-            self.telling.tell_once("testbed", "unasked", why, error.hint or "")
+            why = f"{lender} cannot be asked: {error.message}"
+            telling.remember(amiss={})
+            telling.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
-            return self._pass()  # it has begun meanwhile, and what was seen may be its work
-        if self.telling.settle("testbed"):
-            self.telling.tell("well", f"{allocation.backend} answers again")
-        self._tell_of_disks(found)
-        self._tell_of_unknown(found)
+            return self._pass()  # what was seen may be the work of a run that has begun
+        telling.settle("testbed", f"{lender} answers again")
+        self._tell_of_what_up_cannot_repair(found)
         if found.unheard:
-            self.telling.remember(amiss={})
+            telling.remember(amiss={})
             return "amiss"
-        memory = self.telling.memory
-        faults = watch_faults.faults(found, cluster, memory)
-        quarantined = watch_faults.quarantined(found.damaged, found.unwell, memory)
-        now, before = leases.now(), memory.amiss
+        faults, now, before = self._faults(found, cluster), leases.now(), telling.memory.amiss
+        silent = telling.memory.quarantined.items()
+        # A silent node is known from when it last answered.
+        held = {name: why for name, why in silent if name in found.damaged}
+        held |= {
+            one.node: one.quarantine.reason
+            for one in found.unwell
+            if one.quarantine and one.quarantine.is_by_hand
+        }
         since = {fault.key: before.get(fault.key, now) for fault in faults}
-        self.telling.remember(amiss=since, quarantined=quarantined)
-        if self._release.lets_go(cluster):
+        telling.remember(amiss=since, quarantined=held)
+        if idle.care(telling, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
-        held = self._spare([fault for fault in faults if fault.node in quarantined])
-        broken = [fault for fault in faults if fault.node not in quarantined]
+        spared = self._spared([fault for fault in faults if fault.node in held])
+        broken = [fault for fault in faults if fault.node not in held]
         if not broken:
-            return self._rest(found, held)
-        # Who boots does not answer, and is no fault.
-        patience = {fault.key: testbed.backend.boots_within_s for fault in broken if fault.boots}
-        lasts = {key: (now - moment).total_seconds() for key, moment in before.items()}
-        if not all(lasts.get(f.key, -1.0) >= patience.get(f.key, 0.0) for f in broken):
-            return self._tell_of_new(broken)
-        return "well" if self._repair.begin(cluster, found, broken, held) else "amiss"
+            return self._rest(found, spared)
+        if all(_is_lasting(fault, before, testbed) for fault in broken):
+            return "well" if self._repair(cluster, found, broken, spared) else "amiss"
+        if not telling.memory.failures:
+            again = "looked at again before it is repaired"
+            telling.tell_once("cluster", "amiss", _why(broken), again, _nodes(broken))
+        return "amiss"
 
-    def _tell_of_disks(self, found: Condition) -> None:
-        """A full disk is nothing that `up` repairs."""
+    def _faults(self, found: Condition, cluster: Cluster) -> list[Fault]:
+        """List what `up` would put right, which a full disk is not."""
+        listed = [
+            Fault(name, name, f"{name} is {state}", state)
+            for name, state in found.damaged.items()
+            if name not in found.unknown
+        ]
+        listed += [Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
+        head = cluster.allocation.head.name if cluster.allocation.nodes else ""
+        listed += [Fault(f"service {name}", head, why) for name, why in found.broken.items()]
+        if found.reshaped:
+            listed.append(Fault("links", "", condition.RESHAPED))
+        begun = self.telling.memory.unfinished
+        if begun and unfinished.state(cluster.paths) == unfinished.INTERRUPTED:
+            listed.append(Fault("configuration", "", "the last repair did not come to its end"))
+        return listed
+
+    def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
+        telling, name = self.telling, self._paths.name
         if found.full:
             why = "; ".join(f"{node}: {why}" for node, why in found.full.items())
-            first = condition.free(self._paths.name, next(iter(found.full)))
-            self.telling.tell_once("disks", "person", why, first)
-        elif self.telling.settle("disks"):
-            self.telling.tell("well", "disks have space again")
-
-    def _tell_of_unknown(self, found: Condition) -> None:
-        """Of a node that nobody hears of, nobody can tell whether anything is to be repaired."""
+            first = condition.free(name, next(iter(found.full)))
+            telling.tell_once("disks", "person", why, first)
+        else:
+            telling.settle("disks", "disks have space again")
         if found.unheard:
-            why, outcome = f"no node of {self._paths.name} answers", condition.NO_WAY
-            hangs = f"where they hang: gpubed up {self._paths.name}"
-            self.telling.tell_once("unknown", "unasked", why, f"{outcome}; {hangs}")
+            outcome = f"{condition.NO_WAY}; where they hang: gpubed up {name}"
+            telling.tell_once("unknown", "unasked", f"no node of {name} answers", outcome)
         elif found.unknown:
-            self.telling.tell_once("unknown", "unasked", "; ".join(found.unknown.values()))
-        elif self.telling.settle("unknown"):
-            self.telling.tell("well", "nodes are heard of again")
+            telling.tell_once("unknown", "unasked", "; ".join(found.unknown.values()))
+        else:
+            telling.settle("unknown", "nodes are heard of again")
 
-    def _spare(self, faults: Sequence[Fault]) -> str:
-        """Leave alone what is in quarantine; return it in words."""
-        held = self.telling.memory.quarantined
+    def _spared(self, faults: Sequence[Fault]) -> str:
+        """Leave faults of nodes in quarantine alone; return them in words."""
+        held, name = self.telling.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
-            name = self._paths.name
             outcome = (
                 f"left alone; gpubed up {name} repairs it all the same; "
                 f"gpubed health {name} --requalify NODE takes back one that answers"
@@ -245,24 +257,149 @@ class Watch:
             self.telling.settle("quarantine")
         return said
 
-    def _tell_of_new(self, broken: Sequence[Fault]) -> State:
-        """Wait for another look; after a repair that failed, nobody has to be told."""
-        if not self.telling.memory.failures:
-            why, again = watch_faults.why(broken), "looked at again before it is repaired"
-            self.telling.tell_once("cluster", "amiss", why, again, watch_faults.nodes(broken))
-        return "amiss"
-
-    def _rest(self, found: Condition, held: str) -> State:
-        """Let what was to be repaired be settled; of what nobody hears, nobody can tell that."""
+    def _rest(self, found: Condition, spared: str) -> State:
         if found.unknown:
             return "amiss"
+        self._repaired()
+        self.telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
+        return "amiss" if spared or found.full else "well"
+
+    def _repaired(self) -> None:
         self.telling.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
-        if self.telling.settle("cluster"):
-            self.telling.tell("well", f"nothing of {self._paths.name} is left to repair")
-        return "amiss" if held or found.full else "well"
+
+    def _repair(
+        self, cluster: Cluster, found: Condition, broken: Sequence[Fault], spared: str
+    ) -> bool:
+        """Repair faults if that is allowed and due; return whether all is well then."""
+        telling, why, name = self.telling, _why(broken), self._paths.name
+        try:
+            self._require_ours(cluster)
+            condition.recognize(cluster, found)
+            if spared:  # `up` repairs all at once
+                beside = f"to repair it would touch what is left alone, too: {spared}"
+                raise GpubedError(beside, f"gpubed up {name}")
+        except GpubedError as error:
+            telling.leave(f"{why}: {error.message}", error.hint)
+            return False
+        if telling.memory.left == why or telling.waits:
+            return False
+        now = leases.now()
+        recent = telling.memory.recent(now)
+        if len(recent) >= self._most:
+            until = f" until {stamp(recent[-self._most] + DAY)}" if self._most else ""
+            spent = f"{self._most} repairs in 24 h are spent: it only watches{until}"
+            telling.tell_once("cluster", "spent", why, f"{spent}; to repair it: gpubed up {name}")
+            return False
+        before, began, refused = telling.memory, time.monotonic(), list[str]()
+        undo = {"repairs": before.repairs, "unfinished": before.unfinished}
+        # On disk first: a watch that is killed meanwhile has spent the repair.
+        telling.remember(repairs=(*recent, now), unfinished=True)
+        try:
+            done = self._up(cluster, broken, refused)
+        except Locked as error:
+            telling.remember(**undo)
+            telling.tell_once("cluster", "waits", why, error.message)
+            return False
+        except GpubedError as error:
+            if refused:  # nothing was done, and nothing will be until a person has decided
+                telling.remember(**undo, left=why)
+                telling.leave(f"{why}; {error.message}", error.hint)
+                return False
+            said = f"{why}: {error.message}"
+            if said == before.failed and not isinstance(error, hung.StaysSilent):
+                # As the last one, it has changed nothing: repairs are left for other faults.
+                telling.remember(repairs=before.repairs)
+            telling.remember(failed=said)
+            telling.tell("repair", why, telling.failed(error), _nodes(broken))
+            return False
+        telling.remember(amiss={})
+        self._repaired()
+        telling.settle("cluster")
+        outcome = f"repaired in {time.monotonic() - began:.0f} s"
+        if done.restarted:
+            outcome += f"; restarted, since silent: {', '.join(done.restarted)}"
+        telling.tell("repair", why, outcome, _nodes(broken))
+        return True
+
+    def _require_ours(self, cluster: Cluster) -> None:
+        """Refuse to repair where `up` would do more than that, or a person is to decide.
+
+        Raises:
+            GpubedError: It would.
+        """
+        paths, name = cluster.paths, cluster.name
+        if begun := _begun_down(paths):
+            raise begun
+        if not paths.has_stack:
+            raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
+        leases.check_not_expired(paths)
+        secret.require_key(paths)
+        if load(paths.spec) != registry.reach(cluster.allocation.backend, paths).applied():
+            why = f"{paths.spec} is not what was applied last"
+            raise GpubedError(why, f"gpubed plan {name} says more")
+        is_bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
+        if not (is_bare or self.telling.memory.unfinished) and (roles := due.now(cluster)):
+            why = f"roles are due that nobody has applied yet: {', '.join(roles)}"
+            raise GpubedError(why, f"gpubed up {name}")
+
+    def _up(self, cluster: Cluster, broken: Sequence[Fault], refused: list[str]) -> up.Done:
+        """Repair as `up` does; what it asks for beyond the broken nodes is refused and listed."""
+        paths = self._paths
+        lost = {fault.node for fault in broken if fault.state and fault.state not in _OWN_VIEW}
+
+        def approve(lines: Sequence[str]) -> None:
+            if beyond := costs.beyond(lines, lost):
+                refused.extend(beyond)
+                why = f"to repair it would cost more than what is broken: {'; '.join(beyond)}"
+                raise UsageError(why, f"gpubed up {paths.name}")
+
+        def still_wanted() -> None:
+            there = paths.allocation.exists() and allocations.load(paths.allocation)
+            if there != cluster.allocation:
+                raise Locked(f"another run has changed {paths.name} meanwhile")
+            self._require_ours(cluster)
+
+        # A job's ranks share processors with the repair, and one on broken nodes ends soon,
+        # unless it outlives them.
+        outlives = at_work.outlive_nodes(paths)
+        with (
+            nullcontext() if outlives else runlock.measuring(paths.state, "watch"),
+            event_file(paths, "watch", None) as path,
+            self._following(path),
+        ):
+            return up.up(
+                paths,
+                self._engine,
+                approve=approve,
+                still_wanted=still_wanted,
+                given_time={fault.node for fault in broken if _boots(fault)},
+            )
 
 
-def _in_words(error: Exception) -> str:
-    if isinstance(error, GpubedError):
-        return f"{error.message} ({error.hint})" if error.hint else error.message
-    return f"{type(error).__name__}: {error}"
+def _boots(fault: Fault) -> bool:
+    return fault.state == condition.UNREACHABLE
+
+
+def _is_lasting(fault: Fault, before: dict[str, Moment], testbed: Testbed) -> bool:
+    """Return whether a fault was there in the last look, and a silent node has had time to boot."""
+    patience = testbed.backend.boots_within_s if _boots(fault) else 0.0
+    since = before.get(fault.key)
+    return since is not None and (leases.now() - since).total_seconds() >= patience
+
+
+def _nodes(faults: Sequence[Fault]) -> list[str]:
+    return sorted({fault.node for fault in faults if fault.node})
+
+
+def _why(faults: Sequence[Fault]) -> str:
+    return "; ".join(fault.why for fault in faults)
+
+
+def _begun_down(paths: ClusterPaths) -> GpubedError | None:
+    """Return what to tell of a `down` that did not end; None where none was begun."""
+    if record.read(paths).removing is None:
+        return None
+    return GpubedError(
+        f"a `down` of {paths.name} was begun and did not come to its end",
+        f"gpubed down {paths.name}; to have it back: gpubed up {paths.name}",
+    )

@@ -1,40 +1,90 @@
-"""What a watch knows of its former looks: `watch.json`, which outlives it."""
+"""What a watch remembers (`watch.json`) and what it tells (`logs/watch.log`)."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from gpubed.cluster.idle import Warned
-from gpubed.core import files, progress, reading
+from gpubed.cluster import lease as leases
+from gpubed.core import files, harmless, progress, reading, record, runlock
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing, Unreadable
 from gpubed.core.units import Moment
+from gpubed.nodes.allocation import Allocation
 
 DAY = timedelta(hours=24)
-LONGEST_WAIT = timedelta(minutes=30)
-"""The longest time between a repair, or a release, that failed and the next."""
+RELEASES = "watch"
+"""Content of the file `removing` while a watch releases a cluster."""
+_LONGEST_WAIT = timedelta(minutes=30)
+_FIRST_WAIT_S = 60.0
+_LONGEST = 4000  # characters of an event
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a watch did, or found and cannot do; docs/how-to/watch.md lists the kinds."""
+
+    time: datetime
+    event: str
+    why: str
+    outcome: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {**asdict(self), "time": stamp(self.time)}
+
+    @property
+    def line(self) -> str:
+        """One line without control characters: nodes and testbeds may have written some of it."""
+        outcome = f": {self.outcome}" if self.outcome else ""
+        words = " ".join(harmless.text(f"{self.why}{outcome}").split())
+        return f"{stamp(self.time)} {self.event}: {reading.short(words, _LONGEST)}"
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning that nobody uses a cluster.
+
+    Attributes:
+        idle_s: How long the cluster was idle then.
+        spell: Changes with each use of the nodes.
+        saved: Whether results were saved since.
+        granted: The nodes of a release that has begun; their own file goes before they do.
+    """
+
+    idle_s: float
+    spell: str
+    saved: bool = False
+    granted: Allocation | None = None
 
 
 class Memory(BaseModel):
-    """It; all times are aware.
+    """What a watch knows from former looks, also those of other processes.
 
     Attributes:
-        amiss: What was amiss in the last look, and in which look it was first, without a break.
-        quarantined: Nodes that were in quarantine when they last answered, and why.
-        repairs: When repairs began that count, the last day's.
-        failures: How many of them have failed since the last that did not.
-        failed: Of what, and how, the last of these failed.
-        wait_until: When the next one may begin; None where it need not wait.
-        unfinished: Whether the last one has not come to its end.
-        left: What was left to a person, who has not changed it yet.
-        warned: The warning that lasts since nobody uses the cluster; None where there is none.
-        told: The last word on each matter, which is not said twice.
+        amiss: What was amiss in the last look, and since when without a break.
+        quarantined: Nodes in quarantine when they last answered, and why.
+        repairs: When the repairs of the last day began.
+        failures: Failed repairs or releases since the last success.
+        failed: What failed last, in words.
+        wait_until: When the next attempt may begin.
+        unfinished: Whether the last repair did not end.
+        left: What was left to a person and has not changed since.
+        warned: The warning that holds while the cluster stays idle.
+        told: The last event of each matter, which is not repeated.
     """
 
-    # What a newer version added is passed over: repairs that count must not be forgotten.
+    # A newer version may keep more; the repairs still count.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: Literal[1] = 1
@@ -50,25 +100,124 @@ class Memory(BaseModel):
     told: dict[str, str] = {}
 
     def by(self, now: datetime) -> Memory:
-        """Return it without the times that a clock wrote which was ahead: they are none.
-
-        By these, nothing would be repaired until they have come.
-        """
+        """Return a copy without times that lie in the future, from a clock that was ahead."""
         wait = self.wait_until
         kept = {
             "amiss": {what: moment for what, moment in self.amiss.items() if moment <= now},
             "repairs": tuple(moment for moment in self.repairs if moment <= now),
-            "wait_until": None if wait and wait > now + LONGEST_WAIT else wait,
+            "wait_until": None if wait and wait > now + _LONGEST_WAIT else wait,
         }
         return self.model_copy(update=kept)
 
     def recent(self, now: datetime) -> tuple[datetime, ...]:
-        """Return the repairs that count still."""
+        """Return the repairs of the last 24 hours."""
         return tuple(moment for moment in self.repairs if now - moment < DAY)
 
 
+class Telling:
+    """Memory and log of one cluster's watch.
+
+    Args:
+        hear: Is called with each event after it was logged.
+    """
+
+    def __init__(self, paths: ClusterPaths, hear: Callable[[Event], None]) -> None:
+        self.paths, self.hear = paths, hear
+        self.memory = load(paths)
+
+    @property
+    def releases(self) -> bool:
+        """Whether a watch has begun to release the cluster; a person's `down` is none."""
+        try:
+            return record.read(self.paths).removing == RELEASES
+        except Unreadable:
+            return False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no cluster, nor the rest of a release."""
+        return not (self.paths.allocation.exists() or self.paths.has_stack or self.releases)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether the cluster's folder is gone or about to be, so that nothing is written there."""
+        who = runlock.holder(self.paths.state)
+        # A full disk leaves a lock without a verb.
+        return self.is_gone or (who is not None and who.verb in ("down", ""))
+
+    def remember(self, **changes: Any) -> None:
+        """Change the memory and write it.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        memory = self.memory.model_copy(update=changes)
+        if memory != self.memory:
+            self.memory = memory
+            if not self.is_going:
+                self.paths.state.mkdir(parents=True, exist_ok=True)
+                files.write(self.paths.watch, memory.model_dump_json(indent=1).encode())
+
+    def tell(
+        self,
+        event: str,
+        why: str,
+        outcome: str = "",
+        nodes: Sequence[str] = (),
+        *,
+        details: str = "",
+    ) -> None:
+        """Log an event and hand it on.
+
+        Args:
+            details: Lines that stand below the event in the log.
+
+        Raises:
+            OSError: The log cannot be written.
+        """
+        told = Event(leases.now(), event, why, outcome, tuple(nodes))
+        try:
+            if not self.is_going:
+                log(self.paths, told, details)
+        finally:
+            self.hear(told)
+
+    def tell_once(
+        self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
+    ) -> None:
+        """Tell an event unless it is the last one of the matter."""
+        said = f"{event}: {why}: {outcome}"
+        if self.memory.told.get(matter) != said:
+            self.remember(told={**self.memory.told, matter: said})
+            self.tell(event, why, outcome, nodes)
+
+    def settle(self, matter: str, well: str = "") -> None:
+        """Forget a matter, and tell `well` if there was one."""
+        if matter in self.memory.told:
+            self.remember(told={k: said for k, said in self.memory.told.items() if k != matter})
+            if well:
+                self.tell("well", well)
+
+    def leave(self, why: str, hint: str | None) -> None:
+        """Leave a fault to a person; told once."""
+        self.tell_once("cluster", "person", why, hint or f"gpubed status {self.paths.name}")
+
+    def failed(self, error: GpubedError) -> str:
+        """Count a failed repair or release; return the outcome to tell."""
+        failures = self.memory.failures + 1
+        wait = backed_off(failures)
+        until = leases.now() + timedelta(seconds=wait)
+        self.remember(amiss={}, failures=failures, wait_until=until)
+        return f"failed: {in_words(error)}; not again for {wait / 60:g} min"
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next attempt after a failure is not due yet."""
+        return self.memory.wait_until is not None and leases.now() < self.memory.wait_until
+
+
 def load(paths: ClusterPaths) -> Memory:
-    """Return what is remembered; what cannot be read counts as nothing, and is told."""
+    """Return the memory; one that cannot be read counts as empty, and that is told."""
     try:
         return reading.file(paths.watch).json(Memory)
     except Missing:
@@ -78,11 +227,49 @@ def load(paths: ClusterPaths) -> Memory:
         return Memory()
 
 
-def keep(paths: ClusterPaths, memory: Memory) -> None:
-    """Write what is remembered.
+def log(paths: ClusterPaths, event: Event, details: str = "") -> None:
+    """Append an event to the log.
 
     Raises:
         OSError: The disk is full.
     """
-    paths.state.mkdir(parents=True, exist_ok=True)
-    files.write(paths.watch, memory.model_dump_json(indent=1).encode())
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    with (paths.logs / "watch.log").open("a", encoding="utf-8") as file:
+        file.write(f"{event.line}\n")
+        file.writelines(f"  {line}\n" for line in harmless.text(details).splitlines())
+
+
+@contextmanager
+def kept_log(paths: ClusterPaths) -> Iterator[None]:
+    """Put the log back if the cluster's folder is removed meanwhile.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    path = paths.logs / "watch.log"
+    if paths.state.is_symlink() or not path.exists():
+        yield  # the target of a link is not removed
+        return
+    with TemporaryDirectory() as folder:
+        copy = Path(shutil.copy2(path, folder))
+        yield
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(copy, path)
+
+
+def stamp(moment: datetime) -> str:
+    """Write a time of UTC."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def backed_off(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    return min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 10), _LONGEST_WAIT.total_seconds())
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error says, with its hint."""
+    if isinstance(error, GpubedError):
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return f"{type(error).__name__}: {error}"

@@ -174,9 +174,7 @@ def _look(paths: ClusterPaths, node: Node) -> NodeUse | str:
 def own(sessions: Sequence[SSH]) -> Iterator[None]:
     """Let nodes take for no use what gpubed itself does in sessions, as to measure or to collect.
 
-    Nor what their networks carry meanwhile; whatever others do counts beside it. It ends with a
-    session, however that ends. A node that cannot be told, or whose role is a former version's,
-    counts all of it as a use.
+    It ends with a session, however that ends. A node that cannot be told counts it as a use.
     """
     told = _tell_own(sessions, "own")
     try:

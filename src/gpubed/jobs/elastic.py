@@ -1,8 +1,8 @@
 """A training that outlives its nodes: run after run, each from the checkpoint of the one before.
 
-Horovod's own elastic mode gives up for good where a rank dies while the world forms, and needs the
-training to be written for it. This needs what any training should have, a checkpoint: a run that
-lost a node ends on all others, and the next one starts on those that are well by then.
+A run that loses a node ends on all others, and the next one starts on those that are well by then.
+Unlike Horovod's elastic mode it needs no change of the training but checkpoints, and survives a
+rank that dies while the world forms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gpubed.jobs import checkpoint_files, execution, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.execution import Terms
 from gpubed.jobs.job_result import JobResult
-from gpubed.jobs.jobfile import Job
 from gpubed.jobs.lookout import Lookout, Pace, Sight
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
@@ -37,12 +36,7 @@ _ASK_AGAIN_S = 10.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many nodes a training may have.
-
-    Attributes:
-        least: With fewer it waits.
-        most: More are left to others; None where it takes all.
-    """
+    """How many nodes a training may have: it waits for the least; None takes all."""
 
     least: int = 1
     most: int | None = None
@@ -50,14 +44,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Leg:
-    """One run of a training.
-
-    Attributes:
-        run_id: Its name; empty where it could not even begin.
-        nodes: Where its ranks were.
-        seconds: As its record has them; of one that was cut off, until that was noticed.
-        why: Why it was not the last; empty where it was.
-    """
+    """One run of a training; `why` says why it was not the last."""
 
     run_id: str
     nodes: tuple[str, ...]
@@ -68,12 +55,10 @@ class Leg:
 
 @dataclass(frozen=True)
 class Keeps:
-    """Where a job keeps its checkpoints.
+    """The folder of a job's checkpoints, and the argument that names it.
 
     Attributes:
-        argument: By which it is told.
-        folder: Its name.
-        is_named: Whether somebody named it, or `job.yml` did; else it is called as the first run.
+        is_named: Whether the user or `job.yml` named it; else it has the first run's name.
     """
 
     argument: str
@@ -83,13 +68,7 @@ class Keeps:
 
 @dataclass(frozen=True)
 class _Pool:
-    """What a training may use now.
-
-    Attributes:
-        usable: With the nodes that are well.
-        left_out: Why others are not in it.
-        waited: Whether it had to wait for that.
-    """
+    """The nodes that are well, why others are left out, and whether it waited for them."""
 
     usable: Cluster
     left_out: dict[str, str]
@@ -100,17 +79,14 @@ class Training:
     """A training of one cluster that goes on until it is done.
 
     Args:
-        paths: Its paths.
-        request: What was asked for; of which nodes, `bounds` say.
-        bounds: How many nodes it may have.
         say: Is told what happens between runs.
         on_output: Is told each line that the job prints.
         resumes: The run from whose checkpoint it goes on at first.
 
     Attributes:
-        run_id: The run that it is at, or was at last; empty where there was none.
-        legs: The runs that were, oldest first.
-        seconds: How long it took in all, with what it waited for nodes.
+        run_id: The present or last run; empty before the first.
+        legs: The runs that ended, oldest first.
+        seconds: How long it took in all, with the time that it waited for nodes.
 
     Raises:
         UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
@@ -166,15 +142,17 @@ class Training:
         while True:
             had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
             result, lookout = self._leg(pool, had)
-            if result.completed:  # what is wrong with it then, it would be again
+            if result.completed:  # a fault in its figures would come again
                 return result
             pool = self._wait_for_nodes()
             now = self._kept(pool)
             got_on = bool(now and kept and now.new(kept))
-            # A job that fails by itself, without having got anywhere, would do so for ever.
-            by_nodes = lookout.blames_nodes or _lacked_nodes(pool, had)
-            # Before its first step, a way between nodes may be missing that never was there.
-            by_nodes = by_nodes or (result.cut_off and lookout.has_stepped)
+            # A job that fails by itself without a new checkpoint would do so for ever. Before its
+            # first step, a lost connection may be one that nodes never had.
+            there = set(map(_who, pool.usable.allocation.nodes))
+            lacked = pool.waited or not there.issuperset(map(_who, had))
+            cut_off = result.cut_off and lookout.has_stepped
+            by_nodes = lookout.blames_nodes or lacked or cut_off
             in_vain = 0 if by_nodes or got_on else in_vain + 1
             if in_vain == _TRIES:
                 why = f"it ended {_TRIES} times in a row before it had kept anything new"
@@ -193,7 +171,7 @@ class Training:
                 if not why:
                     return replace(pool, waited=bool(said))
             except NotUp:
-                raise  # who takes a cluster down means its trainings, too
+                raise
             except GpubedError as error:
                 if not self.legs:
                     raise
@@ -208,6 +186,7 @@ class Training:
 
     def _look(self) -> _Pool:
         paths = self._paths
+        # An edited cluster.yml does not stop a training that is under way.
         cluster = self._now() if self._uuid else load_cluster(paths)
         self._uuid = self._uuid or cluster.allocation.uuid
         if cluster.allocation.uuid != self._uuid:
@@ -218,13 +197,10 @@ class Training:
         unfinished.require_configured(cluster)
         rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
-        # A node that hangs is asked for minutes, in which a watch begins to repair it.
-        _require_settled(paths)
+        _require_settled(paths)  # a node that hangs delays the look, and a watch may repair it
         return _Pool(usable, {one.node: one.reason for one in unwell})
 
     def _now(self) -> Cluster:
-        """Load the cluster: who edits its file does not mean the training that is under way."""
-
         def tell(what: str) -> None:
             if what != self._told:
                 self._say(what)
@@ -233,7 +209,6 @@ class Training:
         return load_current(self._paths, tell)
 
     def _lacks(self, pool: _Pool) -> str:
-        """Return why there are too few nodes; empty where there are enough."""
         able, least = len(pool.usable.allocation.with_ranks), self._bounds.least
         if able >= least:
             return ""
@@ -275,7 +250,7 @@ class Training:
                 )
         except UsageError:
             raise
-        except GpubedError as error:  # the head is gone, as a rule, and with it what it wrote
+        except GpubedError as error:  # as a rule the head is gone
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
@@ -320,7 +295,7 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
     """Return the nodes that a training would begin on.
 
     Raises:
-        GpubedError: There are too few: it would wait.
+        GpubedError: There are too few, so it would wait.
     """
     able = usable.allocation.with_ranks
     if len(able) < bounds.least:
@@ -357,61 +332,32 @@ def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
     """
     job = jobfile.load(request.job)
-    _require_ending(request.launcher or job.launcher)
-    return _kept_by(paths, job, request)
-
-
-def _require_ending(launcher: str) -> None:
+    launcher = request.launcher or job.launcher
     if not launchers.named(launcher).ends_early:
-        raise UsageError(
-            f"--elastic ends runs and starts others, which launcher {launcher} cannot do",
-            "--launcher ssh",
-        )
-
-
-def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> Keeps:
-    """Return where a job keeps its checkpoints.
-
-    Raises:
-        UsageError: It has none, or an argument is wrong.
-    """
-    names = [name for name, argument in job.arguments.items() if argument.resumes]
-    if not names:
+        why = f"--elastic ends runs and starts others, which launcher {launcher} cannot do"
+        raise UsageError(why, "--launcher ssh")
+    argument = next((name for name, one in job.arguments.items() if one.resumes), None)
+    if argument is None:
         raise UsageError(
             f"job {request.job} keeps no checkpoints to go on from",
             f"gpubed run {paths.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
             "keeps some",
         )
-    given = job.values(request.job, request.settings)[names[0]]
-    return Keeps(names[0], given or execution.name_run(request.job), is_named=bool(given))
+    given = job.values(request.job, request.settings)[argument]
+    return Keeps(argument, given or execution.name_run(request.job), is_named=bool(given))
 
 
 def _require_settled(paths: ClusterPaths) -> None:
-    """Refuse to begin while a cluster is being changed, or was left half changed.
-
-    Raises:
-        Locked: A run is at work.
-        GpubedError: The last one did not come to its end.
-    """
-    runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+    """Refuse to begin while a cluster is being changed, or was left half changed."""
+    runlock.require_free(paths.state)
     unfinished.require_none(paths)
 
 
 def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple[Node, ...]:
-    """Return the nodes for ranks, as many as there may be.
-
-    Args:
-        had: Names of those that the training has; they come first: another instead costs a start.
-    """
+    """Return the nodes for ranks, first those that the training has: another costs a start."""
     able = usable.allocation.with_ranks
     chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
     return tuple(node for node in able if node in chosen)
-
-
-def _lacked_nodes(pool: _Pool, had: Sequence[Node]) -> bool:
-    """Say whether a node of a part was found missing since, also where it is back by now."""
-    there = set(map(_who, pool.usable.allocation.nodes))
-    return pool.waited or not there.issuperset(map(_who, had))
 
 
 def _who(node: Node) -> tuple[str, str]:

@@ -26,8 +26,8 @@ class Launch:
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
         ranks: World size.
-        unwanted: Asked every few seconds by a launcher that ends jobs early: why this one shall
-            end now; empty while it shall go on.
+        unwanted: Returns why the job shall end now, empty while it shall go on; a launcher that
+            ends jobs early asks every few seconds.
     """
 
     folder: str
@@ -72,10 +72,7 @@ def on_head(cluster: Cluster, script: str) -> list[str]:
 
 
 def lines(stream: IO[str]) -> Iterator[str]:
-    """Give each line that a job prints as it comes; one that is very long in several pieces.
-
-    Whole, what a job prints without a line end would be as large in memory as the job likes.
-    """
+    """Yield each line that a job prints; a very long one in pieces, which bounds memory."""
     goes_on = False
     while piece := stream.readline(_LONGEST_LINE):
         if not (goes_on and piece == "\n"):  # which ends the piece before
@@ -84,9 +81,9 @@ def lines(stream: IO[str]) -> Iterator[str]:
 
 
 def follow(command: Sequence[str], on_output: OnOutput) -> int:
-    """Run a command to its end, handing on each line; returns its exit code.
+    """Run a command to its end, handing on each line; return its exit code.
 
-    An interruption ends the command here; ending what it started elsewhere is the caller's.
+    An interruption ends the command here; the caller ends what it started elsewhere.
     """
     process = subprocess.Popen(
         command,

@@ -1,13 +1,11 @@
-"""Looks after a training while it runs, and says when it had better go on elsewhere.
+"""Looks after a training while it runs, and decides when it had better go on elsewhere.
 
-What may be going on is told apart by two signs. A training that is silent while a node of it is,
-too, has lost that node, and one that is silent for long although all nodes answer is stuck: both
-are ended at once. What is long, only the training's own steps can tell: one that never says how far
-it is may take its time, unless its job is known to say so soon. A node that is to be left out, or
-could be taken in, is no hurry: the training is ended once it is seen to have kept what it did,
-which may be some checkpoints later where they come faster than somebody looks.
+A training that is silent while one of its nodes is silent has lost that node; one that is silent
+for long although all nodes answer is stuck: both end at once. How long is too long, the training's
+own steps tell. A node that is to be left out, or could be taken in, is no hurry: the training ends
+once it has kept another checkpoint.
 
-Silent is who prints no progress, nothing else on stdout, and writes no file of a checkpoint.
+Silence is no progress line, nothing else on stdout, and no written file of a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,25 +21,23 @@ from gpubed.jobs import job_progress, rank_output
 from gpubed.jobs.checkpoint_files import Files
 
 _TICK_S = 2.0
-_LOOK_S = 60.0
-"""How often nodes and checkpoints are looked at while all goes well."""
-_SOON_S = 15.0
-"""How often where something is to be seen soon."""
+_LOOK_S, _SOON_S = 60.0, 15.0
+"""Between two looks at nodes and checkpoints; the second where something is to be seen soon."""
 _SUSPICIOUS_S, _SUSPICIOUS_STEPS = 15.0, 3
-"""A silence that is longer than both is a reason to look at the nodes now."""
+"""A silence longer than both is a reason to look at the nodes now."""
 _STUCK_S, _STUCK_STEPS = 120.0, 10
-"""A silence that is longer than both ends a training."""
+"""A silence longer than both ends a training."""
 _FIRST_S = 600.0
-"""How long a training may be silent before its pace is known, where it is known to tell of it."""
+"""The longest silence before its pace is known of a training whose job tells its progress."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a part of a training tells the next one of its own.
+    """What a part of a training tells the next one.
 
     Attributes:
-        longest_s: The longest that it was silent and went on; None where it has made no step.
-        first_s: How long it may be silent before its pace is known.
+        longest_s: The longest silence after which it went on; None where it has made no step.
+        first_s: The longest silence to allow before its pace is known.
     """
 
     longest_s: float | None = None
@@ -50,31 +46,25 @@ class Pace:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a look at the nodes found.
-
-    Attributes:
-        lost: Why nodes of the training cannot go on with it; empty where all of them answer.
-        better: Why others than these would do better from now on; empty where none would.
-    """
+    """A look at the nodes: why one of them is `lost`, and which others would do `better`."""
 
     lost: str = ""
     better: str = ""
 
 
 class Lookout:
-    """Looks after one training; `verdict` says why it is to end, and is empty until then.
-
-    Attributes:
-        blames_nodes: Whether the verdict is about nodes, and not about the training itself.
-        makes_room: Whether the training was well, and only goes on elsewhere.
+    """Looks after one training.
 
     Args:
         look: Looks at the nodes.
-        kept: Looks at what the training keeps; None where nobody can tell.
+        kept: Looks at the training's checkpoints; None where that is not possible.
         say: Is told what is about to happen.
-        pace: That of the part before.
-        tells: Whether the job says how far it is, as `job.yml` has it.
-        clock: Seconds that pass.
+        tells: Whether the job tells its progress, as `job.yml` has it.
+
+    Attributes:
+        verdict: Why the training is to end; empty until then.
+        blames_nodes: Whether the verdict is about nodes, and not about the training itself.
+        makes_room: Whether the training was well, and only goes on elsewhere.
     """
 
     def __init__(
@@ -99,7 +89,7 @@ class Lookout:
 
     @property
     def pace(self) -> Pace:
-        """What the next part should know."""
+        """The pace for the next part."""
         return Pace(self._longest_s if self._is_paced else None, self._first_s)
 
     @property
@@ -123,7 +113,7 @@ class Lookout:
 
         def watch() -> None:
             while not (self.verdict or over.wait(_TICK_S)):
-                # One that breaks off, as on a full disk that takes no word, is followed by others.
+                # A look may fail, as on a full disk; others follow.
                 with suppress(GpubedError, OSError):
                     self.tick()
 
@@ -133,7 +123,7 @@ class Lookout:
             yield
         finally:
             over.set()
-            thread.join(_TICK_S)  # a look at a node that is silent may take longer, and is no harm
+            thread.join(_TICK_S)  # a look at a silent node may take longer
 
     def tick(self) -> None:
         """Do what is due now."""
@@ -142,7 +132,7 @@ class Lookout:
         if not self.verdict and self._clock() - self._looked > self._pause_s:
             self._look_at_nodes()
         if not self.verdict and (silence := self._silence_s) > self._limit_s:
-            self._allow(2 * silence)  # it may only have been slow
+            self._allow(2 * silence)  # for the next part: this one may only have been slow
             self.verdict = f"nothing was heard of its progress for {silence:.0f} s"
 
     @property
@@ -155,28 +145,26 @@ class Lookout:
 
     @property
     def _pause_s(self) -> float:
-        """How long to wait between two looks; ever longer with who is silent by nature."""
+        """Seconds between two looks; ever more of them with a job that is silent by nature."""
         if not self._is_suspicious:
             return _LOOK_S
         return min(_LOOK_S, max(_SOON_S, self._silence_s / _STUCK_STEPS))
 
     @property
     def _limit_s(self) -> float:
-        """How long a silence may last."""
         if not (self._is_paced or self._tells):
             return float("inf")
         least = _STUCK_S if self._steps > 1 else self._first_s
         return max(least, _STUCK_STEPS * self._longest_s)
 
     def _allow(self, silence: float) -> None:
-        """Let the next part be silent for that long where this one was."""
         if self._steps > 1:
             self._longest_s = max(self._longest_s, silence / _STUCK_STEPS)
-        else:  # how long it takes to begin tells nothing of its steps
+        else:
             self._first_s = max(self._first_s, silence)
 
     def _live(self) -> None:
-        """Note a sign of life; how long it took to begin tells nothing of what is to come."""
+        """Note a sign of life; the silence before the first step tells nothing of later ones."""
         now = self._clock()
         if self._steps:
             self._longest_s = max(self._longest_s, now - self._heard)
@@ -185,11 +173,10 @@ class Lookout:
     def _look_at_nodes(self) -> None:
         seen = self._look()
         self._looked = self._clock()
-        # What we cannot reach may still train: it would have to be silent to everybody.
+        # A node that only this machine cannot reach may still train.
         if seen.lost and self._is_suspicious:
-            # The verdict last, here and elsewhere: whoever sees it may ask for the rest.
             self.blames_nodes = True
-            self.verdict = seen.lost
+            self.verdict = seen.lost  # last, here and below: the other thread then reads the rest
             return
         is_new, self._better = bool(seen.better) and not self._better, seen.better
         if is_new:
@@ -197,13 +184,13 @@ class Lookout:
             self._say(f"{seen.better}: this run ends once another checkpoint is seen")
 
     def _ask(self) -> None:
-        """Look at what the training keeps: what changes there is a sign of life, too."""
+        """Look at the checkpoints; a change there is a sign of life, too."""
         found, before, since = self._kept(), self._found, self._asked
         self._asked = self._clock()
         if found is None:
             return
         self._found = found
-        # What was changed before the last line was heard says nothing of the time since.
+        # A change before the last line says nothing of the time since.
         if before not in (None, found) and since >= self._heard:
             self._heard = self._asked
         if not self._better:

@@ -1,4 +1,4 @@
-"""Runs programs that may hang: a look must end all the same."""
+"""Runs programs that may hang."""
 
 import subprocess
 
@@ -8,7 +8,7 @@ ABSENT = 127
 
 
 def run(*command: str) -> tuple[int, str]:
-    """Return a program's exit code and all that it said; one that hangs has failed."""
+    """Return a program's exit code and output; one that hangs has failed."""
     try:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"

@@ -1,8 +1,4 @@
-"""Looks at the GPUs, as their driver and `nvidia-smi` know them.
-
-Whatever nvidia-smi says that is no figure is told: a warning, a GPU that is lost or
-requires a reset, a counter that is not there although the model has it.
-"""
+"""Looks at the GPUs with `nvidia-smi`; whatever it says that is no figure is a problem."""
 
 import platform
 import re
@@ -34,13 +30,11 @@ LINKS_OF = re.compile(r"^GPU (\d+): .*\(UUID: (\S+)\)\n((?:[ \t]+.*\n?|\n)*)", r
 LINK_UP = re.compile(r"Link \d+: [\d.]+ GB/s")
 RECOVERIES = re.compile(r"Recovery Errors: (\d+)")
 ABSENT = {"N/A", "[N/A]", "Not Supported", "[Not Supported]"}
-# NVIDIA's data-centre GPUs correct and count errors of their memory; since Ampere those
-# with HBM replace its rows (NVIDIA, "GPU Memory Error Management"). Others need not tell.
+# Models that count errors of their memory, and those that replace its rows (NVIDIA, "GPU Memory
+# Error Management").
 REMAPS = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 COUNTS = re.compile(rf"{REMAPS.pattern}|\b(K80|P4|P40|P100|V100|T4|A2|A10|A16|A40|L4|L20|L40S?)\b")
-
-
-# Debian's packages call the module otherwise, by branch.
+# Debian's packages name the module by branch.
 MODULE_NAMES = (
     "nvidia",
     "nvidia-current",
@@ -68,7 +62,6 @@ def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
 
 
 def _installed(name: str) -> bool:
-    """Say whether there is a module of a name; what cannot be asked is no fault of the node."""
     return command.run("modinfo", "--field", "version", name)[0] != 1
 
 
@@ -86,7 +79,7 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
         yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
     found = [dict(zip((*FIELDS, *SLOWED), row, strict=True)) for row in rows]
     cut, actions = _cut(), _actions()
-    # Their drivers know of contained errors (Xid 94) what the counters tell, and more.
+    # GPUs whose driver asks for nothing stay in use with contained errors (Xid 94).
     content = {gpu["pci.bus_id"] for gpu in found if actions.get(gpu["index"]) == "None"}
     for gpu in found:
         yield from _judge(gpu, cut, content)
@@ -98,7 +91,6 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
 
 
 def _ask() -> tuple[int, str]:
-    """Return exit code and rows of nvidia-smi, in the names that this driver knows."""
     for prefix in REASONS:
         fields = [*FIELDS, *(f"{prefix}.{reason}" for reason in SLOWED)]
         code, text = _query("query-gpu", fields)
@@ -122,7 +114,6 @@ def _remedy(text: str) -> str:
 
 
 def _rows(text: str, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the rows of figures, and the lines that are none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
     others = [line for line, cells in zip(lines, rows, strict=True) if len(cells) != width]
@@ -136,13 +127,6 @@ def _cut() -> set[str]:
 
 
 def _judge(gpu: dict[str, str], cut: set[str], content: set[str]) -> Iterator[str]:
-    """Tell what is wrong with one GPU.
-
-    Args:
-        gpu: Its answers.
-        cut: Those that are cut into instances have fewer counters.
-        content: Those whose driver asks for no reset stay in use with contained errors.
-    """
     name = f"GPU {gpu['index']} ({gpu['pci.bus_id']})"
     mode, ecc = gpu["ecc.mode.current"], gpu["ecc.errors.uncorrected.volatile.total"]
     pending = gpu["retired_pages.pending"]
@@ -169,7 +153,6 @@ def _judge(gpu: dict[str, str], cut: set[str], content: set[str]) -> Iterator[st
 
 
 def _remapped(content: set[str]) -> Iterator[str]:
-    """No row of memory waits to be replaced, and there is one left for the next."""
     fields = ("gpu_bus_id", "gpu_name", "remapped_rows.pending", "remapped_rows.failure")
     code, text = _query("query-remapped-rows", fields)
     rows, others = _rows(text, len(fields))
@@ -192,7 +175,6 @@ def _actions() -> dict[str, str]:
 
 
 def _links(memory: dict[str, Any]) -> Iterator[str]:
-    """As many NVLinks are up as at any look before, and none had to recover."""
     _, text = command.run("nvidia-smi", "nvlink", "--status")
     _, errors = command.run("nvidia-smi", "nvlink", "--errorcounters")
     known = memory.setdefault("links", {})
@@ -207,5 +189,4 @@ def _links(memory: dict[str, Any]) -> Iterator[str]:
 
 
 def _by_gpu(text: str) -> Iterator[tuple[str, str, str]]:
-    """Return index, UUID and the lines of each GPU."""
     return ((m[1], m[2], m[3]) for m in LINKS_OF.finditer(text))

@@ -1,4 +1,4 @@
-"""Keeps what a node remembers of itself in files. Standard library only, but for figures."""
+"""Files in which a node's programs keep their state and figures."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Let those follow each other who read a file and write it anew."""
+    """Lock a file against others that read it and write it anew."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,22 +37,18 @@ def replace(path: Path, text: str) -> None:
 
 
 def keep(path: Path, spare: Path, text: str) -> None:
-    """Write a file; in memory, until the next restart, where the disk is full or read-only."""
+    """Write a file; the spare in memory where the disk is full or read-only."""
     try:
         replace(path, text)
     except OSError as error:
-        sys.stderr.write(f"{spare} holds what is known, since the disk cannot: {error}\n")
+        sys.stderr.write(f"{spare} is written instead of {path}: {error}\n")
         replace(spare, text)
     else:
         spare.unlink(missing_ok=True)
 
 
 def publish(path: Path, figures: Iterable[Figure]) -> None:
-    """Write figures for the cluster's monitoring, where there is one.
-
-    A figure that Prometheus cannot read is left out. Where the file cannot be written, as on a full
-    disk, the caller goes on.
-    """
+    """Write figures for the cluster's monitoring, where there is one; failures are only told."""
     if not path.parent.is_dir():
         return
     try:

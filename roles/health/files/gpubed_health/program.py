@@ -28,14 +28,11 @@ from gpubed_health.keeping import Figure
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"))
-# In memory: holds the state while the disk takes nothing.
-SPARE = Path("/run/gpubed-health.json")
+SPARE = Path("/run/gpubed-health.json")  # while the disk is full or read-only
 HOOKS = Path("/etc/gpubed/quarantine.d")
-# Role monitoring makes the folder.
-METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")
-# Between looks before a job: it waits, and so do the others of its allocation.
-AGAIN_S = 5
-# A look is given what is expected of the node, and what may be remembered for the next.
+METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")  # role monitoring makes the folder
+AGAIN_S = 5  # between looks before a job
+# A look gets what is expected of the node, and a memory for the next look.
 Look = Callable[[dict[str, Any], dict[str, Any]], Iterator[str]]
 LOOKS: tuple[Look, ...] = (
     machine.disk,
@@ -50,57 +47,55 @@ LOOKS: tuple[Look, ...] = (
 
 
 def problems(expected: dict[str, Any], memory: dict[str, Any]) -> list[str]:
-    """Return all that is wrong, in words; looks may note in `memory` what they compare with."""
+    """Return all that is wrong, in words."""
     return [problem for look in LOOKS for problem in _looked(look, expected, memory)]
 
 
 def _looked(look: Look, expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
-    """A look that breaks has found something nobody thought of: that is a problem, too."""
     try:
         yield from look(expected, memory)
-    except Exception as error:  # whatever it is, the other looks go on
+    except Exception as error:  # a problem, too; the other looks go on
         yield f"the look at {look.__name__} failed: {type(error).__name__}: {error}"
 
 
 def observe(expected: dict[str, Any], memory: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Look, and return what is wrong and what is remembered now."""
+    """Look, and return what is wrong and the state."""
     found = problems(expected, memory)
-    # Read anew: looks take their time, and a person may have decided meanwhile.
+    # A person may have changed the state meanwhile.
     return found, {**read_state(), "memory": memory}
 
 
 def read_state() -> dict[str, Any]:
-    """Return what is remembered of this node.
+    """Return the state.
 
     Keys: `quarantine` (reason, since, and whether it is the node's own doing, or null),
     `failing_looks` in a row, `untold`: the words that a program of `HOOKS` has not heard, and
     `memory`: `requalified` (seconds since 1970) and what looks compare with.
     """
     fresh = {"quarantine": None, "failing_looks": 0, "untold": [], "memory": {}}
-    # Where there is a spare, the disk's is older.
     path = SPARE if SPARE.exists() else STATE
     if not path.exists():
         return fresh
     try:
         return {**fresh, **json.loads(path.read_text())}
     except ValueError:
-        # It may have been in quarantine: nobody knows any more.
+        # It may have been in quarantine.
         return {**fresh, "quarantine": _now(f"{path} cannot be read")}
 
 
 def write_state(state: dict[str, Any]) -> None:
-    """Remember it; in memory, until the next restart, where the disk is full or read-only."""
+    """Write the state."""
     keeping.keep(STATE, SPARE, json.dumps(state, indent=2) + "\n")
 
 
 def remember(state: dict[str, Any]) -> None:
-    """Keep what looks noted for the next, where they noted anything."""
+    """Write the state if it has changed."""
     if state != read_state():
         write_state(state)
 
 
 def tell(*words: str) -> bool:
-    """Tell the programs that act on a change, such as the scheduler's; say whether all heard it."""
+    """Run the programs that act on a change, such as the scheduler's; return whether all did."""
     failed = False
     for hook in sorted(HOOKS.glob("*")):
         code, text = command.run(str(hook), *words)
@@ -111,7 +106,7 @@ def tell(*words: str) -> bool:
 
 
 def announce(*words: str) -> None:
-    """Tell of a change, and note it where somebody did not hear, as while Slurm restarts."""
+    """Tell of a change, and note one that a program did not hear, as while Slurm restarts."""
     untold = [] if tell(*words) else list(words)
     state = read_state()
     if state["untold"] != untold:
@@ -169,8 +164,7 @@ def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
 def admit(expected: dict[str, Any], memory: dict[str, Any]) -> int:
     """Look until the node is well; as many failing looks as a watch takes are a quarantine.
 
-    The scheduler takes a node out of use whose prolog fails, and never back: what it does
-    must be a quarantine, which everybody sees and a person ends.
+    Slurm drains a node whose prolog fails, and only the end of a quarantine takes it back.
     """
     for look in range(max(1, expected["patience"])):
         if look:
@@ -196,10 +190,7 @@ def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
 
 
 def back(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
-    """End a program's own quarantine; what stayed wrong meanwhile is the reason of another.
-
-    After fewer failing looks than a watch takes, the program asks again.
-    """
+    """End a program's own quarantine; what stayed wrong meanwhile is the reason of another."""
     if found and state["failing_looks"] >= patience:
         quarantine(state, "; ".join(found), found)
         return check(found, read_state())
@@ -218,7 +209,7 @@ def main(verb: str, *words: str) -> int:
         sys.stderr.write(__doc__)
         return 2
     if verb == "requalify":
-        # Xids are of the past then: what is still wrong shows elsewhere, too.
+        # Xids of before count no more.
         memory = {**memory, "requalified": time.time()}
     if verb == "admit":
         return admit(expected, memory)

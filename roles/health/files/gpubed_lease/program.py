@@ -1,4 +1,4 @@
-"""Does what is due at the end of this node's lease, also where no controller is there any more.
+"""Does what is due at the end of this node's lease, also without a controller.
 
   gpubed-lease look          from the timer: warn, ask jobs to end, end them, as it is due
   gpubed-lease tell JSON     a controller tells until when the lease lasts
@@ -13,44 +13,36 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from gpubed_health import keeping
 from gpubed_health import program as health
 from gpubed_health.keeping import Figure
-from gpubed_use import machine, terminals
+from gpubed_use import machine
 
 from gpubed_lease import judging, runs
 
 STATE = Path(os.environ.get("GPUBED_LEASE_STATE", "/var/lib/gpubed/lease.json"))
-# In memory: holds what is known while the disk takes nothing.
-SPARE = Path("/run/gpubed-lease.json")
-# Role monitoring makes the folder.
-METRICS = Path("/var/lib/gpubed/metrics/gpubed-lease.prom")
-# What hangs is no reason to let the next look wait.
+SPARE = Path("/run/gpubed-lease.json")  # while the disk is full or read-only
+METRICS = Path("/var/lib/gpubed/metrics/gpubed-lease.prom")  # role monitoring makes the folder
 MOST_S = 110
 
 
 def now() -> judging.Now:
-    """Return the moment by all that this node has to tell it."""
+    """Return the moment."""
     boot = machine.BOOT.read_text().strip()
     return judging.Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
 
 
 def read() -> judging.Record | None:
-    """Return what is known of the lease; None where nothing is, or of another cluster's.
-
-    One that cannot be read ends nothing.
-    """
+    """Return the record of this cluster's lease; None where it is unknown or unreadable."""
     expected = json.loads(health.EXPECTED.read_text())
-    try:
-        # Where there is a spare, the disk's is older.
+    with suppress(OSError, ValueError, LookupError, TypeError):
         found = json.loads((SPARE if SPARE.exists() else STATE).read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(found, dict) or found.get("version") != judging.VERSION:
-        return None
-    return found if found["cluster"] == expected.get("cluster") else None
+        if found["version"] == judging.VERSION and found["cluster"] == expected.get("cluster"):
+            return found
+    return None
 
 
 def _write(record: judging.Record) -> None:
@@ -58,12 +50,12 @@ def _write(record: judging.Record) -> None:
 
 
 def act(record: judging.Record | None) -> judging.Record | None:
-    """Do what is due, and return what is to be remembered."""
+    """Do what is due, and return the record after that."""
     _hold(record)
     if record is None:
         return None
     if record["told"] != record["phase"]:
-        terminals.tell(judging.words(record))
+        machine.tell(judging.words(record))
     asked = {}
     if judging.holds(record):
         over = record["phase"] == judging.OVER
@@ -73,7 +65,7 @@ def act(record: judging.Record | None) -> judging.Record | None:
 
 
 def _hold(record: judging.Record | None) -> None:
-    """Take the node out of use, or back: a quarantine is what jobs and schedulers ask for."""
+    """Put the node into quarantine, which keeps jobs away, or take it back."""
     held = health.read_state()["quarantine"]
     if record and judging.holds(record):
         if not held:
@@ -93,7 +85,6 @@ def publish(record: judging.Record | None) -> None:
 
 
 def _known(verb: str, words: tuple[str, ...]) -> judging.Record | None:
-    """Return what is known of the lease after what was said."""
     record = read()
     if verb == "tell":
         return judging.told(record, json.loads(" ".join(words)), now())
@@ -116,7 +107,7 @@ def main(verb: str, *words: str) -> int:
     with keeping.alone(STATE):
         record = _known(verb, words)
         if record:
-            _write(record)  # before anything is done: it holds, whatever hangs then
+            _write(record)  # first: what follows may hang
         done = act(record)
         if done and done != record:
             _write(done)

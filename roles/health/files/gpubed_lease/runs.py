@@ -1,4 +1,4 @@
-"""Asks what uses a node's GPUs to end, and ends what does not."""
+"""Asks jobs and programs on GPUs to end, and kills those that do not."""
 
 import os
 import shutil
@@ -11,8 +11,7 @@ from gpubed_health import command
 from gpubed_use import processes
 from gpubed_use.processes import Process
 
-# From the question to the end, whatever the lease says: rank 0 may be writing a checkpoint.
-GRACE_S = 45.0
+GRACE_S = 45.0  # from the signal to the kill, for a checkpoint
 _SLURM = "slurm "
 _STEPS = "srun"
 _NOTEBOOKS = "/system.slice/jupyterlab.service"
@@ -22,14 +21,13 @@ Every = Mapping[int, Process]
 def end(
     asked: Mapping[str, float], uptime: float, *, over: bool, everyone: bool
 ) -> dict[str, float]:
-    """Ask jobs to end; once the lease is over, also what holds a GPU, and end what was asked.
+    """Ask jobs to end; once the lease is over, also what holds a GPU, and kill what was asked.
 
     Args:
-        asked: When each was asked, as this returned it at the last look.
+        asked: When each was asked, as the last look returned it.
         uptime: Now, in seconds since the node's start.
-        over: Whether the lease is over.
-        everyone: Whether all that people have on GPUs is the cluster's, and not only notebooks:
-            on a host that is somebody's own, others compute, too.
+        everyone: Whether all programs on GPUs are the cluster's, and not only notebooks, as on an
+            owner's host.
 
     Returns:
         When each that is still there was asked.
@@ -55,16 +53,15 @@ def end(
             for number in (*_below(numbers[key], every), numbers[key]):
                 _send(number, every[number], signal.SIGKILL)
         else:
-            # Itself alone: what it started may be needed for its checkpoint.
+            # Its children may be needed for a checkpoint.
             _send(numbers[key], every[numbers[key]], signal.SIGTERM)
     return now
 
 
 def _scripted(job: str, heads: Mapping[int, str], every: Every) -> Iterator[int]:
-    """Yield what works within a job's batch script: scancel(1) signals steps, and not that.
+    """Yield the processes below a job's batch script, which scancel(1) does not signal.
 
-    The script itself only where it has started nothing: what waits for others would end the job
-    with them. Where it waits for a step (srun), that has been signalled.
+    The script itself is one only where it has started nothing; steps (srun) have been signalled.
     """
     for head in (number for number, name in heads.items() if name == job):
         for script in _children(head, every) if processes.is_batch(head) else ():
@@ -101,7 +98,7 @@ def _children(number: int, every: Every) -> Iterator[int]:
 
 
 def _send(number: int, one: Process, what: signal.Signals) -> None:
-    """Send a signal to a process, and not to another that has its number by now."""
+    """Send a signal to a process, unless its number belongs to another one by now."""
     with suppress(OSError, ValueError, IndexError):
         there = os.pidfd_open(number)
         try:

@@ -1,8 +1,8 @@
-"""What the kernels of JupyterLab do, as its own servers on this node say.
+"""Kernels of JupyterLab, as its servers on this node report them.
 
 A server leaves its address and token in its account's home. This program starts itself as each such
-account, to read them and ask the server: so no account affects what is known of another, and root
-opens none of its files.
+account to read them and ask the server, so that no account affects what is known of another, and
+root opens none of their files.
 """
 
 import http.client
@@ -20,19 +20,18 @@ from typing import Any
 _FOLDER = ".local/share/jupyter/runtime"
 _TIMEOUT_S = 5
 _MOST_BYTES = 1 << 20
-# What a pipe holds: a process that prints more does not end, and counts as silent.
-_MOST_SAID = 1 << 16
+_MOST_SAID = 1 << 16  # a pipe's size: a process that prints more does not end in time
 _MOST_KERNELS, _LONGEST, _WORDS = 200, 100, 150
 _ANY = ("", "*", "::", "0.0.0.0", "localhost")  # noqa: S104  # asked there, nothing listens
-Kernel = tuple[str, str, str]
+Kernel = tuple[str, ...]
 
 
 def kernels(uids: Iterable[int]) -> Iterator[tuple[str, list[Kernel] | str]]:
-    """Yield the name of each account with servers here, and its kernels or why they are unknown.
+    """Yield each account with servers here, and its kernels or why they are unknown.
 
     A kernel is its id, the time when it was last active, and its state.
     """
-    asked = []
+    asked: list[tuple[str, subprocess.Popen[bytes] | str]] = []
     for uid in uids:
         try:
             account = pwd.getpwuid(uid)
@@ -66,12 +65,11 @@ def _ask(folder: str, account: pwd.struct_passwd) -> "subprocess.Popen[bytes] | 
 def _answer(process: "subprocess.Popen[bytes]", until: float) -> list[Kernel] | str:
     try:
         code = process.wait(max(0.0, until - time.monotonic()))
+        os.set_blocking(process.stdout.fileno(), False)
+        return read(code, os.read(process.stdout.fileno(), _MOST_SAID))
     except subprocess.TimeoutExpired:
         process.kill()
         return f"no answer in {_TIMEOUT_S} s"
-    try:
-        os.set_blocking(process.stdout.fileno(), False)
-        return read(code, os.read(process.stdout.fileno(), _MOST_SAID))
     except BlockingIOError:
         return "nothing is said"
 
@@ -89,7 +87,7 @@ def read(code: int, said: bytes) -> list[Kernel] | str:
 
 
 def _tell(folder: str) -> None:
-    """As the account itself: print what the kernels of its servers do, or why that is unknown."""
+    """Print the kernels of this account's servers, or exit with why they are unknown."""
     found: list[Kernel] = []
     for path in sorted(Path(folder).glob("jpserver-*.json")):
         try:
@@ -108,14 +106,10 @@ def _tell(folder: str) -> None:
 
 def _kernels_of(server: dict[str, Any]) -> list[Kernel]:
     host = "127.0.0.1" if server["hostname"] in _ANY else server["hostname"]
-    if server["secure"]:
-        # Address, token and this process are the account's own.
+    link: Any = http.client.HTTPConnection(host, server["port"], timeout=_TIMEOUT_S)
+    if server["secure"]:  # address, token and this process are the account's own
         trust = ssl._create_unverified_context()  # noqa: S323
-        link: Any = http.client.HTTPSConnection(
-            host, server["port"], timeout=_TIMEOUT_S, context=trust
-        )
-    else:
-        link = http.client.HTTPConnection(host, server["port"], timeout=_TIMEOUT_S)
+        link = http.client.HTTPSConnection(host, server["port"], timeout=_TIMEOUT_S, context=trust)
     header = {"Authorization": f"token {server['token']}"}
     link.request("GET", f"{server['base_url']}api/kernels", headers=header)
     answer = link.getresponse()

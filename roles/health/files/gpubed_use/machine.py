@@ -1,19 +1,24 @@
-"""One look at the node: everything by which it may be seen that somebody uses it."""
+"""One look at the node: jobs, GPUs, CPUs, terminals, logins and notebooks."""
 
 import os
+import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpubed_health import command
 
-from gpubed_use import jupyter, logins, processes, terminals
+from gpubed_use import jupyter, processes
 from gpubed_use.processes import Process
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-NETWORK = Path("/proc/net/dev")
+TERMINALS = Path("/dev/pts")
+_SERVER = "sshd"  # and `sshd-session` of OpenSSH 9.8 and later
+_WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 
 
 def see(
@@ -24,62 +29,55 @@ def see(
     Keys: `boot`, `uptime` (s), `work` (user, job and CPU seconds since `before`), `processes`
     (what the next look compares with), `ranks` (user, job), `gpus` (utilization from 0 to 1 or
     null, and the user and job of each process on it), `terminals` (user and time by name),
-    `kernels` (user, time and state by id), `logins` (user and bytes so far by process),
-    `network` (bytes so far), `own` (the logins of gpubed's own, while there is one), and `mute`:
-    what could not be asked, in words.
+    `kernels` (user, time and state by id), `logins` (user and bytes so far by process), `own`, and
+    `mute`: what could not be asked, in words.
 
     Args:
-        expected: What role health says of this node.
-        before: What the last look saw; None for the first.
-        own: Keys of logins in which what is done is gpubed's own, and no use.
+        expected: What role health expects of this node.
+        before: The last look; None for the first.
+        own: Keys of logins of gpubed itself.
     """
     mute = list[str]()
     every = processes.every()
     # Containers have the number of their machine's boot, and a first process of their own.
     boot = f"{BOOT.read_text().strip()} {every[1].began}"
-    ours = logins.within(own, every)
-    people = processes.people(every, os.getpid())
-    mine = {number: one for number, one in people.items() if number not in ours}
+    ours, people = within(own, every), processes.people(every, os.getpid())
     heads = processes.jobs(every)
 
-    def whose(number: int) -> list[str]:
+    def whose(number: int) -> tuple[str, str]:
         user = processes.user_of(every[number].uid) if number in every else ""
-        return [user, processes.job_of(number, every, heads)]
+        return user, processes.job_of(number, every, heads)
 
     # Of another boot all numbers are others' by now.
     known = before["processes"] if before and before["boot"] == boot else {}
-    work: dict[tuple[str, ...], float] = {}
+    work = Counter[tuple[str, str]]()
     for number, seconds in processes.computed(known, every):
-        if number in mine and seconds:
-            key = tuple(whose(number))
-            work[key] = work.get(key, 0.0) + seconds
+        if number in people and number not in ours and seconds:
+            work[whose(number)] += seconds
     return {
         "boot": boot,
         "uptime": time.clock_gettime(time.CLOCK_BOOTTIME),
         "work": [[*key, round(seconds, 2)] for key, seconds in sorted(work.items())],
         "processes": processes.figures(every),
-        "ranks": [[*_owner(number, every), job] for number, job in sorted(heads.items())],
+        "ranks": [[_owner(number, every), job] for number, job in sorted(heads.items())],
         "gpus": _gpus(expected, whose, mute),
-        "terminals": {
-            name: [processes.user_of(uid), typed] for name, uid, typed in terminals.every()
-        },
+        "terminals": {name: [processes.user_of(uid), typed] for name, uid, typed in terminals()},
         "kernels": _kernels(every, mute),
-        "logins": logins.carried(every, people),
-        "network": _network(),
+        "logins": carried(every, people),
         "own": sorted(own) if ours else [],
         "mute": mute,
     }
 
 
-def _owner(number: int, every: Mapping[int, Process]) -> list[str]:
-    """Return whose job it is; Slurm's own process is root's, and what it started is not."""
+def _owner(number: int, every: Mapping[int, Process]) -> str:
+    """Return the account of a job; Slurm's own process is root's, and its children are not."""
     users = [every[number].uid] if number in every else []
     users += [one.uid for one in every.values() if one.parent == number]
-    return [processes.user_of(next((uid for uid in users if uid), 0))]
+    return processes.user_of(next((uid for uid in users if uid), 0))
 
 
 def _gpus(
-    expected: Mapping[str, Any], whose: Callable[[int], list[str]], mute: list[str]
+    expected: Mapping[str, Any], whose: Callable[[int], tuple[str, str]], mute: list[str]
 ) -> list[dict[str, Any]]:
     if not expected["gpus"] and shutil.which("nvidia-smi") is None:
         return []
@@ -87,7 +85,7 @@ def _gpus(
     held: dict[str, list[list[str]]] = {}
     for uuid, pid in _query("query-compute-apps", "gpu_uuid,pid", mute):
         # A process of another container has no number here.
-        held.setdefault(uuid, []).append(whose(int(pid)) if pid.isdigit() else ["", ""])
+        held.setdefault(uuid, []).append([*whose(int(pid))] if pid.isdigit() else ["", ""])
     return [
         {"utilization": int(ratio) / 100 if ratio.isdigit() else None, "held": held.get(uuid, [])}
         for uuid, ratio in rows
@@ -113,11 +111,67 @@ def _kernels(every: Mapping[int, Process], mute: list[str]) -> dict[str, list[st
     return found
 
 
-def _network() -> int:
-    """Return the bytes that went through this node's interfaces, in and out."""
-    total = 0
-    for line in NETWORK.read_text().splitlines()[2:]:
-        name, _, counted = line.partition(":")
-        cells = counted.split()
-        total += 0 if name.strip() == "lo" else int(cells[0]) + int(cells[8])
-    return total
+def carried(every: Mapping[int, Process], mine: Collection[int]) -> dict[str, list[object]]:
+    """Return the account of each login without a terminal, and the bytes that it has carried.
+
+    These are what its SSH server has written; None where that may not be read, as by root of a
+    confined container. A login that only forwards ports has no command and is left out.
+    """
+    found: dict[str, list[object]] = {}
+    for number in sorted(mine):
+        one = every[number]
+        server = every.get(one.parent)
+        if not (server and server.name.startswith(_SERVER)) or one.terminal:
+            continue
+        # The server's own command has its name, as its other processes have.
+        if one.name.startswith(_SERVER) and "@internal-sftp" not in processes.text(
+            number, "cmdline"
+        ):
+            continue
+        written = _WRITTEN.search(processes.text(one.parent, "io"))
+        user = processes.user_of(one.uid)
+        found[_key(one.parent, server)] = [user, int(written[1]) if written else None]
+    return found
+
+
+def login_of(number: int, every: Mapping[int, Process]) -> str:
+    """Return the key of the login that a process belongs to; empty where there is none."""
+    line = processes.line(number, every)
+    return next((_key(n, every[n]) for n in line if every[n].name.startswith(_SERVER)), "")
+
+
+def within(keys: Collection[str], every: Mapping[int, Process]) -> set[int]:
+    """Return the processes of the logins that have these keys and are still there."""
+    tops = {n for n, one in every.items() if _key(n, one) in keys}
+    return {n for n in every if not tops.isdisjoint(processes.line(n, every))} if tops else set()
+
+
+def _key(number: int, server: Process) -> str:
+    return f"{number} {server.key}"
+
+
+def terminals() -> Iterator[tuple[str, int, float]]:
+    """Yield each terminal, its account's number, and when a program last read from it.
+
+    Terminals of JupyterLab and of tmux are terminals as those of a login.
+    """
+    with suppress(OSError):
+        for path in TERMINALS.iterdir():
+            with suppress(OSError):
+                found = path.stat()
+                if path.name.isdigit():
+                    yield path.name, found.st_uid, found.st_atime
+
+
+def tell(text: str) -> None:
+    """Write on all terminals."""
+    plain = "".join(each for each in text if each.isprintable())
+    for name, _, _ in terminals():
+        with suppress(OSError):
+            # A terminal that reads nothing must not hold up the others.
+            flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
+            terminal = os.open(TERMINALS / name, flags)
+            try:
+                os.write(terminal, f"\r\n\a{plain}\r\n".encode())
+            finally:
+                os.close(terminal)

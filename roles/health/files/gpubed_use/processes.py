@@ -1,7 +1,4 @@
-"""Whose the processes of a node are, which jobs they belong to, and what they computed.
-
-Times come from `/proc/*/stat`: they are there on any kernel, in containers as on machines.
-"""
+"""Processes of a node: their accounts, jobs and CPU time, from `/proc` (proc(5))."""
 
 import os
 import pwd
@@ -16,8 +13,7 @@ from gpubed_health import command
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
-# Beside each rank of a run there is one that looks whether the run is still wanted.
-RANK = "gpubed-rank"
+RANK = "gpubed-rank"  # runs beside each rank of a run
 STEP = "slurmstepd"
 _HEARTBEAT = re.compile(r"(?:^|\0)GPUBED_HEARTBEAT=([^\0]*)")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.(\w+)")
@@ -25,22 +21,20 @@ _FIRST_PERSON, _NOBODY = 1000, 65534
 _LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
 _CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
 _JOB = re.compile(r"[\w.+-]{1,100}")
-# An account may have any number of processes, with environments of any size, each started by the
-# one before.
+# An account may have any number of processes, each started by the one before, with environments of
+# any size.
 _MOST_RANKS, _MOST_BYTES, _MOST_DEEP = 64, 1 << 20, 1000
 
 
 @dataclass(frozen=True)
 class Process:
-    """One of them.
+    """A process.
 
     Attributes:
-        parent: The number of its parent.
-        began: When it began, in ticks since boot: a number may be another process's by now.
-        own: Seconds that it computed.
-        children: Seconds that its children computed which have ended and were waited for.
-        name: Its program, 15 characters at most.
-        uid: Its account's number.
+        began: In ticks since boot: its number may be another process's later.
+        own: Seconds of CPU.
+        children: Seconds of CPU of its children that have ended.
+        name: Of its program, 15 characters at most.
         group: Its control group below that of the node.
         terminal: Whether it has one.
     """
@@ -56,7 +50,7 @@ class Process:
 
     @property
     def key(self) -> str:
-        """What the next look finds it by."""
+        """Tells it apart from others of its number."""
         return str(self.began)
 
 
@@ -93,14 +87,12 @@ def began(number: int) -> int:
 
 
 def _stat(number: int) -> tuple[str, list[str]]:
-    """Return the name of a process, and the figures after it."""
     said = (PROC / str(number) / "stat").read_text(errors="replace")
     return said[said.index("(") + 1 : said.rindex(")")], said[said.rindex(")") + 2 :].split()
 
 
 def _group(pid: int) -> str:
     """Return the control group that systemd knows a process by, in version 1 or 2."""
-    # Accounts may give groups of their own any name.
     lines = (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     parts = [line.split(":", 2) for line in lines]
     named = [path for _, kind, path in parts if kind == "name=systemd"]
@@ -108,7 +100,7 @@ def _group(pid: int) -> str:
 
 
 def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield a process and those that it was started by, the nearest first; a thousand at most."""
+    """Yield a process and its ancestors, the nearest first; a thousand at most."""
     seen = set[int]()
     while number in processes and number not in seen and len(seen) < _MOST_DEEP:
         yield number
@@ -117,11 +109,7 @@ def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def people(processes: Mapping[int, Process], but: int) -> dict[int, Process]:
-    """Return the processes that somebody started, and no service of the system.
-
-    Args:
-        but: A process that asks, and not for itself: with those that it was started by.
-    """
+    """Return the processes of people, not of system services nor of the caller's line `but`."""
     asking = {*line(but, processes)}
     return {n: one for n, one in processes.items() if n not in asking and _is_persons(one)}
 
@@ -135,10 +123,10 @@ def _is_persons(one: Process) -> bool:
 
 
 def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
-    """Return which process is the first of a job, and what the job is called.
+    """Return the first process of each job, and the job's name.
 
-    A rank of a run is called as the run; whatever Slurm started, by its number. Any program may
-    have these names: the one beside a rank must be of the rank's account, Slurm's must be root's.
+    Any program may have these names: the one beside a rank must be of the rank's account, Slurm's
+    must be root's.
     """
     found = {}
     ranks = Counter[int]()
@@ -153,17 +141,16 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
 
 
 def is_batch(number: int) -> bool:
-    """Say whether a process looks after the batch script of a Slurm job, and no step of it."""
+    """Return whether a process of Slurm has started a job's batch script, and no step."""
     step = _STEP.match(text(number, "cmdline"))
     return bool(step and step[2] == "batch")
 
 
 def _run(number: int) -> str:
-    """Return the name of the run that a rank belongs to; `run` where it does not say."""
+    """Return the name of the run that a rank belongs to; `run` where it is unknown."""
     path = PROC / str(number) / "environ"
     said = text(number, "environ")
-    if not said:
-        # In a confined container root may not look at other accounts' processes.
+    if not said:  # in a confined container root may not look at other accounts' processes
         with suppress(OSError):
             whose = path.parent.stat()
             ids = (f"--reuid={whose.st_uid}", f"--regid={whose.st_gid}")
@@ -175,14 +162,14 @@ def _run(number: int) -> str:
 
 
 def text(number: int, what: str) -> str:
-    """Return what a file of a process says; nothing where it may not be read, or has ended."""
+    """Return the content of a file of a process; empty where it may not be read."""
     with suppress(OSError), (PROC / str(number) / what).open("rb") as file:
         return file.read(_MOST_BYTES).decode(errors="replace")
     return ""
 
 
 def job_of(number: int, processes: Mapping[int, Process], heads: Mapping[int, str]) -> str:
-    """Return the job that a process belongs to, by those that it was started by; else empty."""
+    """Return the job that a process belongs to, else empty."""
     return next((heads[n] for n in line(number, processes) if n in heads), "")
 
 
@@ -197,22 +184,21 @@ def user_of(uid: int) -> str:
 def computed(
     before: Mapping[str, list[float]], now: Mapping[int, Process]
 ) -> Iterator[tuple[int, float]]:
-    """Yield what each process has computed since an earlier look, in seconds.
+    """Yield the seconds of CPU of each process since an earlier look.
 
-    What ended meanwhile counts for whoever waited for it, but not what was counted already.
+    Children that have ended count for the process that waited for them, but for what was counted
+    before.
 
     Args:
         before: `figures` of the earlier look.
-        now: All processes.
     """
-    known = figures(now)
-    ended: dict[int, float] = {}
+    known, ended = figures(now), Counter[int]()
     for key, (parent, own, children) in before.items():
         if key not in known:
-            ended[int(parent)] = ended.get(int(parent), 0.0) + own + children
+            ended[int(parent)] += own + children
     for number, one in now.items():
         _, own, children = before.get(f"{number} {one.key}", (0, 0.0, 0.0))
-        waited = max(0.0, one.children - children - ended.get(number, 0.0))
+        waited = max(0.0, one.children - children - ended[number])
         yield number, max(0.0, one.own - own) + waited
 
 

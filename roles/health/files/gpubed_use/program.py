@@ -4,9 +4,8 @@
   gpubed-use status            look, and print what is known as JSON
   gpubed-use warn TEXT         write on all terminals; monitoring warns, too, until it is used
   gpubed-use unwarn TEXT       take it back
-  gpubed-use own               what this login does is gpubed's own, as long as it lasts, and so
-                               is data on the network meanwhile
-  gpubed-use disown            they are no more
+  gpubed-use own               what this login does is gpubed's own, as long as it lasts
+  gpubed-use disown            it is no more
 
 It only looks: nothing is ended here, and what could not be asked counts as use.
 """
@@ -22,7 +21,7 @@ from typing import Any
 from gpubed_health import keeping
 from gpubed_health.keeping import Figure
 
-from gpubed_use import judging, logins, machine, processes, terminals
+from gpubed_use import judging, machine, processes
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_USE_STATE", "/var/lib/gpubed/use.json"))
@@ -37,7 +36,7 @@ MOST_S = 45
 
 
 def look() -> judging.Record:
-    """Look, and return all that is known by then; a record that cannot be read begins anew."""
+    """Look, and return the record after that; one that cannot be read begins anew."""
     expected = json.loads(EXPECTED.read_text())
     with keeping.alone(STATE):
         record = _read()
@@ -47,39 +46,32 @@ def look() -> judging.Record:
     return record
 
 
+def _read() -> judging.Record:
+    try:
+        found = json.loads(STATE.read_text())
+        return found if found["version"] == judging.VERSION else judging.first()
+    except (OSError, ValueError, LookupError, TypeError):
+        return judging.first()
+
+
 def _own() -> set[str]:
     """Return the keys of gpubed's own logins, of which some may have ended."""
-    try:
-        return {*OWN.read_text().splitlines()}
-    except OSError:
-        return set()
+    return {*OWN.read_text().splitlines()} if OWN.exists() else set()
 
 
 def _keep_own(*, is_own: bool) -> None:
-    """Note whether the login that asks is gpubed's own; who says so has looked before."""
+    """Note whether the login that asks is gpubed's own."""
     with keeping.alone(STATE):
         every = processes.every()
-        asking = logins.of(os.getpid(), every)
-        kept = {key for key in _own() if key != asking and logins.within((key,), every)}
+        asking = machine.login_of(os.getpid(), every)
+        kept = {key for key in _own() if key != asking and machine.within((key,), every)}
         if is_own and asking:
             kept.add(asking)
         keeping.replace(OWN, "".join(f"{key}\n" for key in sorted(kept)))
 
 
-def _read() -> judging.Record:
-    try:
-        found = json.loads(STATE.read_text())
-    except (OSError, ValueError):
-        return judging.first()
-    known = isinstance(found, dict) and found.get("version") == judging.VERSION
-    return found if known else judging.first()
-
-
 def told(record: judging.Record) -> dict[str, Any]:
-    """Return what a controller is told.
-
-    Keys: `idle_s`, `spell`, `last` and `use` as in `judging`, `gpus` that are there, `mute`.
-    """
+    """Return what a controller is told, of `judging` and of the last look."""
     return {
         "idle_s": round(record["idle_s"], 1),
         "spell": record["spell"],
@@ -109,7 +101,7 @@ def main(verb: str, *words: str) -> int:
     signal.alarm(MOST_S)
     text = " ".join(words)
     if verb in ("warn", "unwarn"):
-        terminals.tell(text)
+        machine.tell(text)
     elif verb not in ("look", "status", "own", "disown"):
         sys.stderr.write(__doc__ or "")
         return 2

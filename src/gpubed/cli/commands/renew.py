@@ -1,6 +1,7 @@
 """gpubed renew."""
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -8,7 +9,8 @@ import typer
 
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import lease, renewal
+from gpubed.cluster import lease as leases
+from gpubed.cluster import renewal
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import NotUp
@@ -52,11 +54,11 @@ def command(
     if auto:
         return _keep(ui, cluster, once)
     after = timedelta(seconds=_duration(for_, cluster.plan))
-    end = until.astimezone() if until else lease.now() + after
-    record = lease.renew(cluster, end)
+    end = until.astimezone() if until else leases.now() + after
+    record = leases.renew(cluster, end)
     ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
     code = _tell(ui, record, end)
-    lease.tell_nodes(cluster)
+    leases.tell_nodes(cluster)
     return code
 
 
@@ -69,44 +71,48 @@ def _duration(text: str | None, plan: ClusterPlan) -> float:
         raise UsageError(f"--for {text!r} {error}", "gpubed renew CLUSTER --for 12h") from None
 
 
-def _lasts_longer(record: lease.Record, asked: datetime) -> bool:
+def _lasts_longer(record: leases.Record, asked: datetime) -> bool:
     granted = record.granted_until
     return granted is not None and (granted - asked).total_seconds() > _ENOUGH_S
 
 
-def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
+def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
     granted = record.granted_until
     if granted is None:
         ui.say("the nodes do not expire")
         return 0
     if _lasts_longer(record, asked):
-        ui.say(f"it lasts longer already, and stays: granted until {lease.local(granted)}")
+        ui.say(f"it lasts longer already, and stays: granted until {leases.local(granted)}")
         return 0
-    ui.say(f"granted until {lease.local(granted)}")
+    ui.say(f"granted until {leases.local(granted)}")
     if (asked - granted).total_seconds() > _ENOUGH_S:
-        ui.error(f"the testbed granted less than was asked for ({lease.local(asked)})")
+        ui.error(f"the testbed granted less than was asked for ({leases.local(asked)})")
         return 4
     return 0
 
 
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
-    """Watch a lease to its end; a testbed that does not answer is asked again."""
-    said = set[str]()  # what a look need not say again
+    """Look at a lease until its end; a testbed that does not answer is asked again."""
+    told = set[str]()
     while True:
         looked = renewal.look(cluster)
-        _say(ui, looked, said)
         record = looked.record
+        if record.granted_until and looked.answered:
+            granted = f"granted until {leases.local(record.granted_until)}"
+            _tell_once(granted, told, ui.say if looked.renewed else ui.note)
+        for one in looked.said:
+            words = f"{one.why}: {one.outcome}" if one.outcome else one.why
+            if one.is_fault:
+                ui.error(words)
+            else:
+                _tell_once(words, told, ui.note)
         state = record.state(cluster.plan.spec.lease.renewal.margin)
-        if state == "unlimited" and not looked.unasked:
+        if state == "unlimited" and looked.answered:
             ui.note("the nodes do not expire")
             return 0
         if state == "expired":
-            again = (
-                f"gpubed renew {cluster.name}"
-                if record.own
-                else f"gpubed up {cluster.name} --refresh"
-            )
-            ui.error("the lease has ended", again)
+            again = f"gpubed up {cluster.name} --refresh"
+            ui.error("the lease has ended", f"gpubed renew {cluster.name}" if record.own else again)
             return 1
         if once:
             ui.document("renew", {"lease": record.document()})
@@ -115,8 +121,14 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
         cluster = _by_now(ui, cluster)
 
 
+def _tell_once(words: str, told: set[str], tell: Callable[[str], None]) -> None:
+    if words not in told:
+        told.add(words)
+        tell(words)
+
+
 def _by_now(ui: UI, cluster: Cluster) -> Cluster:
-    """Return a cluster as it is by now: its nodes may be others, and its policy another.
+    """Return a cluster with its nodes and policy of now.
 
     Raises:
         NotUp: It is down.
@@ -126,7 +138,7 @@ def _by_now(ui: UI, cluster: Cluster) -> Cluster:
         now = load_current(cluster.paths)
     except NotUp:
         raise
-    except GpubedError as error:
+    except GpubedError as error:  # the file may be half written
         ui.error(error.message, error.hint)
         return cluster
     if now.allocation.uuid != cluster.allocation.uuid:
@@ -135,29 +147,3 @@ def _by_now(ui: UI, cluster: Cluster) -> Cluster:
             f"gpubed renew {cluster.name} --auto",
         )
     return now
-
-
-def _say(ui: UI, looked: renewal.Looked, said: set[str]) -> None:
-    """Say what a look did, and of the end what was not said before."""
-    end = looked.record.granted_until
-    until = lease.local(end) if end else ""
-    granted = f"granted until {until}"
-    if looked.refused:
-        ui.error(f"not renewed: {looked.refused.message}")
-    elif looked.asked:
-        _tell(ui, looked.record, looked.asked)
-        said.add(granted)
-    elif end and not looked.unasked:
-        _once(ui, granted, said)
-    if looked.last:
-        _once(ui, looked.last, said)
-    for what in looked.prepared:
-        ui.note(what)
-    for fault in filter(None, (looked.unasked, looked.unprepared, looked.untold)):
-        ui.error(fault.message, fault.hint)
-
-
-def _once(ui: UI, text: str, said: set[str]) -> None:
-    if text not in said:
-        said.add(text)
-        ui.note(text)

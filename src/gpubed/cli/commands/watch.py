@@ -1,8 +1,6 @@
 """gpubed watch."""
 
 import time
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +9,7 @@ from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, find, named
 from gpubed.cli.ui import UI
 from gpubed.cluster import watch, watch_unit
-from gpubed.cluster.watch_log import Event
+from gpubed.cluster.watch_memory import Event
 from gpubed.core import runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
@@ -45,8 +43,11 @@ def command(
     if once + install + remove > 1:
         raise UsageError("--once, --install and --remove exclude each other")
     ui, seconds = UI(as_json), _seconds(every)
-    if remove:
-        return _remove(ui, named(name))  # also of a cluster that is no more
+    if remove:  # also of a cluster that is no more
+        unit = watch_unit.remove(named(name))
+        ui.document("watch", {"unit": unit and str(unit)})
+        ui.say(f"removed {unit}" if unit else "there was nothing to remove", whole=True)
+        return 0
     paths, chosen = find(name), stack.choose(engine)
     if install:
         return _install(ui, paths, every, repairs, engine)
@@ -55,45 +56,23 @@ def command(
         ui.event("watch", event.document())
         ui.say(event.line, whole=True)
 
-    def following(path: Path) -> AbstractContextManager[None]:
-        return Display(ui).following(path)  # each repair has errors of its own
-
-    watched = watch.Watch(paths, chosen, repairs, hear, following)
+    watched = watch.Watch(paths, chosen, repairs, hear, lambda path: Display(ui).following(path))
     if watched.is_over:
         watched.look()
-        return 0  # to hold a lock would make the folder again
+        return 0  # the lock would make the cluster's folder again
     with runlock.locked(paths.watching, "watch"):
         if once:
             return 1 if watched.look() == "amiss" else 0
-        return _go_on(ui, watched, paths.name, seconds)
-
-
-def _go_on(ui: UI, watched: watch.Watch, name: str, seconds: float) -> int:
-    """Look until there is no cluster any more; Ctrl-C ends it, and what it knows is kept.
-
-    Nothing else does that heals with time: nobody would see that nobody watches any more.
-    """
-    watched.start(seconds)
-    try:
-        while (looked := _looked(watched))[0] != "gone":
-            state, wait = looked
-            said = f"watching {name}: {state} at {time.strftime('%H:%M:%S')}"
-            with ui.working(f"{said}, looked at again every {seconds:g} s"):
-                time.sleep(max(seconds, wait))
-    except KeyboardInterrupt:
-        watched.end("interrupted")
-        raise
+        watched.start(seconds)
+        try:
+            while (looked := watched.try_look())[0] != "gone":
+                said = f"watching {paths.name}: {looked[0]} at {time.strftime('%H:%M:%S')}"
+                with ui.working(f"{said}, looked at again every {seconds:g} s"):
+                    time.sleep(max(seconds, looked[1]))
+        except KeyboardInterrupt:
+            watched.telling.tell("ended", "interrupted")
+            raise
     return 0
-
-
-def _looked(watched: watch.Watch) -> tuple[str, float]:
-    """Look once; return how it ended, and for how many seconds to look no more at least."""
-    try:
-        state = watched.look()
-        watched.recovered()
-    except Exception as error:
-        return "not looked at", watched.survive(error)
-    return state, 0.0
 
 
 def _seconds(text: str) -> float:
@@ -119,11 +98,4 @@ def _install(ui: UI, paths: ClusterPaths, every: str, repairs: int, engine: str 
             f"nodes are behind {keys}, which an SSH agent holds: once that agent ends, as most do "
             "when you log out, they are out of reach; a key without a passphrase is not"
         )
-    return 0
-
-
-def _remove(ui: UI, paths: ClusterPaths) -> int:
-    unit = watch_unit.remove(paths)
-    ui.document("watch", {"unit": unit and str(unit)})
-    ui.say(f"removed {unit}" if unit else "there was nothing to remove", whole=True)
     return 0
