@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpubed.report import findings, wording
+from gpubed.report import summary, wording
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -179,7 +179,7 @@ def compressed(analysed, ratios, spreads):
         for n in range(3)
     ]
     factors = {"compression": ["none", "fp16"], "batch_size": [1, 2]}
-    return " ".join(findings.details(analysed(measurements.document(factors=factors), points)))
+    return " ".join(summary.details(analysed(measurements.document(factors=factors), points)))
 
 
 def test_the_headline_is_of_a_difference_that_shows(analysed):

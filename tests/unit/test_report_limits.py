@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gpubed.report import pictures, tables
+from gpubed.report import plots, tables
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -30,7 +30,7 @@ def test_the_link_s_declared_rate_is_enough_where_it_was_not_measured(analysed):
     found = analysed(campaign)
     alpha = 4 * measurements.ALPHA_S
     assert found.limits[0].least_s == pytest.approx(measurements.allreduce_s(3, "100M") - alpha)
-    [drawn] = [one for one in pictures.drawn(found) if one.name == "topology"]
+    [drawn] = [one for one in plots.drawn(found) if one.name == "topology"]
     assert "declared 100 Mbit/s" in drawn.drawing()
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpubed.report import pictures, tables
+from gpubed.report import plots, tables
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -197,7 +197,7 @@ def test_on_nodes_of_unequal_ranks_efficiency_counts_these(analysed):
     assert [one.efficiency.value for one in series.points[1:]] == pytest.approx([0.9] * 2, 1e-3)
     assert [one.ideal for one in series.points] == pytest.approx([20.01, 60.03, 100.05])
     assert "Nodes have from 2 to 4 ranks: linear growth and efficiency count ranks" in told(found)
-    [throughput, *_] = pictures.drawn(found)
+    [throughput, *_] = plots.drawn(found)
     [ideal] = re.findall(r'<polyline class="ideal[^>]* points="([^"]*)"', throughput.drawing())
     assert len(ideal.split()) == 3  # it bends where a larger node comes in
 

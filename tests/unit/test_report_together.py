@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpubed.core.errors import UsageError
-from gpubed.report import findings, pictures, tables
+from gpubed.report import summary, plots, tables
 from support import environments, measurements
 from support.environments import gpulab, trials, wall
 
@@ -68,7 +68,7 @@ def test_all_comparisons_are_one_family(analysed):
 
 
 def test_what_differs_by_more_than_chance_is_told_in_words(analysed):
-    text = " ".join(findings.told(analysed(*environments.every())))
+    text = " ".join(summary.told(analysed(*environments.every())))
     assert "clusters vw1 (virtualwall, 3 nodes), vw10 (virtualwall, 3 nodes), gl-world (" in text
     assert f"{FAST} gives 1." in text
     assert f"times the throughput of {WALL} with batch 32, 3 nodes" in text
@@ -103,14 +103,14 @@ def test_shapes_of_gpulab_alone_are_over_ranks(analysed):
     assert found.scale == "ranks"
     assert {one.largest.size for one in found.series} == {1, 3}
     assert found.comparisons == (), "ten times as many GPUs are no other environment"
-    assert "Throughput over ranks" in [figure.title for figure in pictures.drawn(found)]
+    assert "Throughput over ranks" in [figure.title for figure in plots.drawn(found)]
 
 
 def test_a_straggler_is_one_of_its_own_cluster(analysed):
     found = analysed(wall("vw1", "1G"), wall("vw10", "10G", slow=1.4))
     slow = {one.host.partition(" of ")[2] for one in found.stragglers if one.slow}
     assert slow == {FAST}
-    assert f"node-2 of {FAST} is a straggler at 2 of" in " ".join(findings.told(found))
+    assert f"node-2 of {FAST} is a straggler at 2 of" in " ".join(summary.told(found))
 
 
 def test_what_is_missing_or_broken_or_failed_says_where(tmp_path):
@@ -170,18 +170,18 @@ def test_what_is_fixed_otherwise_is_a_setting_and_not_compared(analysed):
     assert {group.settings.get("precision") for group in found.groups} == {"fp32", "bf16"}
     assert all("steps" not in group.settings for group in found.groups)
     assert found.comparisons == ()
-    said = " ".join(findings.told(found))
+    said = " ".join(summary.told(found))
     assert f"No point of {WALL} and {FAST} is compared with another campaign's" in said
     assert "they differ in precision (fp32, bf16)." in said
 
 
 def test_a_campaign_that_is_compared_with_none_is_named_among_others(analysed):
     odd = with_settings(wall("vw2", "1G"), steps=6)
-    said = " ".join(findings.told(analysed(wall("vw1", "1G"), wall("vw10", "10G"), odd)))
+    said = " ".join(summary.told(analysed(wall("vw1", "1G"), wall("vw10", "10G"), odd)))
     assert "No point of vw2 (1 Gbit/s) is compared with another campaign's" in said
     assert "they differ in steps (20, 20, 6)" not in said
     assert "they differ in steps (20, 6)" in said
-    alike = findings.told(analysed(wall("vw3", "1G"), wall("vw4", "10G")))
+    alike = summary.told(analysed(wall("vw3", "1G"), wall("vw4", "10G")))
     assert "is compared with another" not in " ".join(alike)
 
 
@@ -215,8 +215,8 @@ def test_the_job_s_files_are_to_be_the_same(analysed):
         return wall(cluster, "1G", made_with={"the job's files": files})
 
     text = "The job's files were not the same everywhere"
-    assert text in " ".join(findings.told(analysed(of("vw1", "a" * 64), of("vw10", "b" * 64))))
-    assert text not in " ".join(findings.told(analysed(of("a", "a" * 64), of("b", "a" * 64))))
+    assert text in " ".join(summary.told(analysed(of("vw1", "a" * 64), of("vw10", "b" * 64))))
+    assert text not in " ".join(summary.told(analysed(of("a", "a" * 64), of("b", "a" * 64))))
 
 
 def without(metric, measured):
@@ -255,4 +255,4 @@ def test_a_campaign_of_which_nothing_has_ended_may_stand_beside_others(analysed)
     found = analysed(wall("vw1", "1G"), (wall("vw10", "10G")[0], []))
     assert len(found.missing) == 6
     assert found.metric == "images_per_s"
-    assert "6 points of the campaign had not ended yet" in " ".join(findings.told(found))
+    assert "6 points of the campaign had not ended yet" in " ".join(summary.told(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
@@ -11,7 +11,7 @@ from typing import Any
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, together, versions, wording
+from gpubed.report import groups, scaling, steps, together, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Campaign, Measured, Point, Value
 from gpubed.report.scaling import Comparison, Series
@@ -21,6 +21,38 @@ _MOST_COMBINATIONS = 100_000
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of what runs computed with, by the job's metric `versions`.
+
+    Attributes:
+        runs: How many of them had it.
+        of: How many tell any versions.
+    """
+
+    name: str
+    version: str
+    runs: int
+    of: int
+
+    def __str__(self) -> str:
+        some = f" ({self.runs} of {self.of} runs)" if self.runs < self.of else ""
+        return f"{self.name} {self.version}{some}"
+
+
+def versions(points: Iterable[Point]) -> list[Version]:
+    """Return the versions that runs which ended well tell of, those of one name together."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    of = 0
+    for told in (point.metrics.get("versions") for point in points if point.status == "ok"):
+        named = told.items() if isinstance(told, dict) else ()
+        known = [(name, version) for name, version in named if isinstance(version, str)]
+        of += bool(known)
+        for name, version in known:
+            counts[name][version] += 1
+    return [Version(name, *one, of) for name, each in counts.items() for one in each.items()]
 
 
 @dataclass(frozen=True)
@@ -80,7 +112,7 @@ class Analysis:
             "steps": [one.document() for one in self.steps],
             "stragglers": [one.document() for one in self.stragglers],
             "limits": [one.document() for one in self.limits],
-            "versions": [asdict(one) for one in versions.found(self.measured.points)],
+            "versions": [asdict(one) for one in versions(self.measured.points)],
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],

@@ -13,7 +13,6 @@ from typing import Any
 from gpubed.campaigns.file import NODES, Key, key
 from gpubed.core import families
 from gpubed.core.families import Chance
-from gpubed.report import groups as grouped
 from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
 from gpubed.report.read import Campaign, Value
@@ -205,19 +204,6 @@ def _against(
     )
 
 
-def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
-    """Return the ratio of what two series make of their largest size.
-
-    Each efficiency is a ratio itself: the interval is that of all the means it stands on.
-    """
-    above, below = [one.largest.group], [other.largest.group]
-    if one.baseline.points != other.baseline.points:  # one that both stand on cancels out
-        above.append(other.baseline)
-        below.append(one.baseline)
-    times = other.largest.growth / one.largest.growth
-    return grouped.quotient(above, below, metric, times=times)
-
-
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """Return the comparisons of a report as one family, whose number counts."""
     listed = tuple(found)
@@ -229,14 +215,10 @@ def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[C
     """Compare the throughput of the values of a factor, all else equal."""
     usable = [g for g in groups if factor in g.settings and (g.mean(metric) or 0) > LEAST]
     for members in _alike(usable, factor):
-        yield from _compared(factor, members, metric)
-
-
-def _compared(factor: str, members: Sequence[Group], metric: str) -> Iterator[Comparison]:
-    ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
-    # What is on or faster is against what is off or slower, and words against the plain one.
-    base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
-    for group in ordered:
-        if group is not base:
-            value, against = group.settings[factor], base.settings[factor]
-            yield Comparison(factor, value, against, group, ratio(group, base, metric))
+        ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
+        # What is on or faster is against what is off or slower, and words against the plain one.
+        base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
+        for group in ordered:
+            if group is not base:
+                value, against = group.settings[factor], base.settings[factor]
+                yield Comparison(factor, value, against, group, ratio(group, base, metric))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -95,36 +94,12 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
             yield Comparison(factor, value, against, _common(group, base, factor), ratio)
 
 
-def apart(
-    measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]
-) -> tuple[list[str], dict[str, list[Value]]]:
-    """Return the campaigns of which no point is compared with another's, and why.
-
-    Returns:
-        Their labels, and the settings in which one of them has no value of any other, with all
-        values that there are.
-    """
-    factor = measured.factor
-    pairs = [(one.value, one.against) for one in compared if one.factor == factor]
-    groups_of: dict[Value, list[Group]] = defaultdict(list)
-    for group in found:
-        if group.points:
-            groups_of[group.settings[factor]].append(group)
-    left = [str(label) for label in groups_of if not any(label in pair for pair in pairs)]
-    every = [group for each in groups_of.values() for group in each]
-    names = dict.fromkeys(name for group in every for name in group.others(*_aside(measured)))
-    differ = {}
-    for name in names:
-        of = {label: _values(name, each) for label, each in groups_of.items()}
-        for label in left:
-            others = (values for other, values in of.items() if other != label)
-            if of[label].keys().isdisjoint(chain.from_iterable(others)):
-                differ[name] = [*{k: v for each in of.values() for k, v in each.items()}.values()]
-    return left, differ
-
-
-def _values(name: str, found: Iterable[Group]) -> dict[Key, Value]:
-    return {key({name: value}): value for value in (group.settings.get(name) for group in found)}
+def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]) -> list[str]:
+    """Return the labels of the campaigns of which no point is compared with another's."""
+    pairs = [(one.value, one.against) for one in compared if one.factor == measured.factor]
+    ended = (group for group in found if measured.parts and group.points)
+    labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
+    return [str(label) for label in labels if not any(label in pair for pair in pairs)]
 
 
 def _aside(measured: Measured) -> tuple[str, ...]:
