@@ -76,16 +76,6 @@ def test_a_broken_point_is_named_with_what_repairs_it(folder):
     assert "move" in refused.value.hint
 
 
-@pytest.mark.parametrize("seconds", ["Infinity", "1e300", "-1"])
-def test_no_repetition_took_for_ever(folder, seconds):
-    """What is left is reckoned from it."""
-    content = record().model_dump_json(by_alias=True)
-    path = folder.path / "points" / "nodes-1.0.json"
-    path.write_text(content.replace('"seconds":1.5', f'"seconds":{seconds}'))
-    with pytest.raises(Unreadable, match="seconds: "):
-        folder.ended()
-
-
 @pytest.mark.parametrize(
     "node",
     [
@@ -104,12 +94,6 @@ def test_nodes_that_are_none_are_named_with_what_repairs_it(folder, node):
     with pytest.raises(Unreadable, match=r"campaign\.json cannot be read: nodes\.0") as refused:
         folder.begun()
     assert "--new" in refused.value.hint
-
-
-def test_a_campaign_whose_folder_is_a_file_is_refused(tmp_path):
-    (tmp_path / "mine").write_text("")
-    with pytest.raises(Unreadable, match=r"campaign\.json"):
-        Folder(tmp_path / "mine").begun()
 
 
 def test_points_that_are_no_folder_are_named_with_what_makes_room(folder):

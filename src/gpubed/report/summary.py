@@ -27,6 +27,7 @@ LIMITS = {
     "not shown": "not shown",
     "not known": "not known",
 }
+_TAKES = {**LIMITS, "link": "communication", "stragglers": "waiting for the slowest rank"}
 _SUBJECTS = {
     "link": "The link limits scaling",
     "compute": "Compute limits scaling",
@@ -89,6 +90,13 @@ def named(limit: Limit) -> str:
     """Write what limits; where that is not sure, also what grew the most."""
     doubted = limit.kind in ("not shown", "not known")
     return LIMITS[limit.kind] + (f"; the most: {LIMITS[limit.cause]}" if doubted else "")
+
+
+def beside(limit: Limit) -> str:
+    """Write what a step has beside compute, as shares of it."""
+    parts = limit.beside_compute.items()
+    seconds = limit.step.seconds
+    return ", ".join(f"{wording.PARTS[part]} {wording.percent(s / seconds)}" for part, s in parts)
 
 
 def cost(limit: Limit) -> str:
@@ -155,11 +163,14 @@ def _limits(analysis: Analysis) -> Iterator[str]:
     for subject, count in Counter(subjects).most_common():
         limits = zip(analysis.limits, subjects, strict=True)
         worst = max((one for one, s in limits if s == subject), key=lambda one: one.share)
-        said = "" if worst.kind == "none" else f": {LIMITS[worst.cause]} takes {cost(worst)}"
-        more = f" more than on {wording.setting(scale, worst.series.baseline_size)}"
-        share = f"{more if worst.grown else ''}, {wording.percent(worst.share)} of a step"
         where = f"{_with(worst.series.label)} on {wording.setting(scale, worst.size)}"
-        yield f"{subject} in {count} of {of} series, most{where}{said and said + share}."
+        if worst.kind == "none":
+            said = f"; beside compute, a step has {beside(worst)}" if beside(worst) else ""
+        else:
+            more = f" more than on {wording.setting(scale, worst.series.baseline_size)}"
+            share = f"{more if worst.grown else ''}, {wording.percent(worst.share)} of a step"
+            said = f": {_TAKES[worst.cause]} takes {cost(worst)}{share}"
+        yield f"{subject} in {count} of {of} series, most{where}{said}."
 
 
 def _comparisons(analysis: Analysis) -> Iterator[str]:
@@ -187,11 +198,12 @@ def _comparisons(analysis: Analysis) -> Iterator[str]:
 def _stragglers(analysis: Analysis) -> str:
     slow = sorted((one for one in analysis.stragglers if one.slow), key=lambda s: -s.ratio.value)
     if slow:
-        worst, points = slow[0], _counted(len(analysis.stragglers), "point")
-        count = sum(one.host == worst.host for one in slow)
-        return (
-            f"{worst.host or 'A rank'} is a straggler at {count} of {points}: at worst, its "
-            f"compute takes {bounds(worst.ratio)} times the median of the others'."
+        points = _counted(len(analysis.stragglers), "point")
+        worst = {one.host: one for one in reversed(slow)}
+        return " ".join(
+            f"{host or 'A rank'} is a straggler at {count} of {points}: at worst, its compute "
+            f"takes {bounds(worst[host].ratio)} times the median of the others'."
+            for host, count in Counter(one.host for one in slow).most_common()
         )
     if not analysis.stragglers:
         return ""
@@ -203,7 +215,11 @@ def _stragglers(analysis: Analysis) -> str:
 def _next(analysis: Analysis) -> str:
     if analysis.missing:
         return "The same gpubed bench command goes on with the points that have not ended."
-    kinds = dict.fromkeys(one.kind for one in analysis.limits)
+    causes = {"data_s": "data", "exposed_communication_s": "link", "other": "other"}
+    kinds = {}
+    for one in analysis.limits:
+        largest = max(one.beside_compute, key=lambda part: one.beside_compute[part], default="")
+        kinds[causes.get(largest, "none") if one.kind == "none" else one.kind] = None
     return " ".join(f"{_NEXT[kind]}." for kind in kinds)
 
 

@@ -158,10 +158,7 @@ def _limits(analysis: Analysis) -> Table:
             summary.cost(one),
             wording.percent(one.share),
             "" if one.least_s is None else figures.written(one.least_s, "s"),
-            ", ".join(
-                f"{wording.PARTS[part]} {wording.percent(took / one.step.seconds)}"
-                for part, took in one.beside_compute.items()
-            ),
+            summary.beside(one),
         ]
         for one in analysis.limits
     ]
