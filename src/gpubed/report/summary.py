@@ -169,7 +169,9 @@ def _limits(analysis: Analysis) -> Iterator[str]:
         else:
             more = f" more than on {wording.setting(scale, worst.series.baseline_size)}"
             share = f"{more if worst.grown else ''}, {wording.percent(worst.share)} of a step"
-            said = f": {_TAKES[worst.cause]} takes {cost(worst)}{share}"
+            alone_s = worst.least_s if worst.cause == "link" else None
+            least = f"; the link alone needs {figures.written(alone_s, 's')}" if alone_s else ""
+            said = f": {_TAKES[worst.cause]} takes {cost(worst)}{share}{least}"
         yield f"{subject} in {count} of {of} series, most{where}{said}."
 
 
