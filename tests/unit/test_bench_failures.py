@@ -85,17 +85,6 @@ def test_whatever_kills_it_the_next_one_goes_on(bench, number):
     assert all(point in bench.points() for point in ended)
 
 
-def test_a_failure_is_there_until_its_repetition_has_ended(bench):
-    bench.behave(fails="16")
-    assert bench().return_value == 1
-    bench.behave(interrupted="16")
-    assert bench("--again-failed").return_value == 130
-    assert [p["status"] for p in bench.points()].count("failed") == 4
-    bench.behave()
-    assert bench("--again-failed").return_value == 0
-    assert len(list((bench.folder / "points" / "former").iterdir())) == 4
-
-
 @pytest.mark.parametrize("damage", ["", "{"])
 def test_a_point_that_was_cut_off_has_a_way_on(bench, damage):
     assert bench().return_value == 0

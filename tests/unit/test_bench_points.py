@@ -9,7 +9,6 @@ import pytest
 from gpubed.nodes import rates
 from gpubed.report import read
 from gpubed.report.analysis import analyse
-from gpubed.spec.plan import ClusterPlan
 from support.bench_verb import PLAIN, ROOT, bench
 
 pytestmark = pytest.mark.process
@@ -57,15 +56,6 @@ def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
     assert (told["ended"], told["left"], told["guessed"]) == (7, 1, 0)
     assert told["seconds_left"] > 0
     assert told["node_hours_left"] is None, "nodes of this machine are free"
-
-
-def test_nodes_that_are_lent_cost_node_hours(bench, monkeypatch):
-    bench()
-    (bench.folder / "points" / "nodes-1.batch-16.1.json").unlink()
-    monkeypatch.setattr(ClusterPlan, "node_hours", 72.0)
-    told = json.loads(bench("--plan", "--json").stdout)
-    assert told["node_hours_left"] == pytest.approx(3 * told["seconds_left"] / 3600)
-    assert "node-hours: about" in bench("--plan").stderr
 
 
 def test_what_the_campaign_is_stands_in_its_folder(bench):
@@ -137,15 +127,6 @@ def test_repetitions_end_once_the_interval_is_narrow(bench):
     assert bench().return_value == 0
     assert len(bench.calls) == 4 * 3
     assert json.loads(bench("--json").stdout)["left"] == 0
-
-
-def test_an_environment_stands_for_a_container(bench):
-    bench.file.write_text(
-        PLAIN.replace("nodes: [1, 2]", "environment: [host, docker]")
-        + "environments: {docker: {container: my/image}}\n"
-    )
-    assert bench().return_value == 0
-    assert {call["container"] for call in bench.calls} == {None, "my/image"}
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -112,12 +112,6 @@ def test_points_of_other_world_sizes_are_not_compared(ranks, ratio, verdict):
     assert (found.p is None, found.chance is None) == (ratio is None, ratio is None)
 
 
-@pytest.mark.parametrize("words", [[], ["smoke", "--repeat", "report.json"]])
-def test_one_of_both_is_needed(root, words):
-    with pytest.raises(UsageError, match="needs a campaign, or a report"):
-        call("bench", "lab", *words)
-
-
 def edited(report, change):
     """Change a report by hand."""
     told = json.loads(report.read_text())
@@ -167,10 +161,3 @@ def test_figures_that_nobody_has_measured_are_refused_before_anything_starts(roo
     with pytest.raises(repeat.Unusable, match="cannot be read"):
         call("bench", "other", "--repeat", str(report))
     assert not (root / ".gpubed/other/campaigns").exists()
-
-
-def test_the_same_each_time_is_no_sample(root, report):
-    edited(report, lambda told: told["groups"][0]["metrics"]["images_per_s"].update(sd=0.0))
-    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
-    verdicts = [row["verdict"] for row in told["comparisons"]]
-    assert "unknown: repetitions with one seed are no samples" in verdicts

@@ -121,13 +121,6 @@ def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays
     assert there(storage) == [NAME]
 
 
-@pytest.mark.parametrize("words", [("--here",), ("--out", "elsewhere")])
-def test_whoever_wants_it_here_alone_gets_it_here_alone(cluster, storage, words, monkeypatch):
-    monkeypatch.chdir(storage)
-    call(*words)
-    assert not (storage / "reports").exists()
-
-
 def test_what_somebody_has_there_is_left_alone(cluster, storage):
     mine = storage / "reports" / NAME / "report.html"
     mine.parent.mkdir(parents=True)

@@ -168,22 +168,6 @@ def test_a_job_that_is_edited_while_its_campaign_is_at_work_ends_it(campaign, mo
     assert len(campaign.folder.ended()) == 2, "what ended before the edit does not count"
 
 
-def test_what_a_link_in_the_jobs_folder_leads_to_is_part_of_the_job(campaign):
-    kernel = campaign.root / "kernel.py"
-    kernel.write_text("SPEED = 1\n")
-    library = campaign.root / "library"
-    library.mkdir()
-    (library / "layers.py").write_text("WIDTH = 1\n")
-    (campaign.job / "kernel.py").symlink_to(kernel)
-    (campaign.job / "library").symlink_to(library)
-    sums = [record.sha256_of_folder(campaign.job)]
-    kernel.write_text("SPEED = 2\n")
-    sums.append(record.sha256_of_folder(campaign.job))
-    (library / "layers.py").write_text("WIDTH = 2\n")
-    sums.append(record.sha256_of_folder(campaign.job))
-    assert len(set(sums)) == 3
-
-
 def test_a_point_beside_another_run_fails_before_it_is_measured(campaign, monkeypatch):
     still = leftovers.AtWork("x", "2 process(es) on node-1")
     said = "run x is still at work (2 process(es) on node-1): the two share its processors"
@@ -206,16 +190,6 @@ def test_an_image_that_was_rebuilt_under_its_name_is_another_measurement(campaig
     monkeypatch.setattr(images, "require", lambda *_: "sha256:two")
     with pytest.raises(UsageError, match="image my/image was sha256:one and is sha256:two"):
         campaign()
-
-
-def test_an_image_that_is_rebuilt_while_a_campaign_is_at_work_ends_it(campaign, monkeypatch):
-    campaign.file.write_text(IN_A_CONTAINER)
-    monkeypatch.setattr(
-        images, "require", lambda *_: "sha256:two" if campaign.launched else "sha256:one"
-    )
-    with pytest.raises(UsageError, match="image my/image was sha256:one and is sha256:two"):
-        campaign()
-    assert len(campaign.folder.ended()) == 1
 
 
 def test_a_campaign_whose_dataset_is_made_again_is_another(campaign, monkeypatch):

@@ -4,7 +4,6 @@ import base64
 import csv
 import hashlib
 import json
-import os
 import re
 from xml.etree import ElementTree as ET
 
@@ -13,7 +12,6 @@ from lxml import html
 
 from gpubed.configuration import use
 from gpubed.core.errors import PrerequisiteMissing, UsageError
-from gpubed.report import read
 from support import measurements
 from support.report_verb import call, paths
 
@@ -161,24 +159,6 @@ def test_a_point_that_cannot_be_read_is_named_and_the_others_count(paths, kind):
     page = (folder / "report" / "report.html").read_text()
     assert "broken.0.json" in page
     assert "1 file could not be read: left out" in page
-
-
-def test_a_folder_or_a_pipe_among_the_points_is_named(paths):
-    folder = measurements.write(paths)
-    (folder / "points" / "folder.json").mkdir()
-    (folder / "points" / os.fsdecode(b"red\x1b[31m\xff.json")).touch()
-    (folder / "points" / ".nodes-1.0.json.12.34").write_text("{")  # a draft of a killed bench
-    done = call()
-    assert "folder.json is left out: cannot be read" in done.stderr
-    assert "red?[31m?.json is left out" in done.stderr
-    assert "12.34" not in done.stderr
-
-
-def test_a_campaign_that_cannot_be_read_is_an_error_in_words(paths):
-    folder = measurements.write(paths)
-    (folder / "campaign.json").write_text('{"schema": "gpubed/campaign/9"}')
-    with pytest.raises(read.Unreadable, match=r"campaign\.json cannot be read"):
-        call("smoke")
 
 
 def evil_campaign():

@@ -69,15 +69,6 @@ def test_compute_is_what_limits_where_nodes_share_processors(analysed):
     assert "share the CPUs" not in told(denied)
 
 
-def test_reading_data_is_what_limits(analysed):
-    campaign = measurements.document(factors={"nodes": [1, 3], "rate": ["1G"]})
-    points = list(measurements.measured(campaign))
-    for point in points:
-        if point["settings"]["nodes"] == 3:
-            point["metrics"] |= {"data_s": 0.5, "step_s": point["metrics"]["step_s"] + 0.49}
-    assert [one.kind for one in analysed(campaign, points).limits] == ["data"]
-
-
 def test_nothing_limits_what_scales(analysed):
     campaign = measurements.document(factors={"nodes": [1, 3]})
     points = list(measurements.measured(campaign))

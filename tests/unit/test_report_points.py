@@ -1,8 +1,5 @@
 """What a report makes of a campaign's points: means of figures, what failed, what is missing."""
 
-import json
-import math
-
 import pytest
 
 from gpubed.report import page, tables
@@ -69,24 +66,6 @@ def test_a_campaign_without_points_is_an_empty_report(analysed):
     assert len(found.missing) == 12
 
 
-def test_what_is_no_number_is_in_no_mean(analysed):
-    campaign = measurements.document(factors={"nodes": [1, 2]}, repeat=8)
-    odd = [math.nan, math.inf, 1e300, True, "12", None, [1], {}]
-    points = [
-        measurements.point({"nodes": 1 + number % 2}, number, {"images_per_s": value})
-        for number, value in enumerate(odd)
-    ]
-    found = analysed(campaign, points)
-    assert all(group.mean("images_per_s") is None for group in found.groups)
-    json.dumps(found.document(), allow_nan=False)
-
-
-def test_one_point_that_was_simulated_is_enough(analysed):
-    campaign = measurements.document(factors={"nodes": [1]}, repeat=1)
-    point = measurements.point({"nodes": 1}, 0, {"images_per_s": 5.0, "simulated": True})
-    assert analysed(campaign, [point]).measured.simulated
-
-
 def test_n_is_of_each_metric_and_what_lacks_the_main_one_has_failed(analysed):
     points = [
         measurements.point({"nodes": nodes}, n, found)
@@ -109,18 +88,6 @@ def test_n_is_of_each_metric_and_what_lacks_the_main_one_has_failed(analysed):
     same = [text for text in (*row.values(), results.note) if "0.5" in text]
     assert same
     assert all("n = 1" in text for text in same)
-
-
-def test_a_campaign_that_is_half_done_says_so(analysed):
-    campaign = measurements.document(factors={"nodes": [1, 2, 3]})
-    points = [
-        point
-        for point in measurements.measured(campaign)
-        if point["repetition"] == 0 or point["settings"]["nodes"] == 1
-    ]
-    found = analysed(campaign, points)
-    assert found.missing == ("2 nodes: 1 of 3 repetitions", "3 nodes: 1 of 3 repetitions")
-    assert "2 points of the campaign had not ended yet" in told(found)
 
 
 @pytest.mark.parametrize("written", ["false", False])
@@ -199,10 +166,3 @@ def test_the_versions_that_runs_computed_with_are_told(analysed):
     assert f"<dd>{software}</dd>" in page.html(found, {})
     none = page.html(analysed(measurements.document("other")), {})
     assert "<dt>software of the job</dt><dd>not known</dd>" in none
-
-
-@pytest.mark.parametrize("told", [None, "2.4.0", ["2.4.0"], {"torch": 2.4, "cuda": {"is": "12"}}])
-def test_versions_that_are_none_are_left_out(analysed, told):
-    campaign = measurements.document(factors={"nodes": [1]}, repeat=1)
-    point = measurements.point({"nodes": 1}, 0, {"images_per_s": 5.0, "versions": told})
-    assert analysed(campaign, [point]).document()["versions"] == []

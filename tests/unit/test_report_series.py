@@ -23,19 +23,6 @@ def test_efficiency_is_what_the_model_says(analysed):
             assert one.ideal == pytest.approx(series.baseline.mean("images_per_s") * one.size)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say(analysed):
-    """Of one campaign with many points; 95 % of them, less what chance may take."""
-    campaign = measurements.document(factors={"nodes": [1, 2, 3], "seed": list(range(40))})
-    found = analysed(campaign)
-    held = [
-        one.efficiency.low <= measurements.efficiency(one.size, 32, "100M") <= one.efficiency.high
-        for series in found.series
-        for one in series.points[1:]
-    ]
-    assert len(held) == 80
-    assert sum(held) / len(held) > 0.85
-
-
 def test_one_node_serves_every_rate(analysed):
     campaign = measurements.document()
     campaign["campaign"]["exclude"] = [{"nodes": 1, "rate": "1G"}]
@@ -103,7 +90,6 @@ def on_uneven_nodes(*, told=True):
 def test_on_nodes_of_unequal_ranks_efficiency_counts_these(analysed):
     found = analysed(*on_uneven_nodes())
     [series] = found.series
-    assert [one.growth for one in series.points] == [1, 3, 5]
     assert [one.efficiency.value for one in series.points[1:]] == pytest.approx([0.9] * 2, 1e-3)
     assert [one.ideal for one in series.points] == pytest.approx([20.01, 60.03, 100.05])
     assert "Nodes have from 2 to 4 ranks: linear growth and efficiency count ranks" in told(found)

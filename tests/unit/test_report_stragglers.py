@@ -1,6 +1,5 @@
 """Whom a report names as a straggler, and whom it does not."""
 
-import json
 import random
 import statistics
 
@@ -61,20 +60,6 @@ def test_noise_names_no_host(straggling):
     assert found.stragglers[0].once == pytest.approx(1.2)
 
 
-def test_who_was_slow_once_is_not_called_a_straggler(analysed):
-    """As the campaign `smoke` has it: two nodes, two points, 10 steps each, no repetition."""
-    campaign = measurements.document(factors={"nodes": [2], "batch": [16, 32]}, repeat=1)
-    each = {16: (0.252, 0.22), 32: (0.28, 0.36)}
-    points = [
-        measurements.point({"nodes": 2, "batch": batch}, 0, {"ranks": ranks(*seconds)})
-        for batch, seconds in each.items()
-    ]
-    found = analysed(campaign, points)
-    assert not any(one.slow for one in found.stragglers)
-    assert "is a straggler at" not in told(found)
-    assert "Whether a rank is a straggler is not known without repetitions" in told(found)
-
-
 def test_a_host_that_is_slow_each_time_is_named_though_it_is_not_the_slowest_each_time(straggling):
     each = (
         (0.4, 0.4, 0.52),
@@ -95,12 +80,6 @@ def test_a_rank_is_compared_with_the_median_of_the_others(straggling):
     [one] = straggling((0.4, 0.48, 0.72), (0.4, 0.48, 0.72)).stragglers
     assert one.ratio.value == pytest.approx(0.72 / 0.44)
     assert one.waiting_s == pytest.approx(0.72 - 0.44)
-
-
-def test_ranks_that_nobody_can_have_measured_are_no_figures(straggling):
-    found = straggling((1e30, 5e-324), (1e30, 5e-324))
-    assert found.stragglers == ()
-    json.dumps(found.document(), allow_nan=False)
 
 
 def test_one_slow_rank_of_a_host_with_several_is_found(straggling):

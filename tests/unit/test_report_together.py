@@ -120,17 +120,6 @@ def test_what_is_missing_or_broken_or_failed_says_where(tmp_path):
     assert failed.note == "To repeat them: gpubed bench vw10 imagenet-scaling --again-failed"
 
 
-@pytest.mark.parametrize(
-    ("factors", "name"),
-    [({}, "environment"), ({"environment": ["host", "docker"]}, "cluster")],
-)
-def test_where_it_was_measured_has_a_name_that_is_free(analysed, factors, name):
-    factors = {**factors, "batch_size": [32], "nodes": [1, 2]}
-    found = analysed(wall("vw1", "1G", factors=factors), wall("vw10", "10G", factors=factors))
-    assert found.measured.factor == name
-    assert {one.factor for one in found.comparisons} == {name, *factors} - {"batch_size", "nodes"}
-
-
 def with_settings(measured, **settings):
     measured[0]["campaign"]["settings"] |= settings
     return measured
@@ -162,23 +151,6 @@ def test_what_one_varies_and_another_fixes_is_compared_where_it_is_equal(analyse
     found = analysed(wall("vw1", "1G", factors=factors), with_settings(fixed, model="vgg16"))
     assert {one.group.settings["model"] for one in found.comparisons} == {"vgg16"}
     assert len(found.comparisons) == 2
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "rates"),
-    [
-        (["100M"], ["1G"], {None}),  # each has its own: it is what they differ in
-        (["100M", "1G"], ["1G"], {"1G"}),
-    ],
-)
-def test_rates_that_points_name(analysed, one, other, rates):
-    def of(cluster, values):
-        factors = {"batch_size": [32], "nodes": [2], "rate": values}
-        return wall(cluster, "1G", factors=factors)
-
-    found = compared(analysed(of("lab", one), of("other", other))).values()
-    assert {one.group.settings.get("rate") for one in found} == rates
-    assert {(one.value, one.against) for one in found} == {("other", "lab")}
 
 
 def test_the_job_s_files_are_to_be_the_same(analysed):

@@ -10,8 +10,7 @@ from gpubed import cli
 from gpubed.campaigns import repeat
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.nodes.ssh import SSH
-from support import environments, stand_in_job
+from support import environments
 from support.environments import wall
 from support.samples import granted_cluster
 
@@ -147,26 +146,3 @@ def test_it_is_repeated_campaign_by_campaign(folder):
     with pytest.raises(UsageError, match=r"report\.json is of 4 campaigns") as refused:
         repeat.load(folder / "report.json")
     assert "gpubed report CLUSTER CAMPAIGN" in refused.value.hint
-
-
-@pytest.mark.process
-def test_campaigns_as_bench_writes_them_come_together(tmp_path, monkeypatch):
-    """The job is a STAND-IN; all that is kept of it is not."""
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    stand_in_job.install(monkeypatch.setattr)
-    monkeypatch.setattr(SSH, "answers", lambda *_: False)
-    (tmp_path / "behaviour.json").write_text(json.dumps({"spread": 0.1}))
-    factors = "{nodes: [1, 2], batch: [16, 32]}"
-    head = "schema: gpubed/campaign-file/1\njob: digits\nrepeat: 3\n"
-    (tmp_path / "mine.yml").write_text(f"{head}factors: {factors}\n")
-    for cluster in ("lab", "other"):
-        granted_cluster(tmp_path, cluster)
-        assert call("bench", cluster, str(tmp_path / "mine.yml")).return_value == 0
-    told = json.loads(call("report", "lab", "--with", "other", "--here", "--json").stdout)
-    assert len(told["groups"]) == 8
-    assert {one["factor"] for one in told["comparisons"]} == {"environment"}
-    assert len(told["comparisons"]) == 4
-    assert told["missing"] == told["broken"] == told["failed"] == []
-    for one in told["comparisons"]:
-        assert one["ratio"]["value"] == pytest.approx(1, abs=0.2)
-        assert (one["value"], one["against"]) == ("other (200 Mbit/s)", "lab (200 Mbit/s)")

@@ -176,12 +176,10 @@ class Bench:
     Attributes:
         nodes: The nodes that it was begun with, by name; none where the testbed has none.
         kin: What the names of its sets of repetitions begin with.
-        made_with: What it was begun with.
         metric: What stands for a point; empty where the job has no numbers.
-        requires: Refuses a point, in whose container ranks run, if any, on nodes that are well, if
-            it would be made with something else than the campaign was begun with.
+        requires: Refuses a point that would be made with something else than the campaign was
+            begun with, by the container that ranks run in, if any, and the nodes that are well.
         begins: Told which repetition of which point begins; returns what takes the job's lines.
-        ends: Told what it gave.
         warns: Told why a link could not be put back to its declared rate.
     """
 

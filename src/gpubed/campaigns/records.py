@@ -44,12 +44,9 @@ class Record(_Model):
     """What one repetition of a point gave.
 
     Attributes:
-        reason: Why it failed; empty where it did not.
         started: In UTC, ISO 8601.
-        seconds: How long it took.
         image: Id of the image that ranks ran in; empty without one.
-        links: What the links carried before it, in bit/s, where it held them to a rate: a row for
-            each direction that was measured.
+        links: What each direction carried before it, in bit/s, where links were held to a rate.
         devices: On what it computed, each once, as its job says; several where its trials differ.
     """
 
@@ -75,13 +72,7 @@ class Record(_Model):
 
 
 class Node(_Model):
-    """A node of the cluster, as it was when a campaign was begun.
-
-    Attributes:
-        hardware: Its kind, in words.
-        slots: How many ranks could start on it.
-        gpus: How many it had.
-    """
+    """A node of the cluster, as it was when a campaign was begun; slots are for ranks."""
 
     name: str
     hardware: str | None = None

@@ -79,8 +79,6 @@ class Before:
 
     Attributes:
         source: Its campaign, under a name of its own.
-        made: What it was made with.
-        simulated: Whether GPUs were simulated in any of it.
         samples: What each point gave, by its settings and by metric; its id goes by the order of
             the campaign's factors, which other programs change.
     """
@@ -98,14 +96,10 @@ class Before:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A point of a report and the same point now; values are in the metric's unit.
+    """A point of a report and the same point now; means are in the metric's unit.
 
     Attributes:
-        before: Mean in the report; None where it has none.
-        now: Mean now; None where none has ended well.
-        ratio: `now` / `before`.
-        low: Lower bound of the ratio's 95 % interval; None without repetitions on both sides.
-        high: Its upper bound.
+        ratio: `now` / `before`, with its 95 % interval where both sides have repetitions.
         runs: How many values there are on each side.
         spread: Whether those of each side differ among themselves.
         p: What chance makes of it by itself; None where there is no interval.

@@ -18,6 +18,7 @@ from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
 _MOST_COMBINATIONS = 100_000
+_WORK = main_metric.WORK
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
@@ -124,15 +125,26 @@ class Analysis:
 
 def analyse(measured: Measured) -> Analysis:
     """Put a campaign's points together."""
-    metric = _metric(measured) or None
-    measured = _judged(measured, metric)
     found = groups.made(measured)
-    throughput = _throughput(metric, _numbers(measured, found))
-    factors = measured.campaign.factors
-    scale = next((name for name in wording.SCALES if name in factors), None)
-    series = _series(measured, found, throughput, scale)
+    numbers = _numbers(measured, found)
+    stops = [part.campaign.stop for part in measured.each]
+    # What points were repeated for stands for them, where they were.
+    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
+    metric = main_metric.chosen(next(iter(asked), None), numbers) or None
+    if metric is not None:
+        measured = _judged(measured, metric)
+        found = groups.made(measured)
+    rates = [n for n in _numbers(measured, found) if n.endswith((_WORK, main_metric.LINK))]
+    throughput = main_metric.chosen(metric, rates) or None
+    scale = next((name for name in wording.SCALES if name in measured.campaign.factors), None)
+    series: tuple[Series, ...] = ()
+    # What a link brings does not grow with the number of nodes.
+    if throughput and scale and throughput.endswith(_WORK):
+        uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
+        series = tuple(scaling.series(found, throughput, scale, uneven=uneven))
     stragglers = tuple(steps.stragglers(found))
-    limits = (_limited(measured, one, stragglers) for one in series)
+    least = [steps.least(measured.of(one.settings).campaign, one.largest) for one in series]
+    limits = (steps.limited(s, stragglers, lst) for s, lst in zip(series, least, strict=True))
     return Analysis(
         measured,
         metric,
@@ -153,48 +165,22 @@ def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
     return together.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
 
 
-def _metric(measured: Measured) -> str:
-    """Choose what stands for a point: what points were repeated for, where they were."""
-    numbers = _numbers(measured, groups.made(measured))
-    stops = [part.campaign.stop for part in measured.each]
-    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
-    return main_metric.chosen(next(iter(asked), None), numbers)
-
-
-def _series(
-    measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
-) -> tuple[Series, ...]:
-    """Return how throughput grows; what a link brings does not grow with the number of nodes."""
-    if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
-        return ()
-    uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
-    return tuple(scaling.series(found, throughput, scale, uneven=uneven))
-
-
-def _limited(measured: Measured, one: Series, stragglers: Sequence[Straggling]) -> Limit | None:
-    """Return what costs a series the most, by the links of where it was measured."""
-    campaign = measured.of(one.settings).campaign
-    return steps.limited(one, stragglers, steps.least(campaign, one.largest))
-
-
 def _comparisons(
     measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
     """Compare the values of each factor that says how, not how much, is computed."""
+    # A node by itself uses no link.
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
-    for factor in measured.campaign.factors:
-        if throughput and factor == measured.factor:
-            yield from together.comparisons(measured, found, throughput)
-        elif throughput and factor not in _AMOUNTS:
-            # A node by itself uses no link.
+    for factor in measured.campaign.factors if throughput else ():
+        if factor == measured.factor:
+            yield from together.comparisons(measured, found, throughput or "")
+        elif factor not in _AMOUNTS:
             comparable = several if factor == "rate" else found
-            yield from scaling.comparisons(comparable, factor, throughput)
+            yield from scaling.comparisons(comparable, factor, throughput or "")
 
 
-def _judged(measured: Measured, metric: str | None) -> Measured:
+def _judged(measured: Measured, metric: str) -> Measured:
     """Return it with what did not give the one metric that stands for a point as failed."""
-    if metric is None:
-        return measured
     why = {"status": "failed", "reason": f"it gave no {metric}"}
     points = tuple(
         point.model_copy(update=why)
@@ -203,12 +189,6 @@ def _judged(measured: Measured, metric: str | None) -> Measured:
         for point in measured.points
     )
     return replace(measured, points=points)
-
-
-def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
-    """Choose what ratios are of: how much is done, or brought, per second."""
-    rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
-    return main_metric.chosen(metric, rates) or None
 
 
 def _missing(measured: Measured) -> Iterator[str]:

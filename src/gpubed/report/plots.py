@@ -279,10 +279,11 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
     low = min(1.0, *(one["y"] if one["low"] is None else max(one["low"], 0) for one in data))
     scale = alt.Scale(domain=[low, _most(data, [1.0])], nice=True, zero=False)
     by_kind = alt.Scale(domain=kinds, range=[COLOURS[n % len(COLOURS)] for n in range(len(kinds))])
+    legend = alt.Legend(title=None, orient="top")
     base = alt.Chart(_data(data)).encode(
         y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(grid=True)),
         x=alt.X("y:Q", title=x_title, scale=scale),
-        color=alt.Color("kind:N", scale=by_kind, legend=alt.Legend(title=None, orient="top")),
+        color=alt.Color("kind:N", scale=by_kind, legend=legend),
         tooltip=[
             alt.Tooltip("row:N", title="point"),
             alt.Tooltip("kind:N", title="what"),
@@ -303,7 +304,7 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
         at_1,
         spread.mark_rule(strokeWidth=1.5, clip=True),
         base.mark_point(size=70, strokeWidth=2, clip=True, opacity=1).encode(
-            fill=once, shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds), legend=None)
+            fill=once, shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds), legend=legend)
         ),
     ).properties(width=_WIDTH - 240, height=alt.Step(14 * len(kinds) if several else 24))
 

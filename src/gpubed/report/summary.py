@@ -218,7 +218,7 @@ def _next(analysis: Analysis) -> str:
     if analysis.missing:
         return "The same gpubed bench command goes on with the points that have not ended."
     causes = {"data_s": "data", "exposed_communication_s": "link", "other": "other"}
-    kinds = {}
+    kinds: dict[str, None] = {}
     for one in analysis.limits:
         largest = max(one.beside_compute, key=lambda part: one.beside_compute[part], default="")
         kinds[causes.get(largest, "none") if one.kind == "none" else one.kind] = None
