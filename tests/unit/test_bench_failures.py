@@ -99,19 +99,6 @@ def test_a_point_that_was_cut_off_has_a_way_on(bench, damage):
     assert [p.read_text() for p in (bench.folder / "points/former").iterdir()] == [damage]
 
 
-def test_a_beginning_that_was_cut_off_has_a_way_on(bench):
-    assert bench().return_value == 0
-    (bench.folder / "campaign.json").write_text("")
-    with pytest.raises(GpubedError, match=r"campaign\.json") as refused:
-        bench()
-    assert "--new" in refused.value.hint
-    assert bench("--new").return_value == 0
-    for path in (bench.folder / "points").iterdir():
-        path.unlink()
-    (bench.folder / "campaign.json").write_text("")
-    assert bench().return_value == 0, "nothing had ended, so nothing is lost"
-
-
 def test_a_point_that_was_edited_is_refused(bench):
     assert bench().return_value == 0
     path = bench.folder / "points" / "nodes-1.batch-16.0.json"

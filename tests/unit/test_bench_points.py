@@ -31,19 +31,6 @@ def test_every_point_is_run_as_often_as_the_file_says(bench):
     assert {call["settings"]["epochs"] for call in bench.calls} == {"2"}
 
 
-def test_a_plan_says_once_where_results_would_be(bench):
-    said = bench("--plan")
-    assert f"results would be in {bench.folder}" in said.stdout
-    assert str(bench.folder) not in said.stderr
-    bench.file.write_text(PLAIN.replace("16, 32", "16").replace("1, 2", "1"))
-    bench.behave(failing="16")
-    bench()
-    assert "campaign mine: 1 point x 2, 0 runs have ended, 2 are left" in bench("--new").stderr
-    for path in (bench.folder / "points").glob("*.1.json"):
-        path.unlink()
-    assert "1 point x 2, 1 run has ended, 1 is left" in bench("--plan").stderr
-
-
 def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
     words = ("--plan", "--json")
     told = json.loads(bench(*words).stdout)
@@ -99,16 +86,6 @@ def test_bench_and_report_agree_on_what_a_point_lacks(bench, value, lacks):
         assert point.get("reason", "") == ("it gave no images_per_s" if lacks else "")
     found = analyse(read.load(bench.paths, "mine"))
     assert len(found.failed) == (8 if lacks else 0)
-
-
-def test_a_plan_runs_nothing_and_writes_nothing(bench):
-    done = bench("--plan", "--json")
-    document = json.loads(done.stdout)
-    assert {point["status"] for point in document["points"]} == {"pending"}
-    assert len(document["points"]) == 8
-    assert "time left unknown" in done.stderr
-    assert bench.calls == []
-    assert not bench.folder.exists()
 
 
 def test_the_order_is_random_and_repeats_itself(bench):

@@ -47,12 +47,6 @@ def test_every_combination_is_a_point_with_a_name_of_its_settings(points):
     assert (found[0].nodes, found[0].arguments) == (1, {"batch": "16"})
 
 
-def test_fixed_settings_reach_every_point_and_no_name(points):
-    found = points(PLAIN + "settings: {epochs: 2}\n")
-    assert {point.arguments["epochs"] for point in found} == {"2"}
-    assert "epochs" not in found[0].id
-
-
 def test_what_is_excluded_is_no_point(points):
     text = PLAIN.replace("batch: [16, 32]", "rate: [100M, 200 Mbit/s]")
     found = points(text + "exclude:\n  - {nodes: 1, rate: 200M}\n  - {nodes: 3}\n")

@@ -8,12 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.campaigns import drive
 from gpubed.campaigns.records import Folder
 from gpubed.core.errors import UsageError
 from gpubed.jobs import execution, images, leftovers
 from gpubed.jobs.runs import record
-from gpubed.nodes import rates
 from support import stand_in_head
 from support.samples import granted_cluster
 
@@ -207,21 +205,6 @@ def test_a_campaign_whose_dataset_is_made_again_is_another(campaign, monkeypatch
     with pytest.raises(UsageError, match="dataset flowers was sum False and is sum True"):
         campaign()
     assert asked[0] == ["flowers"]
-
-
-def test_a_run_is_kept_with_the_rates_that_its_links_had(campaign, monkeypatch):
-    row = {"src": "node-0", "dst": "node-1", "measured_bps": 50e6}
-    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
-    monkeypatch.setattr(
-        drive, "measure_links", lambda *_: [{**row, "floor_bps": 47e6, "ceiling_bps": 52e6}]
-    )
-    campaign.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
-    killed_once(monkeypatch, Folder, "keep", 2)
-    assert campaign().return_value == 130
-    assert {run.origin.rates_bps["node-0>node-1"] for run in campaign.runs()} == {50e6}
-    assert campaign().return_value == 0
-    assert len(campaign.launched) == 2
-    assert campaign.folder.ended()["rate-50M", 1].links == [row]
 
 
 @pytest.mark.parametrize("damage", ["cut off", "edited"])

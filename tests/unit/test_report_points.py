@@ -9,25 +9,6 @@ from support.analysed import analysed, told
 __all__ = ["analysed"]
 
 
-def test_every_point_is_a_group_with_its_interval(analysed):
-    found = analysed()
-    assert len(found.groups) == 12
-    assert {len(group.points) for group in found.groups} == {3}
-    assert all(group.half_width("images_per_s") > 0 for group in found.groups)
-    assert found.metric == "images_per_s"
-    assert found.missing == found.single == found.failed == ()
-
-
-def test_what_was_measured_once_has_no_interval_and_says_so(analysed):
-    found = analysed(measurements.document(repeat=1))
-    assert len(found.single) == 12
-    for series in found.series:
-        assert series.largest.efficiency.low is None
-    assert "12 of 12 points measured only once" in told(found)
-    assert "(no interval: not repeated, or the same each time)" in told(found)
-    assert not any(one.tells for one in found.comparisons)
-
-
 def test_a_job_without_a_rate_has_means_only(analysed):
     campaign = measurements.document(factors={"nodes": [1, 2]}, job="pi")
     points = [measurements.point({"nodes": n}, 0, {"pi": 3.14, "device": "cpu"}) for n in (1, 2)]
@@ -136,13 +117,6 @@ def test_it_is_said_where_intervals_did_not_become_narrow(analysed):
     wide, narrow = of("wide", 1e-6), of("narrow", 0.5)
     assert "it was at 0 of 2 points" in told(wide)
     assert "it was at 2 of 2 points" in told(narrow)
-
-
-def test_what_stopped_early_is_complete(analysed):
-    campaign = measurements.document(factors={"nodes": [1, 2]}, repeat=10)
-    campaign["campaign"]["stop"] = {"metric": "images_per_s", "relative_width": 0.5}
-    points = [p for p in measurements.measured(campaign) if p["repetition"] < 3]
-    assert analysed(campaign, points).missing == ()
 
 
 def test_the_versions_that_runs_computed_with_are_told(analysed):

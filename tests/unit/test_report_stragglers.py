@@ -76,18 +76,6 @@ def test_a_host_that_is_slow_each_time_is_named_though_it_is_not_the_slowest_eac
     assert "node-2 is a straggler at 1 of 1 point" in told(found)
 
 
-def test_a_rank_is_compared_with_the_median_of_the_others(straggling):
-    [one] = straggling((0.4, 0.48, 0.72), (0.4, 0.48, 0.72)).stragglers
-    assert one.ratio.value == pytest.approx(0.72 / 0.44)
-    assert one.waiting_s == pytest.approx(0.72 - 0.44)
-
-
-def test_one_slow_rank_of_a_host_with_several_is_found(straggling):
-    hosts = ["node-0", "node-0", "node-1", "node-1"]
-    [one] = straggling((0.4, 0.4, 0.4, 0.6), (0.4, 0.4, 0.4, 0.61), hosts=hosts).stragglers
-    assert (one.host, one.slow) == ("node-1", True)
-
-
 def test_of_many_ranks_none_is_a_straggler_by_chance(analysed):
     """Ten points, eight ranks each, which differ by 20 % from run to run."""
 

@@ -60,13 +60,6 @@ def test_each_environment_is_compared_with_the_first_where_all_else_is_equal(ana
         assert one.ratio.low < one.ratio.value < one.ratio.high
 
 
-def test_all_comparisons_are_one_family(analysed):
-    factors = {"batch_size": [32], "framework": ["ddp", "horovod"], "nodes": [1, 2]}
-    found = analysed(wall("vw1", "1G", factors=factors), wall("vw10", "10G", factors=factors))
-    assert {one.factor for one in found.comparisons} == {"environment", "framework"}
-    assert {one.chance.count for one in found.comparisons} == {len(found.comparisons)}
-
-
 def test_what_differs_by_more_than_chance_is_told_in_words(analysed):
     text = " ".join(summary.told(analysed(*environments.every())))
     assert "clusters vw1 (virtualwall, 3 nodes), vw10 (virtualwall, 3 nodes), gl-world (" in text
@@ -135,22 +128,6 @@ def test_what_is_fixed_otherwise_is_a_setting_and_not_compared(analysed):
     assert found.comparisons == ()
     said = " ".join(summary.told(found))
     assert f"No point of {WALL} and {FAST} is compared" in said
-
-
-def test_a_campaign_that_is_compared_with_none_is_named_among_others(analysed):
-    odd = with_settings(wall("vw2", "1G"), steps=6)
-    said = " ".join(summary.told(analysed(wall("vw1", "1G"), wall("vw10", "10G"), odd)))
-    assert "No point of vw2 (1 Gbit/s) is compared" in said
-    alike = summary.told(analysed(wall("vw3", "1G"), wall("vw4", "10G")))
-    assert "is compared" not in " ".join(alike)
-
-
-def test_what_one_varies_and_another_fixes_is_compared_where_it_is_equal(analysed):
-    factors = {"model": ["resnet50", "vgg16"], "batch_size": [32], "nodes": [1, 2]}
-    fixed = wall("vw10", "10G", factors={"batch_size": [32], "nodes": [1, 2]})
-    found = analysed(wall("vw1", "1G", factors=factors), with_settings(fixed, model="vgg16"))
-    assert {one.group.settings["model"] for one in found.comparisons} == {"vgg16"}
-    assert len(found.comparisons) == 2
 
 
 def test_the_job_s_files_are_to_be_the_same(analysed):

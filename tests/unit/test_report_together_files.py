@@ -90,18 +90,6 @@ def test_programs_get_each_campaign_and_which_points_are_of_it(folder):
     assert {row["environment"] for row in rows} == set(environments.LABELS)
 
 
-def test_the_next_one_replaces_it_and_no_report_of_one_campaign_does(folder):
-    call("report", "vw1")
-    alone = folder.with_name("report") / "report.json"
-    before = alone.read_bytes()
-    call("report", "vw1", *OTHERS)
-    call("report", "vw1", "--with", "vw10")
-    assert len(json.loads((folder / "report.json").read_text())["environments"]) == 2
-    assert alone.read_bytes() == before
-    with pytest.raises(UsageError, match="which is no report of campaign imagenet-scaling"):
-        call("report", "vw1", "--out", str(folder))
-
-
 def test_the_campaign_of_the_same_name_is_meant_else_the_newest(project, folder):
     new = {"started": "2026-11-24T10:00:00Z"}
     environments.write(project, wall("vw10", "10G", "newer", **new))

@@ -279,7 +279,7 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
     low = min(1.0, *(one["y"] if one["low"] is None else max(one["low"], 0) for one in data))
     scale = alt.Scale(domain=[low, _most(data, [1.0])], nice=True, zero=False)
     by_kind = alt.Scale(domain=kinds, range=[COLOURS[n % len(COLOURS)] for n in range(len(kinds))])
-    legend = alt.Legend(title=None, orient="top")
+    legend = alt.Legend(title=None, orient="top", columns=3)
     base = alt.Chart(_data(data)).encode(
         y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(grid=True)),
         x=alt.X("y:Q", title=x_title, scale=scale),
