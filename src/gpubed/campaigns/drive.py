@@ -205,8 +205,7 @@ class Bench:
         paths = self.cluster.paths
         links = rates.Links(paths, self.cluster.allocation)
         # A run that a point has named already, such as one that gave too little, is none of them.
-        told = self.folder.rejected_runs()
-        told.update(record.run_id for record in self.series.ended.values())
+        told = {record.run_id for record in self.series.ended.values()}
         ended_well = {
             key: run
             for key, run in adoption.ended_well(paths, self.kin, self.made_with).items()

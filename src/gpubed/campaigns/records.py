@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -182,16 +181,6 @@ class Folder:
         of = None if points is None else {point.id: dict(point.settings) for point in points}
         found = (self._read(path, of) for path in self._files())
         return {record.key: record for record in found}
-
-    def rejected_runs(self) -> set[str]:
-        """Return the runs of points that had failed when others took their place."""
-        found = set()
-        for path in sorted((self._points / "former").glob("*.json")):
-            with suppress(Unreadable):  # put aside since nobody could read it
-                record = reading.file(path).json(Record)
-                if record.status == "failed":
-                    found.add(record.run_id)
-        return found
 
     def unreadable(self, points: Iterable[Point]) -> list[Path]:
         """Return the files of points that `ended` would refuse."""

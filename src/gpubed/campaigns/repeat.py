@@ -193,11 +193,7 @@ def require_comparable(before: Before, cluster: Cluster) -> None:
 
 
 def differences(before: Before, folder: Path) -> list[Difference]:
-    """Return what a report's campaign and this one were not made alike in.
-
-    Args:
-        before: The report.
-        folder: Of this campaign; nothing is known before it has begun.
+    """Return what a report's campaign and the one in a folder were not made alike in.
 
     Raises:
         Unreadable: Its `campaign.json` is damaged.
@@ -231,18 +227,15 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
     found = []
     for point in series.points:
         there = before.samples.get(key(point.settings), {})
-        pairs = [
+        values, ranks = (
             (there.get(name), intervals.sample(series.values(point, name)))
             for name in (metric, _RANKS)
-        ]
-        found.append(_comparison(point.id, *pairs[0], _other(*pairs[1])))
+        )
+        sizes = (ranks[0].mean, ranks[1].mean) if ranks[0] and ranks[1] else (0.0, 0.0)
+        differ = sizes if sizes[0] != sizes[1] else None  # other GPUs, or fewer nodes
+        found.append(_comparison(point.id, *values, differ))
     chances = families.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
-
-
-def _other(before: Sample | None, now: Sample | None) -> tuple[float, float] | None:
-    """Return both sides' ranks where they differ: on nodes of other GPUs, or fewer of them."""
-    return (before.mean, now.mean) if before and now and before.mean != now.mean else None
 
 
 def _comparison(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from typing import Any
@@ -13,7 +13,7 @@ from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
 from gpubed.report import groups, scaling, steps, together, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import Campaign, Measured, Point, Value
+from gpubed.report.read import Measured, Point
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
@@ -194,29 +194,20 @@ def _judged(measured: Measured, metric: str) -> Measured:
 def _missing(measured: Measured) -> Iterator[str]:
     """Name the combinations of which repetitions are due, and how many of them have ended."""
     for part in measured.each:
-        points = [one for one in measured.points if measured.of(one.settings) is part]
+        campaign = part.campaign
+        ended: dict[Key, list[Point]] = defaultdict(list)
+        for point in measured.points:
+            if measured.of(point.settings) is part:
+                own = {k: value for k, value in point.settings.items() if k in campaign.factors}
+                ended[key(own)].append(point)
         place = {measured.factor: part.label} if part.label else {}
-        yield from _due(part.campaign, points, place)
-
-
-def _due(campaign: Campaign, points: Sequence[Point], place: Mapping[str, Value]) -> Iterator[str]:
-    """Name those of a campaign.
-
-    Args:
-        place: The setting that says where they are due; empty for a campaign by itself.
-    """
-    ended: dict[Key, list[Point]] = defaultdict(list)
-    for point in points:
-        own = {k: value for k, value in point.settings.items() if k in campaign.factors}
-        ended[key(own)].append(point)
-    for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
-        one = dict(zip(campaign.factors, values, strict=True))
-        due = key(one)
-        if any(out <= due for out in campaign.excluded):
-            continue
-        count, named = len(ended[due]), wording.settings({**place, **one})
-        if count < campaign.repeat and not _is_enough(campaign.stop, ended[due]):
-            yield f"{named}: {count} of {campaign.repeat} repetitions" if count else named
+        for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
+            one = dict(zip(campaign.factors, values, strict=True))
+            due, of, count = key(one), campaign.repeat, len(ended[key(one)])
+            out = any(excluded <= due for excluded in campaign.excluded)
+            if not out and count < of and not _is_enough(campaign.stop, ended[due]):
+                named = wording.settings({**place, **one})
+                yield f"{named}: {count} of {of} repetitions" if count else named
 
 
 def _is_enough(stop: Stop | None, ended: Sequence[Point]) -> bool:

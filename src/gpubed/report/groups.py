@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpubed.campaigns.file import key
+from gpubed.campaigns.file import Key, key
 from gpubed.core import intervals
 from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
@@ -111,26 +111,20 @@ def made(measured: Measured) -> tuple[Group, ...]:
 
     Those of several campaigns are in the order of these.
     """
-    by_id: dict[str, list[Point]] = defaultdict(list)
+    repeated: dict[Key, list[Point]] = defaultdict(list)
     for point in measured.points:
-        by_id[point.id].append(point)
-    # Repetitions of a point have the same settings; an edited one is a point of its own.
-    apart = {
-        (name, key(point.settings)): [p for p in points if p.settings == point.settings]
-        for name, points in by_id.items()
-        for point in points
-    }
+        repeated[key(point.settings)].append(point)
     place = {name: number for number, name in enumerate(measured.campaign.factors)}
     varied = [name for name, values in measured.campaign.factors.items() if len(values) > 1]
     found = [
         Group(
-            name,
+            points[0].id,
             dict(sorted(points[0].settings.items(), key=lambda one: place.get(one[0], len(place)))),
             tuple(varied),
             tuple(p for p in points if p.status == "ok"),
             tuple(p for p in points if p.status == "failed"),
         )
-        for (name, _), points in apart.items()
+        for points in repeated.values()
     ]
     places = {part.label: place for place, part in enumerate(measured.parts)}
 

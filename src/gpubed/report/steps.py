@@ -84,9 +84,8 @@ class Limit:
             `not shown` where chance may be all that it is, `not known` without repetitions, or
             without fewer nodes to compare with.
         cause: Which of them grew the most, by chance or not.
-        seconds: What that costs per step, beyond what the smallest point needs.
-        low: Lower bound of its 95 % interval; None without repetitions.
-        high: Its upper bound.
+        seconds: What that costs per step, beyond what the smallest point needs, with its 95 %
+            interval, where there are repetitions.
         grown: Whether fewer nodes were measured, too; else `seconds` is all that the cause takes.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
         p: What chance makes of it by itself; None without repetitions.
