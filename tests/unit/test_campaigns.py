@@ -125,12 +125,6 @@ def test_a_file_of_another_shape_is_refused_as_usage(read, text, said):
     assert refused.value.exit_code == 2
 
 
-def test_a_matrix_without_end_is_refused_before_it_is_made(points):
-    many = ", ".join(map(str, range(1, 500)))
-    with pytest.raises(UsageError, match="more than 10000 points"):
-        points(HEAD + f"factors: {{nodes: [{many}], batch: [{many}], epochs: [{many}]}}\n")
-
-
 def test_a_campaign_is_found_by_path_by_name_and_among_those_that_ship(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "campaigns" / "own.yml"

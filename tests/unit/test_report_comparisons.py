@@ -23,18 +23,6 @@ def test_rates_are_compared_where_there_is_a_link(analysed):
         assert one.tells
 
 
-def test_horovod_is_compared_with_ddp(analysed):
-    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
-    points = list(measurements.measured(campaign))
-    for point in points:
-        if point["settings"]["framework"] == "horovod":
-            point["metrics"]["images_per_s"] *= 1.25
-    found = analysed(campaign, points)
-    assert {(one.value, one.against) for one in found.comparisons} == {("horovod", "ddp")}
-    assert all(one.ratio.value == pytest.approx(1.25, rel=0.05) for one in found.comparisons)
-    assert "horovod over ddp: 1.2" in told(found)
-
-
 @pytest.mark.parametrize(
     ("factor", "values", "pairs"),
     [
