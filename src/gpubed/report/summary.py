@@ -52,7 +52,10 @@ _NEXT = {
 
 def told(analysis: Analysis) -> list[str]:
     """Return all that is said, a line each, the most important first; for a terminal, too."""
-    found = [*_warnings(analysis), *lines(analysis).values(), *_gaps(analysis)]
+    said = lines(analysis)
+    if "Try next" in said:
+        said["Try next"] = f"Try next: {said['Try next']}"
+    found = [*_warnings(analysis), *said.values(), *_gaps(analysis)]
     return [figures.one_line(wording.clean(text)) for text in found]
 
 
@@ -236,7 +239,8 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
     if once := len(analysis.single):
         of = _counted(len(analysis.groups), "point")
         yield f"{once} of {of} measured only once: these figures have no interval."
-    if left := together.apart(measured, analysis.groups, analysis.comparisons):
+    left = together.apart(measured, analysis.groups, analysis.comparisons)
+    if left and analysis.throughput:
         names = " and ".join(left)
         yield f"No point of {names} is compared: no other campaign has one with these settings."
     grown = [one for one in analysis.series if one.largest.size > one.baseline_size]
