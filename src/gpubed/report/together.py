@@ -38,7 +38,15 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
     _require_comparable(parts)
     factor, fixed, sizes = _name(parts), _fixed(parts), [_sizes(part) for part in parts]
-    factors: dict[str, list[Value]] = {factor: [*labels], **_factors(parts, fixed, sizes)}
+    points = [
+        _point(point, factor, part.label, own, size)
+        for part, own, size in zip(parts, fixed, sizes, strict=True)
+        for point in part.points
+    ]
+    # None stands for a campaign that has no such factor.
+    names = dict.fromkeys(name for point in points for name in point.settings)
+    values = {n: {key({n: v}): v for v in (p.settings.get(n) for p in points)} for n in names}
+    factors = {name: list(of.values()) for name, of in values.items()} | {factor: [*labels]}
     document: dict[str, Any] = {
         "name": f"{first.campaign.name}{WITH_OTHERS}",
         "job": first.campaign.job,
@@ -49,11 +57,6 @@ def put(campaigns: Sequence[Measured]) -> Measured:
         "simulated": first.simulated,
     }
     schema = first.campaign.contract
-    points = (
-        _point(point, factor, part.label, own, size)
-        for part, own, size in zip(parts, fixed, sizes, strict=True)
-        for point in part.points
-    )
     return Measured(
         first.folder,
         # What is in it was looked at before; a folder may have a name that is no text.
@@ -206,40 +209,14 @@ def _sizes(measured: Measured) -> dict[str, int]:
     return {id_: round(size) for id_, size in told.items() if size >= 1 and size == round(size)}
 
 
-def _factors(
-    parts: Sequence[Measured],
-    fixed: Sequence[Mapping[str, Value]],
-    sizes: Sequence[Mapping[str, int]],
-) -> dict[str, list[Value]]:
-    """Return the factors of all and their values; None where a campaign has no such factor."""
-    each: list[dict[str, list[Value]]] = [
-        {
-            **part.campaign.factors,
-            **{name: [value] for name, value in own.items()},
-            **({RANKS: list(size.values())} if size else {}),
-        }
-        for part, own, size in zip(parts, fixed, sizes, strict=True)
-    ]
-    names = dict.fromkeys(name for own in each for name in own)
-    return {
-        name: list({key({name: v}): v for own in each for v in own.get(name, [None])}.values())
-        for name in names
-    }
-
-
 def _point(
     point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
 ) -> Point:
-    """Return a point with what tells it from those of other campaigns.
-
-    Args:
-        fixed: Settings that its campaign fixes.
-        sizes: In how many ranks points ran that do not name it, by their ids.
-    """
+    """Return a point with what tells it from those of other campaigns."""
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
         "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",
-        "settings": {**place, **fixed, **point.settings, **size, **place},
+        "settings": {**place, **point.settings, **fixed, **size, **place},
     }
     ranks = point.metrics.get("ranks")
     if isinstance(ranks, list):  # each cluster has a node-0 of its own
