@@ -110,7 +110,7 @@ def test_what_never_grew_is_named_where_it_is_what_a_step_is_made_of(analysed):
     ("parts", "kind", "said"),
     [
         ((0.02, 0.05), "link", "more than on 2 nodes, 25 % of a step"),
-        ((0.03, 0.03), "none", "Nothing limits scaling much in 1 of 1 series, most on 3 nodes; beside"),
+        ((0.03, 0.03), "none", "Nothing limits scaling much in 1 of 1 series, most on 3 nodes"),
     ],
 )
 def test_without_one_node_growth_is_from_the_smallest_number_as_efficiency_is(
