@@ -75,7 +75,7 @@ def test_the_report_of_a_campaign_opens_in_the_lab(cluster, page):
     frame = page.frame_locator(".jp-HTMLViewer iframe")
     frame.locator("h1").wait_for(timeout=120_000)
     assert f"cluster {cluster.name}" in frame.locator("h1").inner_text()
-    assert frame.locator("svg").count() > 1
+    assert frame.locator("figure img, figure svg").count() > 1
 
 
 def test_a_tunnel_asks_nothing_about_certificates(cluster, chromium):

@@ -157,7 +157,7 @@ def test_its_report_says_what_limits_and_can_be_seen(lab):
     with browser.started() as chromium:
         tab = chromium.new_page(viewport={"width": 1000, "height": 1400})
         tab.goto((lab.state / "campaigns/matrix/report/report.html").as_uri())
-        assert tab.locator("svg").count() > 3
+        tab.locator("figure svg").nth(3).wait_for()
         tab.screenshot(path=str(experiment.PICTURE))
 
 

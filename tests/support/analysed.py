@@ -9,7 +9,7 @@ import random
 import pytest
 
 from gpubed.core.paths import Project
-from gpubed.report import analysis, findings, read
+from gpubed.report import analysis, read, summary
 from support import measurements
 
 
@@ -29,7 +29,7 @@ def analysed(tmp_path):
 
 
 def told(found):
-    return " ".join(findings.told(found))
+    return " ".join(summary.told(found))
 
 
 def noisy(seed, factors, repeat=3, sd=0.025, communication=0.0):

@@ -7,7 +7,7 @@ import sys
 import time
 
 from gpubed import cli
-from gpubed.campaigns import linkrates
+from gpubed.campaigns import drive
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.jobs import execution, images, jobfile
@@ -58,7 +58,7 @@ def install(replace):
     replace(execution, "run", run)
     replace(health, "usable", usable)
     replace(images, "require", lambda *_: "an id")
-    replace(linkrates, "measure", lambda *_: [])
+    replace(drive, "measure_links", lambda *_: [])
 
 
 def usable(cluster):

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.campaigns import file, matrix
-from gpubed.campaigns.drive import Series
-from gpubed.campaigns.records import Folder
-from gpubed.jobs import jobfile
 from gpubed.nodes import rates
 from gpubed.report import read
 from gpubed.report.analysis import analyse
-from gpubed.spec import backend_config
-from gpubed.spec.plan import ClusterPlan
 from support.bench_verb import PLAIN, ROOT, bench
 
 pytestmark = pytest.mark.process
@@ -37,19 +31,6 @@ def test_every_point_is_run_as_often_as_the_file_says(bench):
     assert {call["settings"]["epochs"] for call in bench.calls} == {"2"}
 
 
-def test_a_plan_says_once_where_results_would_be(bench):
-    said = bench("--plan")
-    assert f"results would be in {bench.folder}" in said.stdout
-    assert str(bench.folder) not in said.stderr
-    bench.file.write_text(PLAIN.replace("16, 32", "16").replace("1, 2", "1"))
-    bench.behave(failing="16")
-    bench()
-    assert "campaign mine: 1 point x 2, 0 runs have ended, 2 are left" in bench("--new").stderr
-    for path in (bench.folder / "points").glob("*.1.json"):
-        path.unlink()
-    assert "1 point x 2, 1 run has ended, 1 is left" in bench("--plan").stderr
-
-
 def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
     words = ("--plan", "--json")
     told = json.loads(bench(*words).stdout)
@@ -62,15 +43,6 @@ def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
     assert (told["ended"], told["left"], told["guessed"]) == (7, 1, 0)
     assert told["seconds_left"] > 0
     assert told["node_hours_left"] is None, "nodes of this machine are free"
-
-
-def test_nodes_that_are_lent_cost_node_hours(bench, monkeypatch):
-    bench()
-    (bench.folder / "points" / "nodes-1.batch-16.1.json").unlink()
-    monkeypatch.setattr(ClusterPlan, "node_hours", 72.0)
-    told = json.loads(bench("--plan", "--json").stdout)
-    assert told["node_hours_left"] == pytest.approx(3 * told["seconds_left"] / 3600)
-    assert "node-hours: about" in bench("--plan").stderr
 
 
 def test_what_the_campaign_is_stands_in_its_folder(bench):
@@ -102,20 +74,6 @@ def test_the_result_is_a_table_and_a_document(bench):
     assert len(bench.calls) == 8, "what has ended was run again"
 
 
-def test_a_job_whose_first_metric_is_a_table_is_shown_by_its_bandwidth(bench):
-    bench.file.write_text(
-        PLAIN.replace("digits", "allreduce")
-        .replace(", batch: [16, 32]", "")
-        .replace("settings: {epochs: 2}\n", "")
-    )
-    links = [{"src": "node-0", "dst": "node-1", "measured_bps": 9.4e7}]
-    bench.behave(metrics={"links": links, "links_off": 0, "busbw_bps": 9.2e7})
-    done = bench()
-    assert "busbw_bps (± 95 %)" in done.stdout
-    assert done.stdout.count("92 Mbit/s") == 2
-    assert "repetition 0: busbw_bps 92 Mbit/s" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("value", "lacks"), [("fast", True), (True, True), (1e31, True), (None, False), (5, False)]
 )
@@ -128,37 +86,6 @@ def test_bench_and_report_agree_on_what_a_point_lacks(bench, value, lacks):
         assert point.get("reason", "") == ("it gave no images_per_s" if lacks else "")
     found = analyse(read.load(bench.paths, "mine"))
     assert len(found.failed) == (8 if lacks else 0)
-
-
-@pytest.mark.parametrize("batch", ["16", "32"])
-def test_so_they_do_whichever_of_the_points_comes_first(bench, batch):
-    bench.behave(lacks=batch)
-    assert bench().return_value == 1
-    failed = {(one["settings"]["batch"], one["reason"]) for one in bench.points() if one["reason"]}
-    assert failed == {(int(batch), "it gave no images_per_s")}
-    assert len(analyse(read.load(bench.paths, "mine")).failed) == 4
-
-
-def test_a_job_without_figures_has_no_column_for_them(bench, monkeypatch):
-    words = jobfile.load("digits").model_copy(
-        update={"metrics": {"device": jobfile.Metric(unit="")}, "sanity": ()}
-    )
-    monkeypatch.setattr(jobfile, "load", lambda *_: words)
-    bench.behave(metrics={"device": "cpu"})
-    done = bench()
-    assert done.return_value == 0
-    assert "95 %" not in done.stdout
-    assert "device" not in done.stdout
-
-
-def test_a_plan_runs_nothing_and_writes_nothing(bench):
-    done = bench("--plan", "--json")
-    document = json.loads(done.stdout)
-    assert {point["status"] for point in document["points"]} == {"pending"}
-    assert len(document["points"]) == 8
-    assert "time left unknown" in done.stderr
-    assert bench.calls == []
-    assert not bench.folder.exists()
 
 
 def test_the_order_is_random_and_repeats_itself(bench):
@@ -179,21 +106,6 @@ def test_repetitions_end_once_the_interval_is_narrow(bench):
     assert json.loads(bench("--json").stdout)["left"] == 0
 
 
-def test_ranks_may_be_chosen_instead_of_nodes(bench):
-    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "ranks: [3]"))
-    assert bench().return_value == 0
-    assert {call["ranks"] for call in bench.calls} == {3}
-
-
-def test_an_environment_stands_for_a_container(bench):
-    bench.file.write_text(
-        PLAIN.replace("nodes: [1, 2]", "environment: [host, docker]")
-        + "environments: {docker: {container: my/image}}\n"
-    )
-    assert bench().return_value == 0
-    assert {call["container"] for call in bench.calls} == {None, "my/image"}
-
-
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_campaigns_of_the_page_run_as_they_are_written(bench, monkeypatch, place):
     monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
@@ -201,28 +113,3 @@ def test_the_campaigns_of_the_page_run_as_they_are_written(bench, monkeypatch, p
     bench.file.write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[place])
     assert bench().return_value == 0
     assert len(bench.calls) == [6 * 3, 3 * 3][place]  # the second stops at the least that it may
-
-
-def test_what_is_left_is_reckoned_from_what_points_took(bench):
-    source = file.load(str(bench.file), bench.paths.project)
-    points = matrix.expand(source, jobfile.load("digits"))
-    series = Series(source.campaign, points)
-    assert (series.progress().left, series.progress().seconds) == (8, None)
-    bench()
-    record = Folder(bench.folder).ended()[points[0].id, 0].model_copy(update={"seconds": 10.0})
-    other = record.model_copy(update={"id": points[1].id, "seconds": 20.0})
-    series.ended = {record.key: record, other.key: other}
-    # One repetition of each of these two, and two of each of the others at the mean of both.
-    assert (series.progress().left, series.progress().seconds) == (6, 10 + 20 + 4 * 15)
-
-
-def test_node_hours_are_told_where_nodes_are_lent_for_a_time(bench, monkeypatch):
-    monkeypatch.setattr(backend_config.named("local"), "leases", True)
-    assert "node-hours: 3 each hour" in bench("--plan").stderr
-    bench.behave(interrupted="32")
-    bench()
-    folder = Folder(bench.folder)
-    for record in folder.ended().values():
-        folder.keep(record.model_copy(update={"seconds": 3600.0}))
-    left = 8 - len(folder.ended())
-    assert f"node-hours: about {3 * left}\n" in bench("--plan").stderr

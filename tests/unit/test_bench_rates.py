@@ -4,9 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.campaigns import linkrates
+from gpubed.campaigns import drive
 from gpubed.core import record
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError
 from gpubed.nodes import rates
 from support.bench_verb import PLAIN, bench
 from support.known import mark
@@ -37,7 +37,7 @@ def carried(monkeypatch, bps):
         return [{**row, "floor_bps": 0.95 * held, "ceiling_bps": 1.05 * held}]
 
     monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
-    monkeypatch.setattr(linkrates, "measure", measure)
+    monkeypatch.setattr(drive, "measure_links", measure)
 
 
 def test_what_links_carried_before_a_point_is_kept_with_it(bench, monkeypatch):
@@ -69,17 +69,6 @@ def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monk
         "≥ 190 Mbit/s and ≤ 210 Mbit/s"
     )
     assert {point["links"][0]["measured_bps"] for point in failed} == {50.4e6}
-
-
-def test_links_that_no_point_holds_to_a_rate_are_not_measured(bench, monkeypatch):
-    monkeypatch.setattr(linkrates, "measure", lambda *_: pytest.fail("they were"))
-    assert bench().return_value == 0
-
-
-def test_a_plan_says_which_rates_cannot_be_had(bench):
-    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 100G]"))
-    with pytest.raises(UsageError, match="100G"):
-        bench("--plan")
 
 
 def test_links_are_put_back_after_an_interruption(bench, monkeypatch):
@@ -122,17 +111,3 @@ def test_a_link_that_cannot_be_put_back_is_told_also_after_an_interruption(bench
     assert "has not got its declared rate back: node-1: node-1 does not answer" in done.stderr
     assert "gpubed up lab" in done.stderr
     assert record.read(bench.paths).reshaped
-
-
-def test_a_link_that_is_left_at_another_rate_is_no_success(bench, monkeypatch):
-    def shape(self, node, bps):
-        if bps == self.declared and node.name == "node-1":
-            raise GpubedError("node-1 does not answer")
-        self._rates[node.name] = bps
-
-    monkeypatch.setattr(rates.Links, "_shape", shape)
-    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
-    done = bench()
-    assert done.return_value == 1
-    assert {p["status"] for p in bench.points()} == {"ok"}
-    assert "node-1 does not answer" in done.stderr

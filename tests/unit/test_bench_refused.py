@@ -74,12 +74,6 @@ def test_points_that_go_on_from_each_other_by_their_job_are_refused(bench):
     assert bench.calls == []
 
 
-def test_two_at_once_are_refused(bench):
-    with runlock.hold(bench.paths.state, "bench"), pytest.raises(Locked) as refused:
-        bench()
-    assert refused.value.exit_code == 5
-
-
 @pytest.mark.parametrize("change", ["[1, 2]", "[16, 32]"])
 def test_what_is_wrong_is_said_before_anything_starts(bench, change):
     bench.file.write_text(PLAIN.replace(change, "[1, 9]" if change == "[1, 2]" else "[16, x]"))
@@ -87,20 +81,6 @@ def test_what_is_wrong_is_said_before_anything_starts(bench, change):
         bench()
     assert bench.calls == []
     assert not bench.folder.exists()
-
-
-def test_an_image_that_nodes_lack_is_said_before_anything_starts(bench, monkeypatch):
-    def refuse(*words):
-        raise GpubedError(f"image {words[-1]} is not on node-2")
-
-    monkeypatch.setattr("gpubed.jobs.images.require", refuse)
-    bench.file.write_text(
-        PLAIN.replace("nodes: [1, 2]", "environment: [host, docker]")
-        + "environments: {docker: {container: my/image}}\n"
-    )
-    with pytest.raises(GpubedError, match="my/image is not on node-2"):
-        bench()
-    assert bench.calls == []
 
 
 @pytest.mark.process

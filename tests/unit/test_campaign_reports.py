@@ -3,7 +3,6 @@
 The head is a folder of this machine, and the connection to it a STAND-IN.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -111,11 +110,6 @@ def test_jupyterlab_shows_the_same_report(cluster, storage):
     assert f"in JupyterLab: {lab}/tree/campaign-reports/{NAME}/report.html" in done.stdout
 
 
-def test_programs_learn_where_it_is(cluster):
-    assert json.loads(call("--json").stdout)["jupyterlab"].endswith(f"/{NAME}/report.html")
-    assert json.loads(call("--json", "--here").stdout)["jupyterlab"] is None
-
-
 def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays(cluster, storage):
     call()
     page = storage / "reports" / NAME / "report.html"
@@ -125,13 +119,6 @@ def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert page.with_name("notes.txt").read_text() == "mine"
     assert there(storage) == [NAME]
-
-
-@pytest.mark.parametrize("words", [("--here",), ("--out", "elsewhere")])
-def test_whoever_wants_it_here_alone_gets_it_here_alone(cluster, storage, words, monkeypatch):
-    monkeypatch.chdir(storage)
-    call(*words)
-    assert not (storage / "reports").exists()
 
 
 def test_what_somebody_has_there_is_left_alone(cluster, storage):
@@ -155,27 +142,12 @@ def test_links_are_not_followed(cluster, storage, made, tmp_path):
     assert list(aim.iterdir()) == []
 
 
-def test_a_report_of_several_campaigns_is_there_beside_that_of_one(cluster, storage):
-    measurements.write(granted_cluster(cluster.project.root, "other"))
-    call()
-    before = (storage / "reports" / NAME / "report.html").read_bytes()
-    assert f"/{NAME}-with-others/report.html" in call("--with", "other").stdout
-    assert there(storage) == [NAME, f"{NAME}-with-others"]
-    assert (storage / "reports" / NAME / "report.html").read_bytes() == before
-
-
 def test_a_cluster_that_is_gone_makes_no_report_fail(cluster, storage, monkeypatch):
     monkeypatch.setattr(Head, "is_up", False)
     assert "does not show it: node-0 does not answer" in " ".join(call().stderr.split())
     cluster.allocation.unlink()
     assert call().stderr == ""
     assert not (storage / "reports").exists()
-
-
-@pytest.mark.parametrize("broken", ["spec", "allocation"])
-def test_nor_does_one_whose_files_are_broken(cluster, broken):
-    getattr(cluster, broken).write_text("{")
-    assert "does not show it" in call().stderr
 
 
 def test_nothing_is_copied_to_a_cluster_without_jupyterlab(cluster, storage):
@@ -204,11 +176,3 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_report(
     if earlier:
         page = storage / "reports" / NAME / "report.html"
         assert page.read_text() == (cluster.campaigns / "smoke/report/report.html").read_text()
-
-
-def test_a_name_that_was_edited_leads_nowhere_else(cluster, storage):
-    header = cluster.campaigns / "smoke/campaign.json"
-    document = json.loads(header.read_text())
-    header.write_text(json.dumps(document | {"name": "../../$(touch x)\n\\'"}))
-    call()
-    assert there(storage) == [NAME]

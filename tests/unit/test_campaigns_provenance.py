@@ -42,13 +42,6 @@ def header(cluster, tmp_path):
     return make
 
 
-def test_a_cluster_of_which_nothing_is_known_has_nodes_all_the_same(header):
-    found = header()
-    assert found["nodes"][0] == {"name": "node-0", "hardware": None, "slots": 1, "gpus": 0}
-    assert (found["links"], found["simulated"], found["git"]) == ([], False, None)
-    assert found["started"].endswith("+00:00")
-
-
 def test_hardware_is_told_in_words_and_what_pretends_is_named(cluster, header):
     cluster.facts.mkdir()
     gpus = [{"device_id": "20b0", "pci": f"0000:0{place}:00.0", "name": "A100"} for place in (1, 2)]

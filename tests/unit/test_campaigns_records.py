@@ -57,33 +57,12 @@ def test_what_was_kept_is_found_again_under_the_pinned_name(folder):
     assert folder.ended() == {("nodes-1", 0): record()}
 
 
-def test_what_is_no_number_stays_json_that_everybody_reads(folder):
-    folder.keep(record(metrics={"loss": float("nan")}))
-    text = (folder.path / "points" / "nodes-1.0.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None}
-
-
-def test_a_draft_of_a_killed_run_is_no_point(folder):
-    (folder.path / "points" / ".nodes-1.0.json.77.88").write_text("{")
-    assert folder.ended() == {}
-
-
 def test_a_broken_point_is_named_with_what_repairs_it(folder):
     path = folder.path / "points" / "nodes-1.0.json"
     path.write_text("{")
     with pytest.raises(Unreadable, match=r"nodes-1\.0\.json") as refused:
         folder.ended()
     assert "move" in refused.value.hint
-
-
-@pytest.mark.parametrize("seconds", ["Infinity", "1e300", "-1"])
-def test_no_repetition_took_for_ever(folder, seconds):
-    """What is left is reckoned from it."""
-    content = record().model_dump_json(by_alias=True)
-    path = folder.path / "points" / "nodes-1.0.json"
-    path.write_text(content.replace('"seconds":1.5', f'"seconds":{seconds}'))
-    with pytest.raises(Unreadable, match="seconds: "):
-        folder.ended()
 
 
 @pytest.mark.parametrize(
@@ -104,24 +83,6 @@ def test_nodes_that_are_none_are_named_with_what_repairs_it(folder, node):
     with pytest.raises(Unreadable, match=r"campaign\.json cannot be read: nodes\.0") as refused:
         folder.begun()
     assert "--new" in refused.value.hint
-
-
-def test_a_campaign_whose_folder_is_a_file_is_refused(tmp_path):
-    (tmp_path / "mine").write_text("")
-    with pytest.raises(Unreadable, match=r"campaign\.json"):
-        Folder(tmp_path / "mine").begun()
-
-
-def test_points_that_are_no_folder_are_named_with_what_makes_room(folder):
-    points = folder.path / "points"
-    points.rmdir()
-    points.write_text("")
-    with pytest.raises(Unreadable, match="is no folder") as refused:
-        folder.ended()
-    assert refused.value.hint == f"mv {points} {points}.former"
-    points.unlink()
-    folder.keep(record())
-    assert folder.ended() == {("nodes-1", 0): record()}
 
 
 @pytest.mark.parametrize("changes", [{"id": "../../nodes-1"}, {"id": "nodes-2"}, {"repetition": 1}])

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from scipy import stats
 
 from gpubed.core import intervals
 
@@ -13,18 +14,13 @@ def test_an_interval_is_the_one_of_the_textbook() -> None:
     assert intervals.half_width([9.0, 10.0, 11.0]) == pytest.approx(2.4843, abs=1e-3)
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 10, 29, 30, 31, 120, 1000])
-def test_the_p_value_at_a_quantile_is_that_of_the_level(freedom: int) -> None:
-    assert intervals._beyond(intervals._quantile(freedom), freedom) == pytest.approx(0.05, abs=1e-4)
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_what_has_no_spread_has_no_interval(values: list[float]) -> None:
+    assert intervals.half_width(values) is None
 
 
-def test_p_values_are_those_of_tables() -> None:
-    # Student's t, upper critical values of NIST/SEMATECH section 1.3.6.7.2: columns 0.90, 0.999.
-    for t, freedom, p in ((6.314, 1, 0.1), (2.015, 5, 0.1), (5.893, 5, 0.002), (3.385, 30, 0.002)):
-        assert intervals._beyond(t, freedom) == pytest.approx(p, rel=2e-3)
-    assert intervals._beyond(0, 7) == 1
-    assert intervals._beyond(1e300, 7) == pytest.approx(0, abs=1e-12)
-    assert intervals._beyond(1.95996, 10**6) == pytest.approx(0.05, abs=1e-5)
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    assert intervals.half_width([5.0, 5.0, 5.0]) == 0
 
 
 @pytest.mark.parametrize("sd", [0.01, 0.3])
@@ -62,6 +58,17 @@ def test_a_ratio_is_one_of_geometric_means() -> None:
     assert found[0] == pytest.approx(2.0)
 
 
+def test_a_ratio_turned_round_has_the_inverse_bounds() -> None:
+    a, b = [10.0, 11.0, 12.5], [5.0, 5.2, 4.6, 5.5]
+    one, other = intervals.ratio(a, b), intervals.ratio(b, a)
+    assert one is not None
+    assert other is not None
+    middle, low, high, p = one
+    assert low < middle < high
+    assert other[:3] == pytest.approx((1 / middle, 1 / high, 1 / low))
+    assert other.p == pytest.approx(p)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [([1.0], [1.0, 2.0]), ([1.0, 2.0], []), ([0.0, 1.0], [1.0, 2.0]), ([1.0, math.inf], [1, 2])],
@@ -96,17 +103,46 @@ def test_what_is_left_of_values_gives_nearly_the_same_ratio():
     assert told.p == pytest.approx(exact.p, rel=0.05)
 
 
+def test_single_values_and_none_have_no_ratio_of_what_is_left():
+    one, two = intervals.sample([1.0]), intervals.sample([1.0, 2.0])
+    assert one == intervals.Sample(1.0, None, 1)
+    assert intervals.sample([]) is None
+    assert intervals.ratio_of(one, two) is None
+    assert intervals.ratio_of(two, intervals.sample([-1.0, -2.0])) is None
+
+
+@pytest.mark.parametrize("mean", [5e-324, 1e-200, 1e-160])
+def test_a_deviation_beyond_all_measure_has_no_interval(mean: float) -> None:
+    """A report may say anything: the square of sd / mean is no number then."""
+    wild, plain = intervals.Sample(mean, 1.0, 3), intervals.Sample(2.0, 0.1, 3)
+    assert intervals.ratio_of(plain, wild) is None
+    assert intervals.ratio_of(wild, plain) is None
+
+
+def test_the_same_each_time_is_no_sample() -> None:
+    assert intervals.ratio([5.0, 5.0], [4.0, 4.1]) is None
+    assert intervals.ratio([5.0, 5.1], [4.0, 4.0]) is None
+    constant, other = intervals.sample([5.0, 5.0]), intervals.sample([4.0, 4.1])
+    assert constant is not None
+    assert other is not None
+    assert intervals.ratio_of(constant, other) is None
+    assert intervals.ratio_of(other, constant) is None
+
+
+@pytest.mark.parametrize("sd", [1e3, 1e200])
+def test_a_deviation_that_nobody_has_measured_gives_no_interval(sd: float) -> None:
+    wide, one = intervals.Sample(1.0, sd, 2), intervals.Sample(1.0, 0.1, 3)
+    assert intervals.ratio_of(wide, one) is None
+    assert intervals.ratio([1e-300, 1e300], [1e-300, 1e300]) is None
+
+
 def test_a_difference_is_welchs() -> None:
-    # Example of unequal variances, worked by hand: 1/3 and 16/3 of variance over 3 values each.
-    found = intervals.difference([11.0, 12.0, 13.0], [6.0, 10.0, 2.0])
+    a, b = [11.0, 12.0, 13.0], [6.0, 10.0, 2.0]
+    found = intervals.difference(a, b)
     assert found is not None
-    squares = 1 / 3, 16 / 3
-    freedom = sum(squares) ** 2 / sum(one**2 / 2 for one in squares)
-    assert int(freedom) == 2
-    width = 4.303 * math.sqrt(sum(squares))
-    assert found[:3] == pytest.approx((6, 6 - width, 6 + width))
-    t = 6 / math.sqrt(sum(squares))  # of two degrees of freedom, p has a closed form
-    assert found.p.alone == found.p.strict == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    test = stats.ttest_ind(a, b, equal_var=False)
+    assert found[:3] == pytest.approx((6, *test.confidence_interval(0.95)))
+    assert found.p.alone == pytest.approx(test.pvalue)
     assert intervals.difference([1.0], [1.0, 2.0]) is None
     assert intervals.difference([2.0, 2.0], [1.0, 1.0]) == (1, 1, 1, (0, 0))
     assert intervals.difference([2.0, 2.0], [1.0, 1.0], compared_with=1.0) == (1, 1, 1, (1, 1))

@@ -1,10 +1,8 @@
 """What a report compares, by which ratio it differs, and whether that is chance."""
 
-import re
-
 import pytest
 
-from gpubed.report import findings, wording
+from gpubed.report import wording
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -22,19 +20,7 @@ def test_rates_are_compared_where_there_is_a_link(analysed):
             size, batch, "100M"
         )
         assert one.ratio.value == pytest.approx(true, rel=0.03)
-        assert one.ratio.tells()
-
-
-def test_horovod_is_compared_with_ddp(analysed):
-    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
-    points = list(measurements.measured(campaign))
-    for point in points:
-        if point["settings"]["framework"] == "horovod":
-            point["metrics"]["images_per_s"] *= 1.25
-    found = analysed(campaign, points)
-    assert {(one.value, one.against) for one in found.comparisons} == {("horovod", "ddp")}
-    assert all(one.ratio.value == pytest.approx(1.25, rel=0.05) for one in found.comparisons)
-    assert "horovod gives 1.2" in told(found)
+        assert one.tells
 
 
 @pytest.mark.parametrize(
@@ -57,49 +43,6 @@ def test_what_is_compared_with_what(analysed, factor, values, pairs):
     assert said == pairs
 
 
-def test_what_does_not_differ_is_not_said_to(analysed):
-    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
-    points = list(measurements.measured(campaign))
-    assert "Between horovod and ddp no difference shows" in told(analysed(campaign, points))
-
-
-def test_without_repetition_nothing_is_said_of_chance(analysed):
-    campaign = measurements.document(factors={"nodes": [2], "framework": ["ddp", "horovod"]})
-    points = [p for p in measurements.measured(campaign) if p["repetition"] == 0]
-    text = told(analysed(campaign, points))
-    assert "times the throughput of ddp" in text
-    assert "by more than chance" not in text
-    assert "such comparison" not in text
-
-
-def test_only_repeated_comparisons_are_asked_for_chance(analysed):
-    """The one that was not repeated differs the most, and counts neither way."""
-    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
-    points = []
-    for point in measurements.measured(campaign):
-        settings = point["settings"]
-        if settings["framework"] == "horovod":
-            point["metrics"]["images_per_s"] *= 1.25 if settings["nodes"] == 2 else 3
-        if settings["nodes"] == 2 or point["repetition"] == 0:
-            points.append(point)
-    text = told(analysed(campaign, points))
-    assert "1 of 1 such comparison that was repeated differs by more than chance" in text
-    assert "horovod gives 1.2" in text
-
-
-def test_the_largest_of_no_differences_was_repeated(analysed):
-    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
-    points = []
-    for point in measurements.measured(campaign):
-        if point["settings"]["nodes"] == 2 or point["repetition"] == 0:
-            points.append(point)
-            if (point["settings"]) == {"nodes": 3, "framework": "horovod"}:
-                point["metrics"]["images_per_s"] *= 3
-    text = told(analysed(campaign, points))
-    assert re.search(r"no difference shows in 1 comparison; the largest is a ratio of [01]\.", text)
-    assert "ratio of 3" not in text
-
-
 def test_a_bandwidth_is_compared_but_does_not_scale(analysed):
     """As of job allreduce, whose bus bandwidth is that of a link, however many there are."""
     campaign = measurements.document(
@@ -119,7 +62,6 @@ def test_a_bandwidth_is_compared_but_does_not_scale(analysed):
     assert found.metric == found.throughput == "busbw_bps"
     assert found.series == ()
     assert [one.ratio.value for one in found.comparisons] == pytest.approx([10, 10])
-    assert re.search(r"1 Gbit/s gives 10 \(.*\) times the busbw of 100 Mbit/s", told(found))
     assert "The highest busbw is 920 Mbit/s with" in told(found)
 
 
@@ -147,57 +89,34 @@ def test_a_ratio_that_differs_is_found_among_many(analysed):
     [sure] = [one for one in found.comparisons if one.tells]
     assert sure.group.settings["batch_size"] == 64
     assert sure.chance.count == len(found.comparisons) == 8
-    assert "among 8 comparisons" in told(found)
-    assert "1 of 8 such comparisons differs by more than chance" in told(found)
+    assert "1 of 8 comparisons differs by more than chance" in told(found)
 
 
-def test_a_ratio_is_never_outside_its_own_interval(analysed):
-    """One run that was far faster than the others moves a mean, and not so much its logarithm."""
-    points = [
-        measurements.point({"compression": kind}, n, {"images_per_s": value})
-        for kind, values in {
-            "none": [1.0, 1.1, 0.9, 1.05] * 5,
-            "fp16": [1.0, 1.1, 0.9, 1.05] * 4 + [1.0, 1.1, 0.9, 1000.0],
-        }.items()
-        for n, value in enumerate(values)
-    ]
-    campaign = measurements.document(factors={"compression": ["none", "fp16"]}, repeat=20)
-    [one] = analysed(campaign, points).comparisons
-    assert one.ratio.low < one.ratio.value < one.ratio.high
-
-
-def compressed(analysed, ratios, spreads):
-    """Say what is found of fp16 against none, by the ratio of each batch size."""
+@pytest.mark.parametrize(
+    ("ratios", "repeat", "said"),
+    [
+        ((1.05, 0.4), 3, "0.4 (95 % interval 0.3"),  # a halving is more than 5 % on top
+        ((1.05, 0.4), 3, "2 of 2 comparisons differ by more than chance"),
+        ((1.0, 1.0), 3, "0 of 2 comparisons differ by more than chance"),
+        ((1.05, 1.5), 1, "1.5 (no interval: not repeated, or the same each time)"),
+        ((1.05, 1.5), 1, "0 of 2 comparisons differ by more than chance"),
+    ],
+)
+def test_the_summary_has_the_largest_difference_and_how_many_there_are(
+    analysed, ratios, repeat, said
+):
     points = [
         measurements.point(
             {"compression": kind, "batch_size": batch},
             n,
-            {"images_per_s": 100 * (ratio if kind == "fp16" else 1) + (n - 1) * spread},
+            {"images_per_s": 100 * (ratio if kind == "fp16" else 1) + (n - 1) * 0.5},
         )
-        for batch, (ratio, spread) in enumerate(zip(ratios, spreads, strict=True), start=1)
+        for batch, ratio in enumerate(ratios, start=1)
         for kind in ("none", "fp16")
-        for n in range(3)
+        for n in range(repeat)
     ]
     factors = {"compression": ["none", "fp16"], "batch_size": [1, 2]}
-    return " ".join(findings.details(analysed(measurements.document(factors=factors), points)))
-
-
-def test_the_headline_is_of_a_difference_that_shows(analysed):
-    said = compressed(analysed, (1.05, 1.5), (0.5, 60))
-    assert "compression fp16 gives 1.05 (" in said
-    assert "times the throughput of compression none with batch 1" in said
-    assert "1 of 2 such comparisons differs by more than chance" in said
-
-
-def test_a_halving_is_more_than_two_thirds_on_top(analysed):
-    said = compressed(analysed, (0.4, 0.9), (0.5, 0.5))
-    assert "fp16 gives 0.4 (" in said
-
-
-def test_differences_both_ways_are_both_named(analysed):
-    said = compressed(analysed, (0.4, 1.7), (0.5, 0.5))
-    assert "fp16 gives 0.4 (" in said
-    assert "batch 1" in said
-    assert "but 1.7 (" in said
-    assert "batch 2" in said
-    assert "2 of 2 such comparisons differ by more than chance" in said
+    campaign = measurements.document(factors=factors, repeat=repeat)
+    found = told(analysed(campaign, points))
+    assert "compression fp16 over compression none: " in found
+    assert said in found

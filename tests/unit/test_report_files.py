@@ -14,15 +14,6 @@ from support.report_verb import call, paths
 __all__ = ["paths"]
 
 
-def test_a_report_goes_where_it_is_wanted_and_again(paths, tmp_path):
-    measurements.write(paths)
-    out = tmp_path / "deep" / "er"
-    call("--out", str(out))
-    first = (out / "report.html").read_bytes()
-    call("--out", str(out))
-    assert (out / "report.html").read_bytes() == first
-
-
 def test_figures_of_an_earlier_report_go_and_those_of_others_stay(paths):
     folder = measurements.write(paths)
     call()

@@ -1,13 +1,11 @@
 """Runs are compared: what differs between them, and what of it is more than chance."""
 
-import json
 import random
-import statistics
 from types import SimpleNamespace
 
 import pytest
 
-from gpubed.jobs import jobfile, launchers
+from gpubed.jobs import launchers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from support.run_verb import call, cluster, document
@@ -40,28 +38,6 @@ def test_runs_of_one_set_are_compared_as_they_are(call):
     names = [trial["run_id"] for trial in told["trials"]]
     [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
     assert {tuple(row["runs"]) for row in pair["metrics"]} == {(1, 1)}
-
-
-def test_a_figure_that_one_repetition_lacks_is_of_the_others(call, cluster):
-    told = document(call("run", "lab", "digits", "--repeat", "3", "--json"))
-    first = cluster.runs / told["trials"][0]["run_id"]
-    known = json.loads((first / "run.json").read_text())
-    known["metrics"]["loss"] = None
-    (first / "run.json").write_text(json.dumps(known))
-    other = document(call("run", "lab", "digits", "--json"))["run_id"]
-    done = call("runs", "lab", "compare", other, first.name, "--json")
-    rows = {row["metric"]: row for row in document(done)["comparisons"][0]["metrics"]}
-    assert rows["loss"]["runs"] == [1, 2]
-
-
-def test_a_run_says_what_its_links_were_held_to(call, cluster, monkeypatch):
-    call("run", "lab", "digits")
-    declared = record.find(cluster, "last")
-    origin = declared.origin.model_copy(update={"rate_bps": 10_000_000})
-    slower = declared.model_copy(update={"origin": origin})
-    assert declared.origin.rate_bps == 200_000_000
-    said = [str(one) for one in compare.differences(slower, declared)]
-    assert said == ["link rate: 10 Mbit/s → 200 Mbit/s"]
 
 
 def test_runs_with_other_variables_of_an_owner_say_so(call, cluster):
@@ -179,33 +155,6 @@ def test_the_same_each_time_is_no_sample(call, cluster):
     assert [one.low for one in seen[:3]] == [None] * 3
 
 
-def test_a_set_has_the_same_mean_whatever_it_is_compared_with():
-    """It was an arithmetic one beside a single run, and a geometric one beside several."""
-    several = [0.0004, 0.0029]
-    [[one]] = compare.ratios([_pair(several, [0.001])])
-    [[other]] = compare.ratios([_pair(several, [0.001, 0.002])])
-    assert one.before == other.before == pytest.approx(statistics.geometric_mean(several))
-
-
-def _pair(before, now):
-    return [
-        [SimpleNamespace(metrics={"data_s": value}) for value in side] for side in (before, now)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("job", "settings"),
-    [
-        ("imagenet", {"steps", "timed_steps", "epochs", "resumed_at", "gradient_bytes"}),
-        ("allreduce", {"world_size", "floor_bps"}),
-    ],
-)
-def test_what_a_job_was_given_is_no_measurement(job, settings):
-    """Steps were "unknown: repetitions with one seed are no samples"."""
-    metrics = jobfile.load(job).metrics
-    assert all(metrics[name].setting for name in settings)
-
-
 def test_settings_are_the_same_or_different():
     """What says how a run was made is known, and needs no repetitions to be judged."""
     figures = {
@@ -230,14 +179,6 @@ def test_a_comparison_says_that_settings_differ_and_shows_p_in_a_narrow_terminal
     )
     heading = next(line for line in said.splitlines() if "verdict" in line)
     assert heading.split()[-2:] == ["p", "verdict"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "told"),
-    [(0.9, 1.2, "0.900 … 1.200"), (0.0001, 60967.2, "too few runs"), (None, None, "")],
-)
-def test_an_interval_that_tells_nothing_is_not_written(low, high, told):
-    assert compare.bounds(low, high) == told
 
 
 def test_it_is_said_for_how_many_comparisons_verdicts_are_corrected(call):
@@ -270,16 +211,6 @@ def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
         alone += any(one.chance.alone <= 0.05 for one in seen)
     assert alarms <= 10 + 6  # 5 % of 200, and luck
     assert alone > sets_ / 3, "without a correction, most families tell something"
-
-
-def test_one_figure_that_differs_is_found_among_many_that_do_not():
-    chance = random.Random(1)
-    noise = {
-        f"figure_{number}": tuple([chance.gauss(100, 1) for _ in range(3)] for _ in range(2))
-        for number in range(20)
-    }
-    [seen] = compare.ratios([sets(images_per_s=([100, 101, 102], [150, 151, 152.5]), **noise)])
-    assert [one.metric for one in seen if one.verdict == "differs"] == ["images_per_s"]
 
 
 def test_the_means_beside_a_ratio_are_those_that_it_is_of():

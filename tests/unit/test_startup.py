@@ -14,7 +14,7 @@ from gpubed.cli import outline
 
 pytestmark = pytest.mark.process
 
-HEAVY = "ansible_runner docker grpc lxml paramiko pulumi pydantic rich yaml"
+HEAVY = "altair ansible_runner docker grpc lxml paramiko pulumi pydantic rich scipy yaml"
 ASK = f"""
 import sys
 from gpubed import cli

@@ -12,6 +12,7 @@ from gpubed.core import files, runlock
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
+from gpubed.testbeds.specification import load_current
 from support.known import mark
 from support.watched import HOUR, NAMES, SPEC, world
 

@@ -21,8 +21,6 @@ def ended_well(
 ) -> dict[Key, runs.Record]:
     """Return the runs of a campaign that ended well, by point and repetition.
 
-    Points that are kept come first; these stand for those that are due all the same.
-
     Args:
         kin: What the names of the campaign's sets begin with.
         made_with: What it was begun with (`provenance.made_with`).

@@ -6,25 +6,32 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpubed.campaigns import adoption, estimate, linkrates, matrix, provenance
-from gpubed.campaigns.estimate import Took
+from gpubed.campaigns import adoption, matrix, provenance
 from gpubed.campaigns.file import Campaign, Environment, Stop
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Changed, Folder, Key, Record
+from gpubed.checks import network, plain
+from gpubed.checks.context import Context
 from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
 from gpubed.jobs import execution, main_metric, trials
 from gpubed.jobs.job_result import JobResult
+from gpubed.jobs.runs import record as runs
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import rates, selection
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import SSH
+
+LinkRate = dict[str, Any]
+"""One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,8 @@ class Progress:
         ended: Repetitions that have ended.
         left: Repetitions that have not, at most: points may be known well enough before.
         seconds: How long those take, by what the ended ones took; None where none has ended well.
-        guessed: How many of those that are left are of points of which none has ended well, so
-            that others which are like them stand for them.
+        guessed: How many of those that are left are of points of which none has ended well: the
+            mean of the others stands for them.
     """
 
     ended: int
@@ -51,15 +58,15 @@ class Series:
 
     Attributes:
         again: Those that failed and are due all the same.
-        earlier: How long runs of the job took before it, for as long as none of its own has ended
-            well.
+        earlier: Seconds that runs of the job took before it, for as long as none of its own has
+            ended well.
     """
 
     campaign: Campaign
     points: list[Point]
     ended: dict[Key, Record] = field(default_factory=dict)
     again: set[Key] = field(default_factory=set)
-    earlier: Sequence[Took] = ()
+    earlier: Sequence[float] = ()
 
     def due(self) -> Iterator[tuple[int, Point]]:
         """Give the repetitions that are due, by what has ended when each is asked for."""
@@ -72,15 +79,17 @@ class Series:
         rounds = self._rounds()
         due = Counter(one.id for repetition, one in rounds if self._is_due(one, repetition))
         ended, left = len(self.ended.keys() - self.again), due.total()
-        took = {one.id: statistics.fmean(own) for one in self.points if (own := self._took(one))}
-        ran = [one for one in self.points if one.id in took]
-        others = [one for one in self.points if one.id in due and one.id not in took]
-        known = [Took(estimate.like(one), took[one.id]) for one in ran] or self.earlier
-        if others and not known:
+        took = {}
+        for point in self.points:  # what failed may have ended anywhere
+            if own := [one.seconds for one in self.of(point) if one.status == "ok"]:
+                took[point.id] = statistics.fmean(own)
+        known = [*took.values()] or self.earlier
+        guessed = sum(count for id_, count in due.items() if id_ not in took)
+        if guessed and not known:
             return Progress(ended, left, None)
-        took |= {one.id: estimate.seconds(estimate.like(one), known) for one in others}
-        seconds = sum(count * took[id_] for id_, count in due.items())
-        return Progress(ended, left, seconds, sum(due[one.id] for one in others))
+        mean = statistics.fmean(known) if known else 0.0
+        seconds = sum(count * took.get(id_, mean) for id_, count in due.items())
+        return Progress(ended, left, seconds, guessed)
 
     def of(self, point: Point) -> list[Record]:
         """Return the repetitions of a point that have ended."""
@@ -105,10 +114,6 @@ class Series:
         """Return the repetitions that failed."""
         return [record for record in self.ended.values() if record.status == "failed"]
 
-    def _took(self, point: Point) -> list[float]:
-        """Return how long the repetitions of a point took that ended well; others end anywhere."""
-        return [record.seconds for record in self.of(point) if record.status == "ok"]
-
     def on_devices(self) -> dict[str, set[str]]:
         """Return the points by the devices on which they computed, as far as their job says."""
         found = dict[str, set[str]]()
@@ -128,12 +133,40 @@ class Series:
         return stop is None or not is_narrow(stop, self.values(point, stop.metric))
 
 
+def earlier(cluster: Cluster, job: str) -> list[float]:
+    """Return how many seconds the runs of a job took that ended well on a cluster."""
+    return [
+        run.seconds
+        for run in runs.every(cluster.paths)[0].values()
+        if (run.request.job, run.origin.uuid) == (job, cluster.allocation.uuid)
+        if run.state == "ok" and not run.by and run.seconds is not None
+    ]
+
+
 def is_narrow(stop: Stop, values: list[float]) -> bool:
     """Say whether the mean's 95 % interval is as narrow as a campaign asks for."""
     half = intervals.half_width(values)
     if half is None or len(values) < stop.at_least:
         return False
     return 2 * half <= stop.relative_width * abs(statistics.fmean(values))
+
+
+def measure_links(cluster: Cluster) -> list[LinkRate]:
+    """Measure both directions of each link of the nodes with ranks, by a short stream.
+
+    Nodes are measured in pairs, each in one pair at least: a link is what connects a node.
+
+    Raises:
+        GpubedError: A node does not answer, or could not measure.
+    """
+    paths, allocation = cluster.paths, cluster.allocation
+    held, nodes = allocation.experiment, allocation.with_ranks
+    if held is None or held.rate_bps is None or len(nodes) < 2:
+        return []
+    with ExitStack() as stack:
+        needed = {node.name: node for node in (allocation.head, *nodes)}
+        sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in needed.items()}
+        return plain.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
 
 
 @dataclass(frozen=True)
@@ -143,12 +176,10 @@ class Bench:
     Attributes:
         nodes: The nodes that it was begun with, by name; none where the testbed has none.
         kin: What the names of its sets of repetitions begin with.
-        made_with: What it was begun with.
         metric: What stands for a point; empty where the job has no numbers.
-        requires: Refuses a point, in whose container ranks run, if any, on nodes that are well, if
-            it would be made with something else than the campaign was begun with.
+        requires: Refuses a point that would be made with something else than the campaign was
+            begun with, by the container that ranks run in, if any, and the nodes that are well.
         begins: Told which repetition of which point begins; returns what takes the job's lines.
-        ends: Told what it gave.
         warns: Told why a link could not be put back to its declared rate.
     """
 
@@ -174,8 +205,7 @@ class Bench:
         paths = self.cluster.paths
         links = rates.Links(paths, self.cluster.allocation)
         # A run that a point has named already, such as one that gave too little, is none of them.
-        told = self.folder.rejected_runs()
-        told.update(record.run_id for record in self.series.ended.values())
+        told = {record.run_id for record in self.series.ended.values()}
         ended_well = {
             key: run
             for key, run in adoption.ended_well(paths, self.kin, self.made_with).items()
@@ -240,14 +270,20 @@ class Bench:
         told = self.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
-        carried = list[linkrates.Row]()
+        carried = list[LinkRate]()
         devices = list[str]()
         try:
             self.requires(self._environment(point).container, usable)
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
-                carried = linkrates.measure(chosen)
-            if not (failures := linkrates.faults(carried)):
+                carried = measure_links(chosen)
+            failures = [
+                f"link {link.node} carries {link.value} {link.unit} before the run, which must be "
+                f"{link.limit}"
+                for link in map(network.link, carried)
+                if link.result == "fail"
+            ]
+            if not failures:
                 result = self._result(point, repetition, chosen, told, carried)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
                 devices = result.devices
@@ -307,7 +343,7 @@ class Bench:
         repetition: int,
         chosen: Cluster,
         told: Callable[[str], None],
-        carried: Iterable[linkrates.Row],
+        carried: Iterable[LinkRate],
     ) -> JobResult:
         campaign, environment = self.series.campaign, self._environment(point)
         request = Request(

@@ -23,6 +23,7 @@ from gpubed.testbeds.base import JobBackend
 
 _MOST = 10_000  # points; who asks for more has made a mistake
 _LONGEST = 180  # characters of an id, which is a file's name with more behind it
+_GOES_ON = "with {} a run goes on from what another left, so points are not their own"
 _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -96,12 +97,7 @@ def expand(source: Source, job: Job) -> list[Point]:
 
 
 def require_room(source: Source, allocation: Allocation, usable: Allocation) -> None:
-    """Refuse points for which the cluster has too few nodes, or links that cannot be changed.
-
-    Args:
-        source: The campaign.
-        allocation: All nodes of the cluster.
-        usable: The nodes that are well.
+    """Refuse points for which too few nodes are usable, or whose links cannot be changed.
 
     Raises:
         UsageError: A value cannot be had here; it names the line.
@@ -175,11 +171,7 @@ def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, va
         if why := job.arguments[name].fault(text(value)):
             raise source.refusal(where, why, f"{name}: {job.arguments[name].help}")
         if job.arguments[name].resumes:
-            raise source.refusal(where, _goes_on(name), "leave it out")
-
-
-def _goes_on(name: str) -> str:
-    return f"with {name} a run goes on from what another left, so points are not their own"
+            raise source.refusal(where, _GOES_ON.format(name), "leave it out")
 
 
 def _read(job: Job, name: str, value: Value) -> Value:
@@ -213,7 +205,9 @@ def _check_arguments(source: Source, job: Job, point: Point) -> None:
         raise source.refusal(("settings",), error.message, hint) from None
     for name, argument in job.arguments.items():
         if argument.resumes and values[name]:
-            raise source.refusal(("job",), f"{_goes_on(name)}, and job.yml has one as its default")
+            raise source.refusal(
+                ("job",), f"{_GOES_ON.format(name)}, and job.yml has one as its default"
+            )
 
 
 def _require_at_most(source: Source, name: str, most: int, what: str) -> None:

@@ -38,13 +38,7 @@ def header(
     command: str,
     made: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the content of `campaign.json`.
-
-    Args:
-        cluster: With the nodes that are well; the others take no part.
-        command: What was typed.
-        made: What its points are made with (`made_with`).
-    """
+    """Return the content of `campaign.json`, of a cluster with the nodes that are well."""
     campaign, known = source.campaign, facts.of_cluster(cluster.paths.facts, cluster.allocation)
     commit = origin.commit(cluster.paths.project.root)
     return {
@@ -112,10 +106,6 @@ def found_on_nodes(
     containers: Iterable[str],
 ) -> dict[str, str]:
     """Return what points must be made with alike that only nodes can tell; see `made_with`.
-
-    Args:
-        cluster: With the nodes that are well.
-        containers: Images that ranks run in.
 
     Raises:
         GpubedError: A node does not answer, or lacks an image.

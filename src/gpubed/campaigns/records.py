@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,12 +43,9 @@ class Record(_Model):
     """What one repetition of a point gave.
 
     Attributes:
-        reason: Why it failed; empty where it did not.
         started: In UTC, ISO 8601.
-        seconds: How long it took.
         image: Id of the image that ranks ran in; empty without one.
-        links: What the links carried before it, in bit/s, where it held them to a rate: a row for
-            each direction that was measured.
+        links: What each direction carried before it, in bit/s, where links were held to a rate.
         devices: On what it computed, each once, as its job says; several where its trials differ.
     """
 
@@ -75,13 +71,7 @@ class Record(_Model):
 
 
 class Node(_Model):
-    """A node of the cluster, as it was when a campaign was begun.
-
-    Attributes:
-        hardware: Its kind, in words.
-        slots: How many ranks could start on it.
-        gpus: How many it had.
-    """
+    """A node of the cluster, as it was when a campaign was begun; slots are for ranks."""
 
     name: str
     hardware: str | None = None
@@ -191,16 +181,6 @@ class Folder:
         of = None if points is None else {point.id: dict(point.settings) for point in points}
         found = (self._read(path, of) for path in self._files())
         return {record.key: record for record in found}
-
-    def rejected_runs(self) -> set[str]:
-        """Return the runs of points that had failed when others took their place."""
-        found = set()
-        for path in sorted((self._points / "former").glob("*.json")):
-            with suppress(Unreadable):  # put aside since nobody could read it
-                record = reading.file(path).json(Record)
-                if record.status == "failed":
-                    found.add(record.run_id)
-        return found
 
     def unreadable(self, points: Iterable[Point]) -> list[Path]:
         """Return the files of points that `ended` would refuse."""

@@ -79,8 +79,6 @@ class Before:
 
     Attributes:
         source: Its campaign, under a name of its own.
-        made: What it was made with.
-        simulated: Whether GPUs were simulated in any of it.
         samples: What each point gave, by its settings and by metric; its id goes by the order of
             the campaign's factors, which other programs change.
     """
@@ -98,14 +96,10 @@ class Before:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A point of a report and the same point now; values are in the metric's unit.
+    """A point of a report and the same point now; means are in the metric's unit.
 
     Attributes:
-        before: Mean in the report; None where it has none.
-        now: Mean now; None where none has ended well.
-        ratio: `now` / `before`.
-        low: Lower bound of the ratio's 95 % interval; None without repetitions on both sides.
-        high: Its upper bound.
+        ratio: `now` / `before`, with its 95 % interval where both sides have repetitions.
         runs: How many values there are on each side.
         spread: Whether those of each side differ among themselves.
         p: What chance makes of it by itself; None where there is no interval.
@@ -199,11 +193,7 @@ def require_comparable(before: Before, cluster: Cluster) -> None:
 
 
 def differences(before: Before, folder: Path) -> list[Difference]:
-    """Return what a report's campaign and this one were not made alike in.
-
-    Args:
-        before: The report.
-        folder: Of this campaign; nothing is known before it has begun.
+    """Return what a report's campaign and the one in a folder were not made alike in.
 
     Raises:
         Unreadable: Its `campaign.json` is damaged.
@@ -237,18 +227,15 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
     found = []
     for point in series.points:
         there = before.samples.get(key(point.settings), {})
-        pairs = [
+        values, ranks = (
             (there.get(name), intervals.sample(series.values(point, name)))
             for name in (metric, _RANKS)
-        ]
-        found.append(_comparison(point.id, *pairs[0], _other(*pairs[1])))
+        )
+        sizes = (ranks[0].mean, ranks[1].mean) if ranks[0] and ranks[1] else (0.0, 0.0)
+        differ = sizes if sizes[0] != sizes[1] else None  # other GPUs, or fewer nodes
+        found.append(_comparison(point.id, *values, differ))
     chances = families.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
-
-
-def _other(before: Sample | None, now: Sample | None) -> tuple[float, float] | None:
-    """Return both sides' ranks where they differ: on nodes of other GPUs, or fewer of them."""
-    return (before.mean, now.mean) if before and now and before.mean != now.mean else None
 
 
 def _comparison(

@@ -48,35 +48,21 @@ def remove_command(cluster: str, things: Sequence[Existing]) -> str:
 
 
 def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
-    """Say how much of a cluster went and stayed; each thing was named as it went.
-
-    Args:
-        removed: What is gone, each after its kind.
-        kept: Data that stayed, likewise.
-    """
+    """Say how much of a cluster went and stayed; each thing was named as it went."""
     said = [f"removed {_counts(removed)}"] if removed else []
     return "; ".join(said + ([f"kept {_counts(kept)}"] if kept else []))
 
 
 def _counts(things: Sequence[str]) -> str:
-    kinds = Counter(_counted_as(thing) for thing in things)
+    names = (thing.rpartition(" ")[0].lower() for thing in things)
+    kinds = Counter(next((w for w, of in _COUNTED.items() if n in of), _ELSE) for n in names)
     order = [*_COUNTED, _ELSE]
     counted = [(kind, kinds[kind]) for kind in order if kinds[kind]]
     return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted)
 
 
-def _counted_as(thing: str) -> str:
-    """Return what something counts as: what only a state knows, such as a key, as a record."""
-    kind = thing.rpartition(" ")[0].lower()
-    return next((word for word, kinds in _COUNTED.items() if kind in kinds), _ELSE)
-
-
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say which roles are due, a line for the same nodes.
-
-    Args:
-        documents: As `configuration.due` makes them; an event that another program wrote may be.
-    """
+    """Say which roles are due, a line for the same nodes."""
     by_nodes: dict[str, list[str]] = {}
     for role in documents:
         by_nodes.setdefault(", ".join(role["nodes"]), []).append(role["name"])
@@ -84,11 +70,7 @@ def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False) -> None:
-    """Show what is wrong, nodes, services, verification and the commands that come next.
-
-    Args:
-        whole: Whether each check is shown, also those that passed or were skipped.
-    """
+    """Show what is wrong, nodes, services, verification (`whole`: each check) and what is next."""
     _unfinished(ui, name, document)
     if "jobs" in document:
         _jobs_only(ui, name, document)
@@ -138,12 +120,7 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 
 def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
-    """Say what is wrong and what ends it.
-
-    Args:
-        begun: Whether roles are applied in part: `up` goes on with them, as was said before, so
-            what lacks for want of them is no fault with a remedy of its own.
-    """
+    """Say what is wrong and what ends it; what lacks for want of roles that `up` goes on with."""
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
     for file in document["unreadable"]:
@@ -194,7 +171,6 @@ def lacks(document: dict[str, Any]) -> list[str]:
 
 
 def _use(ui: UI, use: dict[str, Any] | None) -> None:
-    """Say since when nobody uses the cluster, and who used what of it."""
     if use is None:
         return
     if rows := uses.shown(uses.Row.model_validate(row) for row in use["rows"]):
@@ -221,7 +197,6 @@ def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
 
 
 def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
-    """Show what a testbed that lends no nodes has of a cluster."""
     if document["jobs"]:
         rows = [(job["name"], job["id"], job["state"], job["reason"]) for job in document["jobs"]]
         ui.table(("job", "id", "state", "reason"), rows)
@@ -255,7 +230,6 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
 
 
 def _skipped(checks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return which checks were skipped, in words, by why."""
     found: dict[str, list[str]] = {}
     for check in (c for c in checks if c["result"] == "skip"):
         found.setdefault(check["reason"], []).append(check["id"])

@@ -33,11 +33,6 @@ class Chance:
         return self.alone <= LEVEL < self.among
 
 
-def picked(p: P | None, among: int) -> bool:
-    """Say whether a comparison shows a difference that was picked from so many (Bonferroni)."""
-    return p is not None and (p.alone if among == 1 else p.strict * among) <= LEVEL
-
-
 def corrected(ps: Sequence[P | None]) -> list[Chance | None]:
     """Correct the p values of a family; where there is none, nothing was compared."""
     known = sorted((p.strict, p.alone, place) for place, p in enumerate(ps) if p is not None)

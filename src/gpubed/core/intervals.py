@@ -13,16 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Student's t, 97.5 % quantile for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of
-# Statistical Methods, section 1.3.6.7.2 (columns 0.975 of the upper critical values).
-_T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-# Beyond, Cornish and Fisher's expansion z + a/df + b/df²: off by less than 0.0001.
-_Z, _A, _B = 1.95996, 2.37227, 2.82250
-_NEARLY_NORMAL = 1000  # degrees of freedom
 _WIDE = 10
 
 
@@ -135,8 +125,7 @@ def _welch(
         certain = 0.0 if off else 1.0
         return Estimate(middle, middle, middle, P(certain, certain))
     # As shares of the whole, whose squares neither vanish nor overflow.
-    estimate = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
-    freedom = max(int(estimate), 1)  # rounded down: rather too wide than too narrow
+    freedom = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
     error = math.sqrt(whole)
     width, fewest = _quantile(freedom) * error, min(count for _, count in sets) - 1
     p = P(*(_beyond(off / error, each) for each in (freedom, fewest)))
@@ -190,28 +179,15 @@ def ratio_of(a: Sample, b: Sample) -> Estimate | None:
     return _powers(_welch(middle, list(zip(squares, (a.n, b.n), strict=True))))
 
 
-def _quantile(freedom: int) -> float:
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    return _Z + _A / freedom + _B / freedom**2
+def _quantile(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit  # takes a second to import
+
+    return float(stdtrit(freedom, 0.975))
 
 
-def _beyond(t: float, freedom: int) -> float:
-    """Return the two-sided tail probability of Student's t.
+def _beyond(t: float, freedom: float) -> float:
+    """Return how likely Student's t is farther from 0 than that, either way."""
+    from scipy.special import stdtr
 
-    The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and
-    26.7.4; the normal distribution where it is as good.
-    """
-    if freedom > _NEARLY_NORMAL:
-        return math.erfc(t / math.sqrt(2))
-    angle = math.atan(t / math.sqrt(freedom))
-    square, odd = math.cos(angle) ** 2, freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for power in range(3 if odd else 2, freedom - 1, 2):
-        term *= square * (power - 1) / power
-        total += term
-    within = math.sin(angle) * total
-    if odd:
-        within = 2 / math.pi * (angle + within)
-    return min(max(1 - within, 0.0), 1.0)
+    return float(2 * stdtr(freedom, -t))

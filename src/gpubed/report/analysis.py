@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from typing import Any
@@ -11,16 +11,49 @@ from typing import Any
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, together, versions, wording
+from gpubed.report import groups, scaling, steps, together, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import Campaign, Measured, Point, Value
+from gpubed.report.read import Measured, Point
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
 _MOST_COMBINATIONS = 100_000
+_WORK = main_metric.WORK
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of what runs computed with, by the job's metric `versions`.
+
+    Attributes:
+        runs: How many of them had it.
+        of: How many tell any versions.
+    """
+
+    name: str
+    version: str
+    runs: int
+    of: int
+
+    def __str__(self) -> str:
+        some = f" ({self.runs} of {self.of} runs)" if self.runs < self.of else ""
+        return f"{self.name} {self.version}{some}"
+
+
+def versions(points: Iterable[Point]) -> list[Version]:
+    """Return the versions that runs which ended well tell of, those of one name together."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    of = 0
+    for told in (point.metrics.get("versions") for point in points if point.status == "ok"):
+        named = told.items() if isinstance(told, dict) else ()
+        known = [(name, version) for name, version in named if isinstance(version, str)]
+        of += bool(known)
+        for name, version in known:
+            counts[name][version] += 1
+    return [Version(name, *one, of) for name, each in counts.items() for one in each.items()]
 
 
 @dataclass(frozen=True)
@@ -80,7 +113,7 @@ class Analysis:
             "steps": [one.document() for one in self.steps],
             "stragglers": [one.document() for one in self.stragglers],
             "limits": [one.document() for one in self.limits],
-            "versions": [asdict(one) for one in versions.found(self.measured.points)],
+            "versions": [asdict(one) for one in versions(self.measured.points)],
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],
@@ -92,15 +125,26 @@ class Analysis:
 
 def analyse(measured: Measured) -> Analysis:
     """Put a campaign's points together."""
-    metric = _metric(measured) or None
-    measured = _judged(measured, metric)
     found = groups.made(measured)
-    throughput = _throughput(metric, _numbers(measured, found))
-    factors = measured.campaign.factors
-    scale = next((name for name in wording.SCALES if name in factors), None)
-    series = _series(measured, found, throughput, scale)
+    numbers = _numbers(measured, found)
+    stops = [part.campaign.stop for part in measured.each]
+    # What points were repeated for stands for them, where they were.
+    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
+    metric = main_metric.chosen(next(iter(asked), None), numbers) or None
+    if metric is not None:
+        measured = _judged(measured, metric)
+        found = groups.made(measured)
+    rates = [n for n in _numbers(measured, found) if n.endswith((_WORK, main_metric.LINK))]
+    throughput = main_metric.chosen(metric, rates) or None
+    scale = next((name for name in wording.SCALES if name in measured.campaign.factors), None)
+    series: tuple[Series, ...] = ()
+    # What a link brings does not grow with the number of nodes.
+    if throughput and scale and throughput.endswith(_WORK):
+        uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
+        series = tuple(scaling.series(found, throughput, scale, uneven=uneven))
     stragglers = tuple(steps.stragglers(found))
-    limits = (_limited(measured, one, stragglers) for one in series)
+    least = [steps.least(measured.of(one.settings).campaign, one.largest) for one in series]
+    limits = (steps.limited(s, stragglers, lst) for s, lst in zip(series, least, strict=True))
     return Analysis(
         measured,
         metric,
@@ -121,48 +165,22 @@ def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
     return together.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
 
 
-def _metric(measured: Measured) -> str:
-    """Choose what stands for a point: what points were repeated for, where they were."""
-    numbers = _numbers(measured, groups.made(measured))
-    stops = [part.campaign.stop for part in measured.each]
-    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
-    return main_metric.chosen(next(iter(asked), None), numbers)
-
-
-def _series(
-    measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
-) -> tuple[Series, ...]:
-    """Return how throughput grows; what a link brings does not grow with the number of nodes."""
-    if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
-        return ()
-    uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
-    return tuple(scaling.series(found, throughput, scale, uneven=uneven))
-
-
-def _limited(measured: Measured, one: Series, stragglers: Sequence[Straggling]) -> Limit | None:
-    """Return what costs a series the most, by the links of where it was measured."""
-    campaign = measured.of(one.settings).campaign
-    return steps.limited(one, stragglers, steps.least(campaign, one.largest))
-
-
 def _comparisons(
     measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
     """Compare the values of each factor that says how, not how much, is computed."""
+    # A node by itself uses no link.
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
-    for factor in measured.campaign.factors:
-        if throughput and factor == measured.factor:
-            yield from together.comparisons(measured, found, throughput)
-        elif throughput and factor not in _AMOUNTS:
-            # A node by itself uses no link.
+    for factor in measured.campaign.factors if throughput else ():
+        if factor == measured.factor:
+            yield from together.comparisons(measured, found, throughput or "")
+        elif factor not in _AMOUNTS:
             comparable = several if factor == "rate" else found
-            yield from scaling.comparisons(comparable, factor, throughput)
+            yield from scaling.comparisons(comparable, factor, throughput or "")
 
 
-def _judged(measured: Measured, metric: str | None) -> Measured:
+def _judged(measured: Measured, metric: str) -> Measured:
     """Return it with what did not give the one metric that stands for a point as failed."""
-    if metric is None:
-        return measured
     why = {"status": "failed", "reason": f"it gave no {metric}"}
     points = tuple(
         point.model_copy(update=why)
@@ -173,38 +191,23 @@ def _judged(measured: Measured, metric: str | None) -> Measured:
     return replace(measured, points=points)
 
 
-def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
-    """Choose what ratios are of: how much is done, or brought, per second."""
-    rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
-    return main_metric.chosen(metric, rates) or None
-
-
 def _missing(measured: Measured) -> Iterator[str]:
     """Name the combinations of which repetitions are due, and how many of them have ended."""
     for part in measured.each:
-        points = [one for one in measured.points if measured.of(one.settings) is part]
+        campaign = part.campaign
+        ended: dict[Key, list[Point]] = defaultdict(list)
+        for point in measured.points:
+            if measured.of(point.settings) is part:
+                own = {k: value for k, value in point.settings.items() if k in campaign.factors}
+                ended[key(own)].append(point)
         place = {measured.factor: part.label} if part.label else {}
-        yield from _due(part.campaign, points, place)
-
-
-def _due(campaign: Campaign, points: Sequence[Point], place: Mapping[str, Value]) -> Iterator[str]:
-    """Name those of a campaign.
-
-    Args:
-        place: The setting that says where they are due; empty for a campaign by itself.
-    """
-    ended: dict[Key, list[Point]] = defaultdict(list)
-    for point in points:
-        own = {k: value for k, value in point.settings.items() if k in campaign.factors}
-        ended[key(own)].append(point)
-    for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
-        one = dict(zip(campaign.factors, values, strict=True))
-        due = key(one)
-        if any(out <= due for out in campaign.excluded):
-            continue
-        count, named = len(ended[due]), wording.settings({**place, **one})
-        if count < campaign.repeat and not _is_enough(campaign.stop, ended[due]):
-            yield f"{named}: {count} of {campaign.repeat} repetitions" if count else named
+        for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
+            one = dict(zip(campaign.factors, values, strict=True))
+            due, of, count = key(one), campaign.repeat, len(ended[key(one)])
+            out = any(excluded <= due for excluded in campaign.excluded)
+            if not out and count < of and not _is_enough(campaign.stop, ended[due]):
+                named = wording.settings({**place, **one})
+                yield f"{named}: {count} of {of} repetitions" if count else named
 
 
 def _is_enough(stop: Stop | None, ended: Sequence[Point]) -> bool:

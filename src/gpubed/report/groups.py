@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpubed.campaigns.file import key
-from gpubed.core import families, intervals
+from gpubed.campaigns.file import Key, key
+from gpubed.core import intervals
 from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.report import wording
@@ -41,14 +41,6 @@ class Ratio:
     def document(self) -> dict[str, float | None]:
         """Return it for JSON."""
         return {"value": self.value, "low": self.low, "high": self.high}
-
-    def tells(self, pairs: int = 1) -> bool:
-        """Say whether it differs from 1 by more than chance.
-
-        Args:
-            pairs: Of how many that could have been looked at it was picked (Bonferroni).
-        """
-        return families.picked(self.p, pairs)
 
 
 @dataclass(frozen=True)
@@ -119,45 +111,31 @@ def made(measured: Measured) -> tuple[Group, ...]:
 
     Those of several campaigns are in the order of these.
     """
-    by_id: dict[str, list[Point]] = defaultdict(list)
+    repeated: dict[Key, list[Point]] = defaultdict(list)
     for point in measured.points:
-        by_id[point.id].append(point)
-    # Repetitions of a point have the same settings; an edited one is a point of its own.
-    apart = {
-        (name, key(point.settings)): [p for p in points if p.settings == point.settings]
-        for name, points in by_id.items()
-        for point in points
-    }
-    factors = list(measured.campaign.factors)
+        repeated[key(point.settings)].append(point)
+    place = {name: number for number, name in enumerate(measured.campaign.factors)}
     varied = [name for name, values in measured.campaign.factors.items() if len(values) > 1]
     found = [
         Group(
-            name,
-            _ordered(points[0].settings, factors),
+            points[0].id,
+            dict(sorted(points[0].settings.items(), key=lambda one: place.get(one[0], len(place)))),
             tuple(varied),
             tuple(p for p in points if p.status == "ok"),
             tuple(p for p in points if p.status == "failed"),
         )
-        for (name, _), points in apart.items()
+        for points in repeated.values()
     ]
     places = {part.label: place for place, part in enumerate(measured.parts)}
 
     def order(group: Group) -> tuple[int, list[tuple[str, tuple[int, float, str]]]]:
-        return places.get(str(group.settings.get(measured.factor)), 0), _order(group)
+        # Series stay together, small ones before large ones.
+        rest = group.others(*wording.SCALES)
+        both = {**rest, **{k: v for k, v in group.settings.items() if k in wording.SCALES}}
+        place = places.get(str(group.settings.get(measured.factor)), 0)
+        return place, [(name, wording.order(value)) for name, value in both.items()]
 
     return tuple(sorted(found, key=order))
-
-
-def _ordered(settings: Mapping[str, Value], factors: Sequence[str]) -> dict[str, Value]:
-    named = [name for name in factors if name in settings]
-    return {name: settings[name] for name in [*named, *(s for s in settings if s not in named)]}
-
-
-def _order(group: Group) -> list[tuple[str, tuple[int, float, str]]]:
-    # Series stay together, small ones before large ones.
-    rest = group.others(*wording.SCALES)
-    scale = {name: group.settings[name] for name in wording.SCALES if name in group.settings}
-    return [(name, wording.order(value)) for name, value in {**rest, **scale}.items()]
 
 
 def size(group: Group, scale: str) -> int:
@@ -175,16 +153,7 @@ def ratio(one: Group, other: Group, metric: str, *, times: float = 1.0) -> Ratio
     """
     if one.points == other.points:
         return Ratio(times, times, times, P(1, 1)) if len(one.values(metric)) > 1 else Ratio(times)
-    return quotient([one], [other], metric, times=times)
-
-
-def quotient(
-    above: Sequence[Group], below: Sequence[Group], metric: str, *, times: float = 1.0
-) -> Ratio:
-    """Return a product of means over another; see `intervals.quotient`."""
-    values = ([group.values(metric) for group in side] for side in (above, below))
-    found = intervals.quotient(*values, times=times)
+    found = intervals.quotient([one.values(metric)], [other.values(metric)], times=times)
     if found and math.isfinite(found.high):
         return Ratio(*found)
-    over, under = (math.prod(g.mean(metric) or 0.0 for g in side) for side in (above, below))
-    return Ratio(over * times / (under or 1.0))
+    return Ratio((one.mean(metric) or 0.0) * times / (other.mean(metric) or 1.0))

@@ -1,79 +1,92 @@
-"""The page: one HTML file that needs nothing else, neither a network nor a script."""
+"""The page: one HTML file that loads nothing.
+
+Each plot is there as SVG and as its specification: where scripts may run, Vega, which the page
+brings, makes it interactive. The policy of the page admits that script alone.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shlex
 from collections import defaultdict
-from typing import Any
+from functools import cache
 
+import vl_convert
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from gpubed.core.paths import assets
 from gpubed.jobs.figures import one_line
-from gpubed.report import findings, svg, tables, versions
-from gpubed.report.analysis import Analysis
+from gpubed.report import summary, tables, wording
+from gpubed.report.analysis import Analysis, versions
+from gpubed.report.plots import Figure
 from gpubed.report.read import Measured
-from gpubed.report.svg import Figure
 
-_TEMPLATE = "report.html.j2"
+_SHOW = """
+for (const figure of document.querySelectorAll("figure")) {
+  const specification = JSON.parse(figure.querySelector("script").textContent);
+  const options = {mode: "vega-lite", renderer: "svg", actions: false, ast: true};
+  vegaEmbed(figure.querySelector("div"), specification, options)
+    .then(() => figure.querySelector("img").remove()).catch(console.error);
+}
+"""
 
 
-def html(analysis: Analysis, figures: list[Figure]) -> str:
-    """Return the page; whatever came from files is text in it, never markup."""
+def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
+    """Return the page; whatever came from files is text in it, never markup.
+
+    Args:
+        drawn: The plots, each with its SVG.
+    """
     environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_clean,
+        finalize=lambda value: wording.clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    measured = analysis.measured
-    return environment.get_template(_TEMPLATE).render(
-        title=_title(measured),
-        heading=_heading(measured),
-        descriptions=_descriptions(measured),
+    measured, script = analysis.measured, _script() if drawn else ""
+    campaign = measured.campaign
+    said = (part.campaign.campaign.get("description") for part in measured.each)
+    alone = f"Campaign {campaign.name} on cluster {campaign.cluster}"
+    return environment.get_template("report.html.j2").render(
+        heading=f"Job {campaign.job} on {campaign.cluster}" if measured.parts else alone,
+        descriptions=list(dict.fromkeys(text for text in said if isinstance(text, str))),
         simulated=measured.simulated,
-        summary=findings.summary(analysis),
-        details=findings.details(analysis),
-        remarks=findings.remarks(analysis),
-        figures=figures,
+        summary=summary.lines(analysis),
+        remarks=summary.remarks(analysis),
+        figures=[
+            (figure, base64.b64encode(svg.encode()).decode(), _json(figure))
+            for figure, svg in drawn.items()
+        ],
         tables=tables.made(analysis),
         facts=[(part.label, _facts(part)) for part in measured.each],
         commands=_commands(measured),
         campaigns=_files(measured),
+        script=Markup(script),  # noqa: S704  # Vega's, and the lines above
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _clean(value: Any) -> Any:
-    """Return text as HTML can hold it; a figure, which the template calls safe, is XML already."""
-    plain = isinstance(value, str) and not hasattr(value, "__html__")
-    return svg.clean(value) if plain else value
+@cache
+def _script() -> str:
+    return vl_convert.javascript_bundle(_SHOW)
 
 
-def _title(measured: Measured) -> str:
-    campaign = measured.campaign
-    return f"{campaign.job if measured.parts else campaign.name} on {campaign.cluster}"
-
-
-def _heading(measured: Measured) -> str:
-    campaign = measured.campaign
-    if measured.parts:
-        return f"Job {campaign.job} on {campaign.cluster}"
-    return f"Campaign {campaign.name} on cluster {campaign.cluster}"
-
-
-def _descriptions(measured: Measured) -> list[str]:
-    """Return what the campaigns say of themselves, each once."""
-    said = (part.campaign.campaign.get("description") for part in measured.each)
-    return list(dict.fromkeys(text for text in said if isinstance(text, str)))
+def _json(figure: Figure) -> Markup:
+    """Return a specification that no markup ends."""
+    return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
 
 
 def _facts(measured: Measured) -> dict[str, str]:
     campaign, commit = measured.campaign, "not known"
     if campaign.git:
         commit = campaign.git.commit + ("" if campaign.git.clean else ", with uncommitted changes")
+    gpus = sum(node.gpus or 0 for node in campaign.nodes)
     return {
         "started": f"{campaign.started:%Y-%m-%d %H:%M:%S %Z}",
         "job": campaign.job,
@@ -81,50 +94,36 @@ def _facts(measured: Measured) -> dict[str, str]:
         "backend": campaign.backend,
         "recipe": campaign.recipe or "none",
         "gpubed": campaign.gpubed,
-        "software of the job": _software(measured),
+        "software of the job": ", ".join(map(str, versions(measured.points))) or "not known",
         "job's files": campaign.job_files or "not known",
         "commit of the project": commit,
         "repetitions asked for": str(campaign.repeat),
         "order": f"random, seed {campaign.seed}",
         "digest of the campaign": campaign.digest,
-        "GPUs": _gpus(measured),
+        "GPUs": f"{gpus}{', simulated' if measured.simulated else ''}" if gpus else "none",
     }
 
 
-def _software(measured: Measured) -> str:
-    return ", ".join(map(str, versions.found(measured.points))) or "not known"
-
-
-def _gpus(measured: Measured) -> str:
-    count = sum(node.gpus or 0 for node in measured.campaign.nodes)
-    return f"{count}{', simulated' if measured.simulated else ''}" if count else "none"
-
-
 def _commands(measured: Measured) -> list[str]:
-    """Return what repeats it, each line as it is typed."""
+    """Return what repeats it: lines of which a shell runs nothing else, whatever files say."""
     lines = []
     for part in measured.each:
         campaign = part.campaign
         lines += [f"# {one_line(part.label)}"] if part.label else []
         lines += [_typed("git", "checkout", campaign.git.commit)] if campaign.git else []
         lines += [_typed("gpubed", "up", campaign.cluster)] if campaign.cluster else []
-        lines += [_typed(*_words(campaign.command))] if campaign.command else []
+        try:
+            words = shlex.split(campaign.command)
+        except ValueError:  # no shell could read it either
+            words = [campaign.command]
+        lines += [_typed(*words)] if campaign.command else []
     first, *others = [part.campaign for part in measured.each]
     further = (word for one in others for word in ("--with", f"{one.cluster}/{one.name}"))
     return [*lines, _typed("gpubed", "report", first.cluster, first.name, *further)]
 
 
 def _typed(*words: str) -> str:
-    """Return a command on one line, of which a shell runs nothing else, whatever files say."""
     return shlex.join(map(one_line, words))
-
-
-def _words(command: str) -> list[str]:
-    """Return the words of a command; one that no shell could read is a word by itself."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return [command]
 
 
 def _files(measured: Measured) -> list[tuple[str, str]]:

@@ -51,13 +51,7 @@ class Link(_Model):
 
 
 class Campaign(_Model):
-    """`campaign.json`.
-
-    Attributes:
-        one_host: Whether nodes share the CPUs of one machine; None in files of former versions.
-        rate_bps: What the links between nodes are declared to bring; None where they are not, and
-            in files of former versions.
-    """
+    """`campaign.json`; former versions did not write `one_host` and `rate_bps`."""
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
     name: str
@@ -163,9 +157,7 @@ class Measured:
 
     Attributes:
         document: `campaign.json` as it is, with what this version does not know.
-        points: By id and repetition.
-        use: What each user's jobs had of the nodes in the 24 hours before the report; empty where
-            they were not asked.
+        use: What each user's jobs had of the nodes in the 24 hours before the report.
         label: What tells it from those that it is put together with; empty where it is alone.
         factor: The setting that says which of several a point is of, by its label.
         parts: The several, as each of them was measured; none where it is one.
@@ -224,18 +216,15 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
     given = Path(name)
     by_file = given.suffix in (".yml", ".yaml")
     wanted = given.stem if by_file else given.name
-    if wanted not in known or not (by_file or _names(given, paths.campaigns / wanted)):
+    folder = paths.campaigns / wanted
+    # A path may lead to a campaign of this name on another cluster.
+    meant = by_file or given.parent in (Path(), Path("campaigns"))
+    if wanted not in known or not (meant or (given.exists() and given.samefile(folder))):
         raise UsageError(
             f"there is no campaign {name!r} in {paths.campaigns}",
             nearest.suggestion(wanted, known),
         )
     return wanted
-
-
-def _names(given: Path, folder: Path) -> bool:
-    """Say whether a campaign is meant, and not another one of its name, as another cluster's."""
-    alone = given.parent in (Path(), Path("campaigns"))
-    return alone or (given.exists() and given.samefile(folder))
 
 
 def load(paths: ClusterPaths, name: str) -> Measured:
@@ -252,7 +241,8 @@ def load(paths: ClusterPaths, name: str) -> Measured:
         try:
             points.append(_point(path, campaign))
         except Unreadable as error:
-            broken.append(Broken(_shown(path.name), error.message.removeprefix(f"{path} ")))
+            name = "".join(c if c.isprintable() else "?" for c in path.name)
+            broken.append(Broken(name, error.message.removeprefix(f"{path} ")))
     points.sort(key=lambda point: (point.id, point.repetition))
     return Measured(folder, campaign, document, tuple(points), tuple(broken))
 
@@ -269,11 +259,6 @@ def _campaign(folder: Path) -> tuple[Campaign, dict[str, Any]]:
     path = folder / "campaign.json"
     read = reading.file(path, f"put back {path} from a copy, or name another campaign")
     return read.json(Campaign), finite.plain(read.json(dict[str, JsonValue]))
-
-
-def _shown(name: str) -> str:
-    """Return a file's name as it can be printed, whatever bytes it has."""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _point(path: Path, campaign: Campaign) -> Point:

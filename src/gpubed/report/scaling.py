@@ -6,14 +6,13 @@ Groups that differ in nothing but the number of nodes are a *series*.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpubed.campaigns.file import NODES, Key, key
 from gpubed.core import families
 from gpubed.core.families import Chance
-from gpubed.report import groups as grouped
 from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
 from gpubed.report.read import Campaign, Value
@@ -28,14 +27,12 @@ class Scaled:
 
     Attributes:
         size: Nodes, or ranks.
-        growth: How many times as much computes there as at the baseline.
-        ideal: The throughput if it grew as much from the baseline on.
-        efficiency: T(N) / (N · T(1)), where N is `growth`.
+        ideal: The throughput if it grew with what computes, from the baseline on.
+        efficiency: T(N) / (N · T(1)).
     """
 
     group: Group
     size: int
-    growth: float
     ideal: float
     efficiency: Ratio
 
@@ -137,25 +134,35 @@ def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) ->
     for members in _alike(usable, scale):
         members.sort(key=lambda group: size(group, scale))
         own = members[0]
-        alone = None if size(own, scale) == 1 else _alone(usable, own, scale)
-        baseline = alone or own
-        computing = _computing([baseline, *members], scale, uneven=uneven)
-        if computing:
-            yield _against(baseline, members, metric, scale, computing)
+        baseline = (None if size(own, scale) == 1 else _alone(usable, own, scale)) or own
+        computing = [group.mean("world_size") or 0.0 for group in (baseline, *members)]
+        if not all(1 <= ranks <= _MOST_RANKS for ranks in computing):
+            if uneven:
+                continue
+            computing = [float(size(group, scale)) for group in (baseline, *members)]
+        base, *each = computing
+        yield Series(
+            settings=own.others(scale),
+            label=own.named(scale),
+            baseline=baseline,
+            baseline_size=size(baseline, scale),
+            borrowed=baseline is not own,
+            points=tuple(
+                Scaled(
+                    group,
+                    size(group, scale),
+                    ideal=(baseline.mean(metric) or 0.0) * computes / base,
+                    efficiency=ratio(group, baseline, metric, times=base / computes),
+                )
+                for group, computes in zip(members, each, strict=True)
+            ),
+        )
 
 
 def uneven(campaign: Campaign, scale: str | None) -> list[int]:
     """Return the numbers of ranks that nodes have, where nodes are counted and these differ."""
     found = {node.slots for node in campaign.nodes if node.slots}
     return sorted(found) if scale == NODES and len(found) > 1 else []
-
-
-def _computing(groups: Sequence[Group], scale: str, *, uneven: bool) -> list[float]:
-    """Return how much computes at each point: ranks, or else nodes where these are alike."""
-    ranks = [group.mean("world_size") or 0.0 for group in groups]
-    if all(1 <= one <= _MOST_RANKS for one in ranks):
-        return ranks
-    return [] if uneven else [float(size(group, scale)) for group in groups]
 
 
 def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
@@ -175,49 +182,6 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
     return replace(found[0], points=tuple(point for group in found for point in group.points))
 
 
-def _against(
-    baseline: Group,
-    members: Sequence[Group],
-    metric: str,
-    scale: str,
-    computing: Sequence[float],
-) -> Series:
-    """Return a series; `computing` says how much does at its baseline, then at each of it."""
-    start = baseline.mean(metric) or 0.0
-    base, *each = computing
-    points = [
-        Scaled(
-            group,
-            size(group, scale),
-            growth=computes / base,
-            ideal=start * computes / base,
-            efficiency=ratio(group, baseline, metric, times=base / computes),
-        )
-        for group, computes in zip(members, each, strict=True)
-    ]
-    return Series(
-        settings=members[0].others(scale),
-        label=members[0].named(scale),
-        baseline=baseline,
-        baseline_size=size(baseline, scale),
-        borrowed=baseline is not members[0],
-        points=tuple(points),
-    )
-
-
-def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
-    """Return the ratio of what two series make of their largest size.
-
-    Each efficiency is a ratio itself: the interval is that of all the means it stands on.
-    """
-    above, below = [one.largest.group], [other.largest.group]
-    if one.baseline.points != other.baseline.points:  # one that both stand on cancels out
-        above.append(other.baseline)
-        below.append(one.baseline)
-    times = other.largest.growth / one.largest.growth
-    return grouped.quotient(above, below, metric, times=times)
-
-
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """Return the comparisons of a report as one family, whose number counts."""
     listed = tuple(found)
@@ -229,14 +193,10 @@ def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[C
     """Compare the throughput of the values of a factor, all else equal."""
     usable = [g for g in groups if factor in g.settings and (g.mean(metric) or 0) > LEAST]
     for members in _alike(usable, factor):
-        yield from _compared(factor, members, metric)
-
-
-def _compared(factor: str, members: Sequence[Group], metric: str) -> Iterator[Comparison]:
-    ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
-    # What is on or faster is against what is off or slower, and words against the plain one.
-    base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
-    for group in ordered:
-        if group is not base:
-            value, against = group.settings[factor], base.settings[factor]
-            yield Comparison(factor, value, against, group, ratio(group, base, metric))
+        ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
+        # What is on or faster is against what is off or slower, and words against the plain one.
+        base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
+        for group in ordered:
+            if group is not base:
+                value, against = group.settings[factor], base.settings[factor]
+                yield Comparison(factor, value, against, group, ratio(group, base, metric))

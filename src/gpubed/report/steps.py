@@ -1,4 +1,4 @@
-"""Where the time of a step goes, who is slow, and what that costs."""
+"""Where the time of a step goes, which rank is slow, and what limits scaling."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubed.report.scaling import Scaled, Series
 
 _GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
 _SLOW = 1.1  # times the others' median: what is called a straggler
-FEW = 0.05  # of a step: less is not worth a sentence
+_FEW = 0.05  # of a step: less is not worth a sentence
 _SPLIT = ("compute_s", "exposed_communication_s", "data_s")
-_Causes = Mapping[str, float]  # what each cause takes of a step, in seconds
+_Parts = Mapping[str, float]  # of a step, in seconds
 _Place = tuple[str, int]  # a host, and which of its ranks
 _Pair = tuple[float, float]  # what a rank computes, and the median of the others, in seconds
 
@@ -50,12 +50,11 @@ class Straggling:
     It is one rank through all repetitions: the slowest of each would be slow by definition.
 
     Attributes:
-        shown: Whether it is shown to be slow somewhere, among all ranks of the campaign.
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
         waiting_s: By how much it is more, in seconds per step.
         host: Where it was.
-        once: The largest such ratio of any rank in a single repetition, which a job tells of
-            itself (`straggler_ratio`); another rank may have it each time.
+        once: The largest such ratio of any rank in a single repetition (`straggler_ratio`).
+        shown: Whether it is shown to be slow somewhere, among all ranks of the campaign.
     """
 
     group: Group
@@ -67,13 +66,12 @@ class Straggling:
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        found = {"id": self.group.id, **self.ratio.document()}
         own = {"waiting_s": self.waiting_s, "host": self.host, "once": self.once}
-        return {**found, **own, "slow": self.slow}
+        return {"id": self.group.id, **self.ratio.document(), **own, "slow": self.slow}
 
     @property
     def slow(self) -> bool:
-        """Whether it is more than noise, which nobody knows of a single run."""
+        """Whether it is slower by more than noise; unknown of a single run, so false."""
         return self.shown and self.ratio.value > _SLOW and (self.ratio.low or 0.0) > 1
 
 
@@ -86,12 +84,9 @@ class Limit:
             `not shown` where chance may be all that it is, `not known` without repetitions, or
             without fewer nodes to compare with.
         cause: Which of them grew the most, by chance or not.
-        seconds: What that costs per step, beyond what the smallest point needs.
-        low: Lower bound of its 95 % interval; None without repetitions.
-        high: Its upper bound.
-        share: `seconds`, of a step.
-        grown: Whether fewer nodes were measured, too; else nobody knows what grew, and `seconds`
-            is all that the cause takes.
+        seconds: What that costs per step, beyond what the smallest point needs, with its 95 %
+            interval, where there are repetitions.
+        grown: Whether fewer nodes were measured, too; else `seconds` is all that the cause takes.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
         p: What chance makes of it by itself; None without repetitions.
     """
@@ -102,7 +97,6 @@ class Limit:
     seconds: float
     low: float | None
     high: float | None
-    share: float
     grown: bool
     step: Step
     least_s: float | None
@@ -124,17 +118,19 @@ class Limit:
         }
 
     @property
+    def share(self) -> float:
+        """What it costs, of a step."""
+        return self.seconds / self.step.seconds
+
+    @property
     def size(self) -> int:
         """Of the series' largest point."""
         return self.series.largest.size
 
     @property
     def beside_compute(self) -> dict[str, float]:
-        """What a step there has beside compute, in seconds, where it is worth a sentence.
-
-        It slows each step down whether or not it grew with the nodes.
-        """
-        parts, few = self.step.parts.items(), FEW * self.step.seconds
+        """What else is a part of 5 % or more of a step there, grown or not, in seconds."""
+        parts, few = self.step.parts.items(), _FEW * self.step.seconds
         return {name: took for name, took in parts if name != "compute_s" and took >= few}
 
 
@@ -153,51 +149,41 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
 
     All ranks of the campaign are one family, so that it does not matter how many there are.
     """
-    each = [(group, _times(group)) for group in groups]
-    slow = _slow([times for _, times in each])
+    each: list[tuple[Group, dict[_Place, list[_Pair]]]] = []
+    ratios: dict[_Place, list[list[float]]] = defaultdict(list)
+    for group in groups:
+        times: dict[_Place, list[_Pair]] = defaultdict(list)
+        for point in group.points:
+            for place, compared in _compared(read.ranks(point)):
+                times[place].append(compared)
+        each.append((group, times))
+        for place, pairs in times.items():
+            ratios[place].append([own / others for own, others in pairs])
+    chances = families.corrected([_is_even(of) for of in ratios.values()])
+    slow = {place for place, one in zip(ratios, chances, strict=True) if one and one.shows}
     for group, times in each:
-        once = max((own / others for each in times.values() for own, others in each), default=1.0)
+        once = max((own / others for of in times.values() for own, others in of), default=1.0)
         found = [
-            _slowness(group, place[0], compared, once, shown=place in slow)
-            for place, compared in times.items()
+            _slowness(group, place[0], pairs, once, shown=place in slow)
+            for place, pairs in times.items()
         ]
         # One that is known to be slow goes before what looked so once.
         if found:
             yield max(found, key=lambda one: (one.slow, one.ratio.value))
 
 
-def _times(group: Group) -> dict[_Place, list[_Pair]]:
-    """Return what each rank and the median of the others computed, by repetition."""
-    times: dict[_Place, list[_Pair]] = defaultdict(list)
-    for point in group.points:
-        for place, compared in _compared(read.ranks(point)):
-            times[place].append(compared)
-    return times
-
-
-def _slow(points: Iterable[Mapping[_Place, Sequence[_Pair]]]) -> set[_Place]:
-    """Return the ranks that are slower than others by more than chance."""
-    by_place: dict[_Place, list[list[float]]] = defaultdict(list)
-    for times in points:
-        for place, compared in times.items():
-            by_place[place].append([own / others for own, others in compared])
-    found = families.corrected([_is_even(each) for each in by_place.values()])
-    return {place for place, one in zip(by_place, found, strict=True) if one and one.shows}
-
-
 def _is_even(points: Sequence[Sequence[float]]) -> P | None:
     """Return how likely a rank only seems slow; None without repetitions.
 
-    A node that is slow is so at all points, as a rule: it is looked at over all of them. One
-    may be slow at a single point, too; the two ways to be found share the level.
+    It is looked at over all points and at each by itself; the two ways to be found share the
+    level.
     """
     whole = _at_most_1([ratio for ratios in points for ratio in ratios])
     if whole is None:
         return None
     single = [p for p in map(_at_most_1, points) if p is not None]
-    several = min([whole, *(len(single) * p for p in single)])
-    p = whole if len(points) == 1 else min(1.0, 2 * several)
-    return P(p, p)
+    p = min(1.0, 2 * min([whole, *(len(single) * p for p in single)]))
+    return P(*[whole if len(points) == 1 else p] * 2)
 
 
 def _at_most_1(ratios: Sequence[float]) -> float | None:
@@ -212,18 +198,13 @@ def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
     """Yield where each of several ranks was, its compute time and the median of the others'."""
     on_host = Counter[str]()
     ordered = sorted(rank.compute_s for rank in ranks)
-    for rank in ranks if len(ranks) > 1 else ():
-        others = _median_without(ordered, rank.compute_s)
+    rest = len(ordered) - 1
+    for rank in ranks if rest > 0 else ():
+        out = bisect_left(ordered, rank.compute_s)  # left out, without sorting the others again
+        low, high = (ordered[at + (at >= out)] for at in ((rest - 1) // 2, rest // 2))
         # By its place on the host: the same host may have other ranks in another repetition.
-        yield (rank.host, on_host[rank.host]), (rank.compute_s, others)
+        yield (rank.host, on_host[rank.host]), (rank.compute_s, (low + high) / 2)
         on_host[rank.host] += 1
-
-
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted values but one, without sorting the others again."""
-    out, rest = bisect_left(ordered, value), len(ordered) - 1
-    low, high = (ordered[at + (at >= out)] for at in ((rest - 1) // 2, rest // 2))
-    return (low + high) / 2
 
 
 def _slowness(
@@ -242,8 +223,7 @@ def limited(
     """Say which part of a step grew the most from the baseline to the largest number of nodes.
 
     It is named where its growth is above zero by more than chance, and more than that of each
-    other one: all by Welch's test; how many series there are is minded by `corrected`. Parts of
-    one repetition are compared with each other, as what is slow in one may be slow in all.
+    other one: all by Welch's test; how many series there are is minded by `corrected`.
 
     Returns:
         None where there is one node only, or where the job does not tell.
@@ -253,33 +233,39 @@ def limited(
     if step is None or largest.size == 1:
         return None
     start = split(series.baseline) if series.baseline_size < largest.size else None
-    waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
-    large, before = _costs(series, step, start, waits[0] if waits else 0.0)
-    grown = {cause: _growth(large, before, cause) for cause in large[0]}
-    cause = max(grown, key=lambda one: grown[one].seconds)
-    most, few = grown[cause], FEW * step.seconds
-    if most.seconds >= few:
-        others = (_growth(large, before, cause, less=other) for other in grown if other != cause)
-        kind, ps = cause, [most.p, *(lead.p for lead in others)]
+    waiting_s = next((s.waiting_s for s in stragglers if s.group is largest.group and s.slow), 0.0)
+    large, before = _causes(series, step, start, waiting_s)
+
+    def growth(cause: str, less: str = "", compared_with: float = 0.0) -> intervals.Estimate | None:
+        """Return by how much a cause, or its lead over another one, grew."""
+        now, then = (
+            [each[cause] - (each[less] if less else 0.0) for each in of] for of in (large, before)
+        )
+        return intervals.difference(now, then, compared_with=compared_with)
+
+    grown = {cause: _mean(cause, large) - _mean(cause, before) for cause in large[0]}
+    cause = max(grown, key=lambda one: grown[one])
+    few = _FEW * step.seconds
+    kind = cause if grown[cause] >= few else "none"
+    if kind == "none":
+        found = [growth(one, compared_with=few) for one in grown]
     else:
-        kind = "none"
-        ps = [_growth(large, before, one, compared_with=few).p for one in grown]
-    known = [p for p in ps if p is not None]
+        found = [growth(cause), *(growth(cause, other) for other in grown if other != cause)]
+    ps = [one.p for one in found if one]
     # Each of them must tell, so the one that tells least does.
-    told = start is not None and len(known) == len(ps)
-    p = P(*map(max, zip(*known, strict=True))) if told else None
+    told = start is not None and len(ps) == len(found)
+    most = growth(cause)
     return Limit(
         series=series,
         kind=kind,
         cause=cause,
-        seconds=most.seconds,
-        low=most.low,
-        high=most.high,
-        share=most.seconds / step.seconds,
+        seconds=grown[cause],
+        low=most and most.low,
+        high=most and most.high,
         grown=start is not None,
         step=step,
         least_s=least_s,
-        p=p,
+        p=P(*map(max, zip(*ps, strict=True))) if told else None,
     )
 
 
@@ -288,43 +274,16 @@ def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
     listed = tuple(found)
     chances = families.corrected([one.p for one in listed])
     return tuple(
-        replace(one, kind=one.kind if chance.shows else "not shown")
-        if chance
-        else replace(one, kind="not known")
+        one
+        if chance and chance.shows
+        else replace(one, kind="not shown" if chance else "not known")
         for one, chance in zip(listed, chances, strict=True)
     )
 
 
-@dataclass(frozen=True)
-class _Growth:
-    """By how much something is more at the largest number of nodes, and its 95 % interval."""
-
-    seconds: float
-    low: float | None
-    high: float | None
-    p: P | None
-
-
-def _growth(
-    large: Sequence[_Causes],
-    before: Sequence[_Causes],
-    cause: str,
-    *,
-    less: str | None = None,
-    compared_with: float = 0.0,
-) -> _Growth:
-    """Return by how much a cause, or its lead over another one, grew, with Welch's interval."""
-    now, then = (
-        [each[cause] - (each[less] if less else 0.0) for each in of] for of in (large, before)
-    )
-    if found := intervals.difference(now, then, compared_with=compared_with):
-        return _Growth(*found)
-    return _Growth(statistics.fmean(now) - statistics.fmean(then), None, None, None)
-
-
-def _costs(
+def _causes(
     series: Series, step: Step, start: Step | None, waiting_s: float
-) -> tuple[list[_Causes], list[_Causes]]:
+) -> tuple[list[_Parts], list[_Parts]]:
     """Return what each cause takes of a step, of each repetition at the largest size and before.
 
     Before is the baseline; where that is the largest, it is compute alone, as on one node.
@@ -334,64 +293,56 @@ def _costs(
         before = _each(series.baseline, start)
     else:
         before = [dict.fromkeys(parts, 0.0) | {"compute_s": parts["compute_s"]} for parts in large]
-    communication = _mean_of("exposed_communication_s", large)
-    added = communication - _mean_of("exposed_communication_s", before)
-    waited = max(0.0, min(waiting_s, added))  # the others wait within the allreduce
-    return [_causes(parts, waited) for parts in large], [_causes(parts, 0.0) for parts in before]
+    exposed = "exposed_communication_s"
+    # The others wait for a straggler within the allreduce.
+    waited = max(0.0, min(waiting_s, _mean(exposed, large) - _mean(exposed, before)))
+
+    def by_cause(parts: _Parts, waited: float) -> _Parts:
+        return {
+            "link": parts.get(exposed, 0.0) - waited,
+            "stragglers": waited,
+            "data": parts.get("data_s", 0.0),
+            "compute": parts["compute_s"],
+            "other": parts["other"],
+        }
+
+    return [by_cause(parts, waited) for parts in large], [by_cause(parts, 0.0) for parts in before]
 
 
-def _each(group: Group, step: Step) -> list[dict[str, float]]:
+def _each(group: Group, step: Step) -> list[_Parts]:
     """Return the parts of each repetition's steps; their means where no repetition has all."""
     names = [name for name in _SPLIT if name in step.parts]
-    found = []
+    found: list[_Parts] = []
     for point in group.points:
         if all(name in point.figures for name in names):
             parts = {name: point.figures[name] for name in names}
-            known = sum(parts.values())
-            found.append({**parts, "other": max(point.figures.get("step_s", 0.0) - known, 0.0)})
+            other = max(point.figures.get("step_s", 0.0) - sum(parts.values()), 0.0)
+            found.append({**parts, "other": other})
     return found or [step.parts]
 
 
-def _mean_of(name: str, each: Sequence[Mapping[str, float]]) -> float:
+def _mean(name: str, each: Sequence[_Parts]) -> float:
     return statistics.fmean(parts.get(name, 0.0) for parts in each)
-
-
-def _causes(parts: Mapping[str, float], waited: float) -> _Causes:
-    return {
-        "link": parts.get("exposed_communication_s", 0.0) - waited,
-        "stragglers": waited,
-        "data": parts.get("data_s", 0.0),
-        "compute": parts["compute_s"],
-        "other": parts["other"],
-    }
 
 
 def least(campaign: Campaign, largest: Scaled) -> float | None:
     """Return what the link needs for a step, by its rate; None if that is not known.
 
-    Returns:
-        Seconds per step.
-    """
-    sent = _sent_bytes(largest)
-    # Of less than a bit per second, nobody has declared a link: a file was edited.
-    declared = min((bps for bps in campaign.declared_bps if bps >= 1), default=None)
-    rate = wording.rate(largest.group.settings.get("rate")) or declared
-    if not sent or not rate or "nodes" not in largest.group.settings:
-        return None
-    return sent * 8 / (rate * _GOODPUT)
-
-
-def _sent_bytes(largest: Scaled) -> float | None:
-    """Return what each node must send for a step, at least; None if that is not known.
-
     An allreduce of S bytes moves 2(N-1)/N · S in and out of each of N nodes, however it is done
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A job that averages
     in another way says what a rank sends, which has the same (N-1)/N, of ranks.
+
+    Returns:
+        Seconds per step.
     """
     nodes, group = largest.size, largest.group
     sent, world = group.mean("sent_bytes_per_step"), group.mean("world_size") or nodes
-    if sent is None or world <= 1:
-        gradients = group.mean("gradient_bytes")
-        return None if gradients is None else 2 * (nodes - 1) / nodes * gradients
-    # Ranks of a node can add up what they have before one of them sends it.
-    return sent * world / (world - 1) * (nodes - 1) / nodes
+    if sent is not None and world > 1:
+        # Ranks of a node can add up what they have before one of them sends it.
+        sent = sent * world / (world - 1) * (nodes - 1) / nodes
+    else:
+        sent = 2 * (nodes - 1) / nodes * (group.mean("gradient_bytes") or 0.0)
+    # Of less than a bit per second, nobody has declared a link: a file was edited.
+    declared = min((bps for bps in campaign.declared_bps if bps >= 1), default=None)
+    rate = wording.rate(group.settings.get("rate")) or declared
+    return sent * 8 / (rate * _GOODPUT) if sent and rate and "nodes" in group.settings else None

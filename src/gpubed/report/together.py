@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -39,7 +38,15 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
     _require_comparable(parts)
     factor, fixed, sizes = _name(parts), _fixed(parts), [_sizes(part) for part in parts]
-    factors: dict[str, list[Value]] = {factor: [*labels], **_factors(parts, fixed, sizes)}
+    points = [
+        _point(point, factor, part.label, own, size)
+        for part, own, size in zip(parts, fixed, sizes, strict=True)
+        for point in part.points
+    ]
+    # None stands for a campaign that has no such factor.
+    names = dict.fromkeys(name for point in points for name in point.settings)
+    values = {n: {key({n: v}): v for v in (p.settings.get(n) for p in points)} for n in names}
+    factors = {name: list(of.values()) for name, of in values.items()} | {factor: [*labels]}
     document: dict[str, Any] = {
         "name": f"{first.campaign.name}{WITH_OTHERS}",
         "job": first.campaign.job,
@@ -50,11 +57,6 @@ def put(campaigns: Sequence[Measured]) -> Measured:
         "simulated": first.simulated,
     }
     schema = first.campaign.contract
-    points = (
-        _point(point, factor, part.label, own, size)
-        for part, own, size in zip(parts, fixed, sizes, strict=True)
-        for point in part.points
-    )
     return Measured(
         first.folder,
         # What is in it was looked at before; a folder may have a name that is no text.
@@ -95,36 +97,12 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
             yield Comparison(factor, value, against, _common(group, base, factor), ratio)
 
 
-def apart(
-    measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]
-) -> tuple[list[str], dict[str, list[Value]]]:
-    """Return the campaigns of which no point is compared with another's, and why.
-
-    Returns:
-        Their labels, and the settings in which one of them has no value of any other, with all
-        values that there are.
-    """
-    factor = measured.factor
-    pairs = [(one.value, one.against) for one in compared if one.factor == factor]
-    groups_of: dict[Value, list[Group]] = defaultdict(list)
-    for group in found:
-        if group.points:
-            groups_of[group.settings[factor]].append(group)
-    left = [str(label) for label in groups_of if not any(label in pair for pair in pairs)]
-    every = [group for each in groups_of.values() for group in each]
-    names = dict.fromkeys(name for group in every for name in group.others(*_aside(measured)))
-    differ = {}
-    for name in names:
-        of = {label: _values(name, each) for label, each in groups_of.items()}
-        for label in left:
-            others = (values for other, values in of.items() if other != label)
-            if of[label].keys().isdisjoint(chain.from_iterable(others)):
-                differ[name] = [*{k: v for each in of.values() for k, v in each.items()}.values()]
-    return left, differ
-
-
-def _values(name: str, found: Iterable[Group]) -> dict[Key, Value]:
-    return {key({name: value}): value for value in (group.settings.get(name) for group in found)}
+def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]) -> list[str]:
+    """Return the labels of the campaigns of which no point is compared with another's."""
+    pairs = [(one.value, one.against) for one in compared if one.factor == measured.factor]
+    ended = (group for group in found if measured.parts and group.points)
+    labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
+    return [str(label) for label in labels if not any(label in pair for pair in pairs)]
 
 
 def _aside(measured: Measured) -> tuple[str, ...]:
@@ -231,40 +209,14 @@ def _sizes(measured: Measured) -> dict[str, int]:
     return {id_: round(size) for id_, size in told.items() if size >= 1 and size == round(size)}
 
 
-def _factors(
-    parts: Sequence[Measured],
-    fixed: Sequence[Mapping[str, Value]],
-    sizes: Sequence[Mapping[str, int]],
-) -> dict[str, list[Value]]:
-    """Return the factors of all and their values; None where a campaign has no such factor."""
-    each: list[dict[str, list[Value]]] = [
-        {
-            **part.campaign.factors,
-            **{name: [value] for name, value in own.items()},
-            **({RANKS: list(size.values())} if size else {}),
-        }
-        for part, own, size in zip(parts, fixed, sizes, strict=True)
-    ]
-    names = dict.fromkeys(name for own in each for name in own)
-    return {
-        name: list({key({name: v}): v for own in each for v in own.get(name, [None])}.values())
-        for name in names
-    }
-
-
 def _point(
     point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
 ) -> Point:
-    """Return a point with what tells it from those of other campaigns.
-
-    Args:
-        fixed: Settings that its campaign fixes.
-        sizes: In how many ranks points ran that do not name it, by their ids.
-    """
+    """Return a point with what tells it from those of other campaigns."""
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
         "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",
-        "settings": {**place, **fixed, **point.settings, **size, **place},
+        "settings": {**place, **point.settings, **fixed, **size, **place},
     }
     ranks = point.metrics.get("ranks")
     if isinstance(ranks, list):  # each cluster has a node-0 of its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from gpubed.campaigns.file import ENVIRONMENT
@@ -10,6 +11,13 @@ from gpubed.jobs import figures
 from gpubed.report.read import Value
 
 ALL = "all points"
+PARTS = {
+    "compute_s": "compute",
+    "exposed_communication_s": "exposed communication",
+    "data_s": "waiting for data",
+    "other": "other",
+}
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SCALES = ("nodes", "ranks")
 _NAMES = {"batch_size": "batch"}
 # Settings whose values say what they are of; `none` or `fp16` could be anything's.
@@ -17,6 +25,11 @@ _SPEAKING = {"model", "framework", ENVIRONMENT, "cluster"}
 _ENDINGS = (("_per_s", "/s"), ("_bps", "bit/s"), ("_bytes", "B"), ("_percent", "%"), ("_s", "s"))
 _SPREAD, _EACH = "_sd", "_per_rank"
 _LARGEST_RATE = 1e15
+
+
+def clean(text: str) -> str:
+    """Return text without what XML and HTML cannot hold, and other controls."""
+    return _NOT_XML.sub("", text)
 
 
 def unit(metric: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import files, finite, reading
 from gpubed.core.errors import UsageError, unwritable
-from gpubed.report import findings, page, pictures, svg, tables
+from gpubed.report import page, plots, summary, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Measured
 
@@ -39,54 +39,38 @@ class _Written(BaseModel):
     figures: tuple[Annotated[str, Field(pattern=r"^figures/[A-Za-z0-9_-]+\.svg$")], ...] = ()
 
 
-def document(analysis: Analysis) -> dict[str, Any]:
-    """Return all that a report says, for programs; `report.json` adds its schema."""
-    return _document(analysis, [_path(figure) for figure in pictures.drawn(analysis)])
-
-
-def _document(analysis: Analysis, figures: Sequence[str]) -> dict[str, Any]:
-    return {
-        "campaign": analysis.measured.document,
-        "environments": [
-            {"settings": {analysis.measured.factor: part.label}, "campaign": part.document}
-            for part in analysis.measured.parts
-        ],
-        "findings": findings.told(analysis),
-        **analysis.document(),
-        "figures": list(figures),
-    }
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(finite.plain(content), indent=2, allow_nan=False) + "\n"
-
-
-def _path(figure: svg.Figure) -> str:
-    """Return where a figure is, below a report's folder."""
-    return f"{FIGURES}/{figure.name}.svg"
-
-
-def write(analysis: Analysis, folder: Path) -> list[Path]:
+def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]:
     """Write a report; one of the same campaign is replaced.
 
     Returns:
-        The files, the page first.
+        The files, the page first; and what `report.json` has.
 
     Raises:
         UsageError: The folder holds other things by these names.
         PrerequisiteMissing: It cannot be written.
     """
     before = _require_ours(folder, analysis.measured)
-    figures = pictures.drawn(analysis)
-    drawn = {_path(figure): f"{figure.drawing()}\n" for figure in figures}
+    drawn = {figure: figure.svg() for figure in plots.drawn(analysis)}
+    figures = {f"{FIGURES}/{figure.name}.svg": svg for figure, svg in drawn.items()}
+    document = {
+        "schema": SCHEMA,
+        "campaign": analysis.measured.document,
+        "environments": [
+            {"settings": {analysis.measured.factor: part.label}, "campaign": part.document}
+            for part in analysis.measured.parts
+        ],
+        "findings": summary.told(analysis),
+        **analysis.document(),
+        "figures": list(figures),
+    }
     contents = {
-        PAGE: page.html(analysis, figures),
-        DATA: _json({"schema": SCHEMA, **_document(analysis, list(drawn))}),
+        PAGE: page.html(analysis, drawn),
+        DATA: json.dumps(finite.plain(document), indent=2, allow_nan=False) + "\n",
         POINTS: tables.points_csv(analysis.measured),
-        **drawn,
+        **figures,
     }
     try:
-        return _put(folder, contents, set(before) - set(drawn))
+        return _put(folder, contents, set(before) - set(figures)), document
     except OSError as error:
         raise unwritable(error, folder) from None
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed.campaigns import estimate, file, matrix, provenance, records, repeat
+from gpubed.campaigns import drive, file, matrix, provenance, records, repeat
 from gpubed.campaigns.drive import Bench, Progress, Series
 from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
@@ -149,7 +149,7 @@ class _Campaign:
     def _series(self, ended: dict[Key, Record]) -> Series:
         job, ran = self.source.campaign.job, any(one.status == "ok" for one in ended.values())
         # Only worth a guess: once a run of its own has ended well, these count for nothing.
-        earlier = [] if ran else estimate.earlier(self.cluster, job, self.points[0])
+        earlier = [] if ran else drive.earlier(self.cluster, job)
         return Series(self.source.campaign, self.points, ended, earlier=earlier)
 
     def _begun(self) -> records.Begun | None:
@@ -419,7 +419,5 @@ def _time(progress: Progress) -> str:
         return "time left unknown until one has ended well"
     left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     left = left if seconds < 7200 else f"{seconds / 3600:.1f} h"
-    guess = (
-        f", {guessed} of {progress.left} runs guessed from those most like them" if guessed else ""
-    )
+    guess = f", {guessed} of {progress.left} runs guessed from the others" if guessed else ""
     return f"{left} left{guess}"

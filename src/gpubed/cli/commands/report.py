@@ -15,7 +15,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.report import analysis, campaign_reports, findings, read, together, write
+from gpubed.report import analysis, campaign_reports, read, together, write
 from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
 
@@ -70,11 +70,11 @@ def command(
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
     found = analysis.analyse(measured)
     folder = (out or measured.folder / f"report{measured.suffix}").absolute()
-    written = write.write(found, folder)
+    written, document = write.write(found, folder)
     url = None if here or out else _place(ui, paths, measured, written)
     files = {"files": list(map(str, written)), "jupyterlab": url}
-    ui.document("report", {**write.document(found), **files})
-    for text in findings.told(found):
+    ui.document("report", {**document, **files})
+    for text in document["findings"]:
         ui.say(text)
     ui.say(f"report: {written[0]}")
     if url:
