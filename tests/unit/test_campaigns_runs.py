@@ -304,9 +304,7 @@ def test_an_error_below_a_run_keeps_no_point_from_naming_it(campaign, monkeypatc
 def test_a_run_is_kept_with_the_rates_that_its_links_had(campaign, monkeypatch):
     row = {"src": "node-0", "dst": "node-1", "measured_bps": 50e6}
     monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
-    monkeypatch.setattr(
-        linkrates, "measure", lambda *_: [{**row, "floor_bps": 47e6, "ceiling_bps": 52e6}]
-    )
+    monkeypatch.setattr(linkrates, "measure", lambda *_: [row])
     campaign.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
     killed_once(monkeypatch, Folder, "keep", 2)
     assert campaign().return_value == 130

@@ -197,7 +197,7 @@ def _pair(before, now):
     ("job", "settings"),
     [
         ("imagenet", {"steps", "timed_steps", "epochs", "resumed_at", "gradient_bytes"}),
-        ("allreduce", {"world_size", "floor_bps"}),
+        ("allreduce", {"world_size"}),
     ],
 )
 def test_what_a_job_was_given_is_no_measurement(job, settings):

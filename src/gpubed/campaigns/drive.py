@@ -247,7 +247,7 @@ class Bench:
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
                 carried = linkrates.measure(chosen)
-            if not (failures := linkrates.faults(carried)):
+            if not (failures := linkrates.faults(chosen, carried)):
                 result = self._result(point, repetition, chosen, told, carried)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
                 devices = result.devices

@@ -12,7 +12,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 
 Row = dict[str, Any]
-"""One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""
+"""One direction between two nodes: `src`, `dst`, and `measured_bps` in bit/s."""
 
 
 def measure(cluster: Cluster) -> list[Row]:
@@ -36,9 +36,10 @@ def measure(cluster: Cluster) -> list[Row]:
         return plain.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
 
 
-def faults(rows: Iterable[Row]) -> list[str]:
-    """Say which links do not carry the rate that they are held to, within `verify`'s bounds."""
-    checks = [network.link(row) for row in rows]
+def faults(cluster: Cluster, rows: Iterable[Row]) -> list[str]:
+    """Name the links that do not carry the rate that they are held to, judged as by `verify`."""
+    held = cluster.allocation.experiment
+    checks = [network.link(cluster.plan, row, (held and held.rate_bps) or 0) for row in rows]
     return [
         f"link {check.node} carries {check.value} {check.unit} before the run, which must be "
         f"{check.limit}"

@@ -283,8 +283,8 @@ class _Run:
             name, run_id = self.request.job, self.record.run_id
             launch = _prepare(head, self.cluster.plan, name, run_id, ranks, words)
             launch = replace(launch, unwanted=terms.unwanted)
-            if rate := self._other_rate():
-                launch.environment["GPUBED_HELD_BPS"] = str(rate)
+            if (links := self.cluster.allocation.experiment) and links.rate_bps:
+                launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
             _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
@@ -339,13 +339,6 @@ class _Run:
     def _places(self) -> list[str]:
         """The node of each rank: a launcher fills the nodes of the hostfile in their order."""
         return [node.name for node in self.cluster.allocation.with_ranks for _ in range(node.slots)]
-
-    def _other_rate(self) -> int | None:
-        """Return what links are held to for this run, in bit/s, where that is not as declared."""
-        declared, held = self.cluster.plan.experiment, self.cluster.allocation.experiment
-        if declared is None or held is None or held.rate_bps == declared.rate_bps:
-            return None
-        return held.rate_bps
 
     def _simulated(self) -> tuple[str, ...]:
         """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
@@ -415,15 +408,11 @@ def _prepare(
     storage = plan.spec.storage
     folder = f"{storage.shared.path}/runs/{run_id}"
     head.put(jobfile.folder(name), folder)
-    network = plan.spec.networks.experiment
-    shaped = network is not None and registry.backend(plan.backend).shapes_links(plan.spec)
     environment = {
         "GPUBED_RUN_DIR": folder,
         "GPUBED_SHARED": storage.shared.path,
         "GPUBED_DATASETS": storage.datasets,
         "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
-        "GPUBED_SHAPED": "1" if shaped else "",
-        "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
     }
     return Launch(folder, words, environment, ranks)
 
