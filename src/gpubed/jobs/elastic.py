@@ -249,7 +249,7 @@ class Training:
             lambda: self._kept(pool),
             self._say,
             self._pace,
-            tells=jobfile.load(request.job).progress,
+            tells=jobfile.of(request).progress,
         )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = self._first or execution.name_run(request.job)
@@ -357,7 +357,7 @@ def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
     Raises:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
     """
-    job = jobfile.load(request.job)
+    job = jobfile.of(request)
     _require_ending(request.launcher or job.launcher)
     return _kept_by(paths, job, request)
 
