@@ -79,8 +79,8 @@ def send(cluster: Cluster, folder: Path, names: Iterable[str], remote: str) -> N
         names_file.seek(0)
         pack = subprocess.Popen(
             [
-                *["tar", "--create", "--null", "--no-recursion", "--files-from=-"],
-                f"--directory={folder}",
+                *("tar", "--create", f"--directory={folder}"),
+                *("--no-recursion", "--null", "--files-from=-"),
             ],
             stdin=names_file,
             stdout=subprocess.PIPE,
