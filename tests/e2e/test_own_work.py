@@ -1,4 +1,4 @@
-"""A researcher's own scripts, started from their own folder: `gpubed run CLUSTER -- COMMAND`."""
+"""A researcher's own scripts, as docs/tutorial/your-own-training.md starts them."""
 
 import json
 import shutil
