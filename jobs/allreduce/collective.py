@@ -21,10 +21,8 @@ MOST_REPETITIONS = 20
 FEWEST_REPETITIONS = 3
 # Share of a layer-2 rate that TCP payload reaches at an MTU of 1500.
 GOODPUT = 0.94
-# Of what a link can carry; who reaches it is not bound by the processors.
-FULL = 0.9
-# Horovod's Gloo and an NCCL that nobody tuned open one TCP stream to a neighbour.
-ONE_STREAM_BPS = 10e9
+# An allreduce below this share of what TCP can do is compared with one without a link.
+SLOW = 0.9
 
 
 @dataclass(frozen=True)
@@ -58,30 +56,6 @@ def sizes_to(size: int) -> list[int]:
 def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
     """The size that takes so long at this rate, and fits into a node."""
     return min(LARGEST, int(rate_bps / 8 * GOODPUT * seconds / bus_factor(ranks)))
-
-
-def reachable(rate_bps: float) -> float:
-    """Bus bandwidth that TCP allows on links of a rate, in bit/s."""
-    return GOODPUT * min(rate_bps, ONE_STREAM_BPS)
-
-
-def in_turns(rate_bps: float, host_bps: float) -> float:
-    """Bus bandwidth of processors that never compute while the link carries, in bit/s.
-
-    Many ranks on few processors come close to that: the time without a link, and that of
-    the link, add up.
-    """
-    return 1 / (1 / reachable(rate_bps) + 1 / host_bps)
-
-
-def floor(rate_bps: float, rdma: float | None) -> float:
-    """Bus bandwidth that the largest size must reach, in bit/s.
-
-    Args:
-        rate_bps: The declared rate of each node's link.
-        rdma: The share of it that RDMA must reach; None over TCP.
-    """
-    return rdma * rate_bps if rdma else FULL * reachable(rate_bps)
 
 
 def busy_seconds() -> float:

@@ -30,13 +30,6 @@ ENOUGH = 0.98
 # What one TCP stream carries on any machine; and the most streams that are of use.
 ONE_STREAM_BPS = 10e9
 MOST_STREAMS = 64
-# How far a link may be off that is held to its rate.
-TOLERANCE = 0.05
-# What a link must carry that is as fast as its owner built it, or faster than one stream: a
-# share of its rate, as far as the TCP of a machine that nobody tuned comes. RDMA has a
-# check of its own.
-FLOOR = 0.8
-TCP_BPS = 50e9
 CHUNK = bytes(1 << 20)
 RANK = struct.Struct("!I")
 GO = b"g"
@@ -82,18 +75,6 @@ def read_socket(connection: socket.socket) -> Reading:
 def streams_for(declared: float | None) -> int:
     """How many streams it takes to carry a rate."""
     return max(1, min(MOST_STREAMS, math.ceil((declared or 0) / ONE_STREAM_BPS)))
-
-
-def bounds(declared: float, shaped: bool) -> tuple[float, float | None]:
-    """The least and the most that a link may carry; None where more is no fault.
-
-    Args:
-        declared: Its rate, in bit/s.
-        shaped: Whether the testbed holds it to this rate.
-    """
-    exact = shaped and declared <= ONE_STREAM_BPS
-    least = (1 - TOLERANCE) * declared if exact else FLOOR * min(declared, TCP_BPS)
-    return least, (1 + TOLERANCE) * declared if shaped else None
 
 
 def timetable(count: int) -> Iterator[list[tuple[int, int]]]:

@@ -49,9 +49,8 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a stream per link")
-    parser.add_argument(
-        "--rate", type=float, default=rate_of_this_node(), help="declared, bits per second"
-    )
+    rate = float(os.environ.get("GPUBED_RATE_BPS") or 0) or None
+    parser.add_argument("--rate", type=float, default=rate, help="declared, bits per second")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     parser.add_argument("--bytes", type=int, help="largest size; by default by --largest-s")
     parser.add_argument("--largest-s", type=float, default=5.0, help="what the largest size takes")
@@ -66,12 +65,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only-allreduce", action="store_true")
     return parser.parse_args()
-
-
-def rate_of_this_node() -> float | None:
-    """The rate of the experiment network, if it has one: what it is held to, or as declared."""
-    rate = os.environ.get("GPUBED_HELD_BPS") or os.environ.get("GPUBED_RATE_BPS", "")
-    return float(rate) if rate else None
 
 
 def progress(place: Place, what: str, done: int, of: int) -> None:
@@ -101,12 +94,12 @@ def measure_links(
 
 
 def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
-    """What all nodes have received, with what was promised."""
-    shaped = bool(os.environ.get("GPUBED_SHAPED"))
-    least, most = links.bounds(declared, shaped) if declared else (None, None)
-    promise = {"declared_bps": declared, "floor_bps": least, "ceiling_bps": most}
+    """What all nodes have received, with the declared rate."""
     everything = [link for part in hvd.allgather_object(mine) for link in part]
-    rows = [{"src": link["src"], "dst": link["dst"], **promise, **link} for link in everything]
+    rows = [
+        {"src": link["src"], "dst": link["dst"], "declared_bps": declared, **link}
+        for link in everything
+    ]
     return sorted(rows, key=lambda link: (link["src"], link["dst"]))
 
 
@@ -190,45 +183,6 @@ def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
     }
 
 
-def judge(metrics: dict[str, Any], declared: float | None, device: torch.device) -> None:
-    """Adds how far the links are off, and whether the allreduce uses them.
-
-    Processors bound what ranks on CPUs send; what GPUs send, they hardly touch.
-    """
-    found = metrics["links"]
-    metrics["links_off"] = sum(map(is_off, found)) if declared else None
-    errors = [abs(link["measured_bps"] / declared - 1) for link in found] if declared else []
-    metrics["link_error"] = max(errors, default=None)
-    metrics |= {"host_limit_bps": None, "floor_bps": None, "of_floor": None, "limited_by": None}
-    if not declared or not metrics["allreduce"]:
-        # Nothing was promised, so there is nothing to be measured against.
-        return
-    share = os.environ.get("GPUBED_RDMA_FLOOR") if device.type == "cuda" else None
-    floor = collective.floor(declared, float(share) if share else None)
-    of_floor = metrics["busbw_bps"] / floor
-    metrics |= {"floor_bps": floor, "of_floor": of_floor, "limited_by": "link"}
-
-
-def is_off(link: dict[str, Any]) -> bool:
-    """Whether a link carries less than it must, or more than it may."""
-    least, most = link["floor_bps"], link["ceiling_bps"]
-    return link["measured_bps"] < least or (most is not None and link["measured_bps"] > most)
-
-
-def excuse(metrics: dict[str, Any], declared: float, neighbours: int) -> None:
-    """Asks what the processors do without a link, and whether they bound the allreduce."""
-    size = metrics["allreduce"][-1]["bytes"]
-    alone = metrics["host_limit_bps"] = limit_without_links(max(2, neighbours), size)
-    if alone is None:
-        return
-    least = collective.FULL * collective.in_turns(declared, alone)
-    if (
-        alone < collective.reachable(declared)
-        or least <= metrics["busbw_bps"] < metrics["floor_bps"]
-    ):
-        metrics["limited_by"] = "cpu"
-
-
 def write(metrics: dict[str, Any], folder: Path) -> None:
     """Writes the metrics, whole or not at all."""
     draft = folder / ".metrics.json"
@@ -266,10 +220,12 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
     if not arguments.only_allreduce and place.rank == 0:
         metrics["transports"] = transports.told(arguments.out / ".nccl")
         metrics["adapters"] = transports.adapters(arguments.out / ".nccl")
-        judge(metrics, rate, device)
-        asked = arguments.host_limit == "always" or (metrics["of_floor"] or 0) < 1
-        if rate and asked and device.type == "cpu":
-            excuse(metrics, rate, neighbours)
+        errors = [abs(link["measured_bps"] / rate - 1) for link in rows_links] if rate else []
+        metrics |= {"link_error": max(errors, default=None), "host_limit_bps": None}
+        slow = (metrics["ratio"] or 1.0) < collective.SLOW
+        if rows and rate and device.type == "cpu" and (slow or arguments.host_limit == "always"):
+            limit = limit_without_links(max(2, neighbours), rows[-1]["bytes"])
+            metrics["host_limit_bps"] = limit
     return metrics
 
 

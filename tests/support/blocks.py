@@ -10,6 +10,7 @@ from support.cluster import ROOT
 PAGES = [
     "README.md",
     "docs/tutorial/first-cluster.md",
+    "docs/tutorial/your-own-training.md",
     "docs/tutorial/first-benchmark.md",
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/how-to/*.md")),
 ]

@@ -17,7 +17,8 @@ def runner(monkeypatch, folder: Path, run: Path):
     monkeypatch.setattr(ssh, "on_head", lambda _cluster, script: ["sh", "-c", script])
 
     def start(script, on_output=lambda _line: None, unwanted=lambda: ""):
+        cluster = SimpleNamespace(allocation=SimpleNamespace(with_ranks=()))
         job = Launch(str(run), ["sh", "-c", script], {"NAME": "a b"}, 1, unwanted)
-        return ssh.create().run(SimpleNamespace(), job, on_output)
+        return ssh.create().run(cluster, job, on_output)
 
     return start

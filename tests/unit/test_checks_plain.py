@@ -12,7 +12,6 @@ from gpubed.checks import plain
 from gpubed.checks.context import Context
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandFailed, CommandResult
-from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 
 pytestmark = pytest.mark.process
@@ -51,18 +50,13 @@ def context(tmp_path):
     return Context(Cluster(SimpleNamespace(), plan, granted), sessions)
 
 
-@pytest.mark.parametrize("shaped", [True, False])
-def test_each_direction_of_each_pair_is_measured(context, monkeypatch, tmp_path, shaped):
-    backend = SimpleNamespace(shapes_links=lambda _: shaped)
-    monkeypatch.setattr(registry, "backend", lambda _: backend)
+def test_each_direction_of_each_pair_is_measured(context, tmp_path):
     found = plain.measured(context, 100e6)
     names = ["node-0", "node-1", "node-2"]
     assert {(row["src"], row["dst"]) for row in found} == {
         (src, dst) for src in names for dst in names if src != dst
     }
     assert all(row["measured_bps"] > 200e6 for row in found)
-    bounds = {(row["floor_bps"], row["ceiling_bps"]) for row in found}
-    assert bounds == {(95e6, 105e6) if shaped else (80e6, None)}
     assert list((tmp_path / "runs").iterdir()) == [], "nothing is left there"
 
 
@@ -75,9 +69,7 @@ def test_where_all_have_ranks_there_is_nothing_to_do(context):
 
 @pytest.mark.parametrize("one_host", [True, False])
 @pytest.mark.parametrize("count", [2, 3])
-def test_in_pairs_each_node_is_measured_both_ways(context, monkeypatch, tmp_path, count, one_host):
-    backend = SimpleNamespace(shapes_links=lambda _: True)
-    monkeypatch.setattr(registry, "backend", lambda _: backend)
+def test_in_pairs_each_node_is_measured_both_ways(context, tmp_path, count, one_host):
     granted = context.allocation.model_copy(update={"one_host": one_host})
     among = Context(replace(context.cluster, allocation=granted), context.sessions)
     found = plain.in_pairs(among, granted.nodes[:count], 100e6)
@@ -85,5 +77,4 @@ def test_in_pairs_each_node_is_measured_both_ways(context, monkeypatch, tmp_path
     pairs = [("node-0", "node-1"), ("node-0", "node-2")][: count - 1]
     assert links == {*pairs, *((dst, src) for src, dst in pairs)}
     assert len(found) == len(links)
-    assert {(row["floor_bps"], row["ceiling_bps"]) for row in found} == {(95e6, 105e6)}
     assert list((tmp_path / "runs").iterdir()) == [], "nothing is left there"

@@ -86,54 +86,6 @@ def test_the_gpu_that_a_rank_was_given_is_used_or_refused(main, monkeypatch):
         main.device_of_this_rank()
 
 
-def found(busbw):
-    link = {"measured_bps": RATE, "floor_bps": 0.95 * RATE, "ceiling_bps": 1.05 * RATE}
-    return {"links": [link], "allreduce": [{"bytes": 1 << 20}], "busbw_bps": busbw}
-
-
-@pytest.mark.parametrize(
-    ("device", "share", "floor"),
-    [
-        ("cpu", "", 0.9 * 0.94 * RATE),
-        ("cpu", "0.8", 0.9 * 0.94 * RATE),  # Gloo knows TCP only
-        ("cuda", "0.8", 0.8 * RATE),
-    ],
-)
-def test_the_floor_is_of_what_carries_the_sums(main, monkeypatch, device, share, floor):
-    monkeypatch.setenv("GPUBED_RDMA_FLOOR", share)
-    metrics = found(busbw=floor / 2)
-    main.judge(metrics, RATE, SimpleNamespace(type=device))
-    assert metrics["floor_bps"] == pytest.approx(floor)
-    assert metrics["of_floor"] == pytest.approx(0.5)
-    assert (metrics["links_off"], metrics["limited_by"]) == (0, "link")
-
-
-def test_a_fast_network_is_held_to_what_one_stream_carries(main):
-    assert main.collective.floor(400e9, None) == main.collective.floor(10e9, None)
-    assert main.collective.floor(400e9, 0.8) == 320e9
-
-
-@pytest.mark.parametrize(
-    ("alone", "busbw", "by"),
-    [
-        (5e9, 0.1e9, "link"),
-        (0.5e9, 0.1e9, "cpu"),
-        # One after the other, link and processors would take 1 / (1 / 0.94 + 1 / 2) of the rate.
-        (2e9, 0.6e9, "cpu"),
-        (2e9, 0.5e9, "link"),
-        (2e9, 0.9e9, "link"),
-    ],
-)
-def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, busbw, by):
-    asked = []
-    monkeypatch.setattr(main, "host_limit", lambda ranks, size: asked.append(ranks) or alone)
-    metrics = found(busbw=busbw)
-    main.judge(metrics, RATE, SimpleNamespace(type="cpu"))
-    monkeypatch.setattr(main.room, "ranks", lambda wanted: wanted)
-    main.excuse(metrics, RATE, neighbours=1)
-    assert (asked, metrics["limited_by"]) == ([2], by)
-
-
 @pytest.mark.parametrize(
     ("fitting", "processors", "told"),
     [(10, 2, 2e9), (5, 2, 1e9), (5, 8, 1.6e9), (5, 64, 2e9), (1, 2, None)],
@@ -177,23 +129,29 @@ def test_memory_is_what_the_nodes_group_may_use(main, tmp_path, version, limit, 
     assert main.room.ranks(10, tmp_path) == (fit if version else 10)
 
 
-@pytest.mark.parametrize(("device", "asked"), [("cpu", [2]), ("cuda:0", [])])
-def test_processors_are_no_excuse_for_gpus(main, monkeypatch, tmp_path, device, asked):
-    """A second rank beside a node's only GPU would have none, and the job would end with it."""
+@pytest.mark.parametrize(
+    ("device", "seconds", "words", "asked"),
+    [
+        ("cpu", 0.001, ["--host-limit", "always"], [2]),
+        ("cpu", 0.001, ["--host-limit", "when-slow"], []),
+        ("cpu", 1.0, ["--host-limit", "when-slow"], [2]),
+        # A second rank beside a node's only GPU would have none, and the job would end with it.
+        ("cuda:0", 1.0, ["--host-limit", "always"], []),
+    ],
+)
+def test_processors_are_measured_alone_where_they_may_be_the_limit(
+    main, monkeypatch, tmp_path, device, seconds, words, asked
+):
     ranks = []
-    timing = SimpleNamespace(size=1 << 20, seconds=1.0, cpu=0.1)
+    timing = SimpleNamespace(size=1 << 20, seconds=seconds, cpu=0.1)
+    row = {"src": "node-0", "dst": "node-1", "measured_bps": RATE}
     monkeypatch.setenv("GPUBED_DEVICE", device)
-    monkeypatch.setattr(main, "measure_links", lambda *_: found(0)["links"])
-    monkeypatch.setattr(main, "gather_links", lambda links, _: links)
+    monkeypatch.setattr(main, "measure_links", lambda *_: [row])
     monkeypatch.setattr(main.collective, "measure", lambda *_: [timing])
+    monkeypatch.setattr(main.collective, "bus_factor", lambda _: 1)
     monkeypatch.setattr(main, "host_limit", lambda count, _: ranks.append(count) or 5e9)
-    metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE), "--host-limit", "always")
-    assert (ranks, metrics["limited_by"]) == (asked, "link")
-
-
-@pytest.mark.parametrize(("shaped", "most"), [("1", 1.05 * RATE), ("", None)])
-def test_only_what_the_testbed_shapes_may_not_be_faster(main, monkeypatch, shaped, most):
-    monkeypatch.setenv("GPUBED_SHAPED", shaped)
-    link = {"src": "node-0", "dst": "node-1", "measured_bps": RATE}
-    [told] = main.gather_links([link], RATE)
-    assert told["ceiling_bps"] == pytest.approx(most)
+    monkeypatch.setattr(main.room, "ranks", lambda wanted: wanted)
+    metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE / 100), *words)
+    assert ranks == asked
+    assert metrics["host_limit_bps"] == (5e9 if asked else None)
+    assert metrics["link_error"] == pytest.approx(99)

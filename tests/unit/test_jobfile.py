@@ -47,7 +47,6 @@ def described(tmp_path, monkeypatch):
         ({"colour": "red"}, r"line \d+: colour: unknown key"),
         ({"command": "python main.py"}, r"line 4: command: must be a list"),
         ({"command": []}, "command"),
-        ({"arguments": {"epochs": {"default": 20}}}, r"arguments\.epochs\.help: is missing"),
         ({"arguments": {"a": {"type": "int", "default": "x", "help": ""}}}, "not a whole number"),
         (
             {"arguments": {"a": {"default": "x", "choices": ["y", "z"], "help": ""}}},

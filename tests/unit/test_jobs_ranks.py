@@ -54,8 +54,8 @@ def test_without_any_rank_nothing_is_started(run):
         run(0, 0)
 
 
-@pytest.mark.parametrize(("held", "told"), [(None, None), (50_000_000, "50000000")])
+@pytest.mark.parametrize(("held", "told"), [(None, "200000000"), (50_000_000, "50000000")])
 def test_a_job_knows_what_links_are_held_to_for_it(run, held, told):
-    """Else links of a campaign's other rates would be judged by the declared one."""
+    """A point of a campaign may hold them to another rate than the declared one."""
     _, _, started = run(1, 1, rate_bps=held)
-    assert started[0].environment.get("GPUBED_HELD_BPS") == told
+    assert started[0].environment.get("GPUBED_RATE_BPS") == told

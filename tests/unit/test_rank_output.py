@@ -20,6 +20,7 @@ RANKS = [
     "[2]<stderr>:ValueError: no such optimizer",
     "[0]<stderr>:another rank is gone",
 ]
+PLAIN = [RANKS[0], "[2]<stderr>:no such optimizer", RANKS[-1]]
 # As `horovodrun` of Horovod 0.28 ends.
 LAUNCHER = [
     "Traceback (most recent call last):",
@@ -43,15 +44,64 @@ def test_the_rank_that_failed_first_has_the_last_word():
     assert shown[0] == "rank 0: 3 ranks: 20 epochs"
     assert shown[-1] == "rank 0: another rank is gone"
     assert output.failure(["node-0", "node-0", "node-1"]) == (
-        "rank 2 on node-1 ended with exit code 2"
+        "rank 2 on node-1: ValueError: no such optimizer (main.py:7)"
     )
     assert output.last_words[-1] == "ValueError: no such optimizer"
     assert "another rank is gone" not in output.last_words
 
 
+RUN = "/shared/runs/20260101-000000000-train"
+LATER = "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
+
+
+def traced(rank, *frames, tag=""):
+    lines = ["Traceback (most recent call last):"]
+    for file, number in frames:
+        lines += [f'  File "{file}", line {number}, in <module>', "    data[name]"]
+    return [f"[{rank}]<stderr>:{tag}{line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (  # ranks that wait for the one that failed may end before it
+            [
+                *traced(1, (f"{RUN}/train.py", 4)),
+                "[1]<stderr>:KeyError: 'labels.csv'",
+                *traced(0, (f"{RUN}/train.py", 9)),
+                f"[0]<stderr>:{LATER}",
+                *LAUNCHER[:-3],
+                "Process name: 0",
+                "Exit code: 1",
+            ],
+            "rank 1 on node-0: KeyError: 'labels.csv' (train.py:4)",
+        ),
+        (  # the lines of two ranks come between each other; the deepest own file counts
+            [
+                traced(2, (f"{RUN}/lib/data.py", 3))[0],
+                *traced(0, (f"{RUN}/train.py", 9)),
+                *traced(2, (f"{RUN}/lib/data.py", 3), ("/x/site-packages/torch/nn.py", 99))[1:],
+                f"[0]<stderr>:{LATER}",
+                "[2]<stderr>:RuntimeError: sizes differ",
+            ],
+            "rank 2 on node-1: RuntimeError: sizes differ (lib/data.py:3)",
+        ),
+        (
+            [
+                *traced(1, (f"{RUN}/ddp.py", 5), tag="[rank5]: "),
+                "[1]<stderr>:[rank5]: ValueError: no data",
+            ],
+            "rank 5 on node-0: ValueError: no data (ddp.py:5)",
+        ),
+    ],
+)
+def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says):
+    assert read(lines)[0].failure(["node-0", "node-0", "node-1"]) == says
+
+
 def test_another_reason_of_the_launcher_is_shown():
     why = "TimeoutError: no answer of node-2"
-    output, shown = read([*RANKS, *LAUNCHER[:3], why])
+    output, shown = read([*PLAIN, *LAUNCHER[:3], why])
     assert shown[-1] == why
     assert output.failure(["node-0"]) == ""
     assert output.last_words == []
@@ -111,7 +161,7 @@ def ends(code):
     ],
 )
 def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
-    output, _ = read([*RANKS, *LAUNCHER[:-2], f"Exit code: {code}", ""])
+    output, _ = read([*PLAIN, *LAUNCHER[:-2], f"Exit code: {code}", ""])
     assert output.failure(NODES) == f"rank 2 on node-1 {told}"
 
 
@@ -119,14 +169,14 @@ def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
 def test_a_rank_that_is_none_is_nobody(number):
     """A job may print what looks like its launcher's words."""
     lines = [f"Process name: {number}" if "name" in line else line for line in LAUNCHER]
-    output, _ = read([*RANKS, *lines])
+    output, _ = read([*PLAIN, *lines])
     assert output.failure(NODES) == ""
     assert output.last_words == []
 
 
 def test_an_exit_code_that_is_none_is_not_told():
     lines = [f"Exit code: {'9' * 5000}" if "code" in line else line for line in LAUNCHER]
-    assert read([*RANKS, *lines])[0].failure(NODES) == ""
+    assert read([*PLAIN, *lines])[0].failure(NODES) == ""
 
 
 def test_lines_of_ranks_that_are_none_are_shown_and_not_kept():
@@ -181,7 +231,9 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
     assert done.return_value == 1
     *_, last, error = done.stderr.splitlines()
     assert last == "  ValueError: no such optimizer"
-    assert error.startswith("error: rank 2 on node-2 ended with exit code 2; see ")
+    assert error.startswith(
+        "error: rank 2 on node-2: ValueError: no such optimizer (main.py:7); see "
+    )
     assert "horovodrun" not in done.stderr
     assert log.read_text().splitlines() == [*RANKS, *LAUNCHER], "there, all stays as it was said"
 
@@ -189,7 +241,7 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
 @pytest.mark.process
 def test_programs_read_which_rank_it_was(run):
     [failure] = json.loads(run("--json")[0].stdout)["failures"]
-    assert failure.startswith("rank 2 on node-2 ended with exit code 2; see ")
+    assert failure.startswith("rank 2 on node-2: ValueError: no such optimizer (main.py:7); see ")
 
 
 @pytest.mark.process

@@ -141,8 +141,6 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "look", lambda _, nodes: [NodeHealth(node=n.name) for n in nodes])
     metrics = {
         "busbw_bps": 1.8e8,
-        "floor_bps": 1.7e8,
-        "limited_by": "link",
         "device": f"cpu (simulated {MODEL})",
         "links": [],
     }

@@ -277,10 +277,14 @@ class Bench:
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
                 carried = measure_links(chosen)
+            held = chosen.allocation.experiment
+            judged = (
+                network.link(chosen.plan, row, (held and held.rate_bps) or 0) for row in carried
+            )
             failures = [
                 f"link {link.node} carries {link.value} {link.unit} before the run, which must be "
                 f"{link.limit}"
-                for link in map(network.link, carried)
+                for link in judged
                 if link.result == "fail"
             ]
             if not failures:

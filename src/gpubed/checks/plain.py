@@ -18,33 +18,28 @@ from gpubed.jobs import jobfile
 from gpubed.jobs.runs.record import Rate
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
-from gpubed.testbeds import registry
 
 _PROGRAM = "links"
 _SECONDS = 1.0
 _MEASURE = """
 import json, pathlib, sys, links
-peers, rank, count, name, address, seconds, declared, shaped = sys.argv[1:]
-declared = float(declared)
+peers, rank, count, name, address, seconds, declared = sys.argv[1:]
 rows = links.measure(
-    pathlib.Path(peers), int(rank), int(count), name, address, float(seconds), declared,
+    pathlib.Path(peers), int(rank), int(count), name, address, float(seconds), float(declared),
     lambda *_: None,
 )
-least, most = links.bounds(declared, bool(shaped))
-print(json.dumps([{**row, "floor_bps": least, "ceiling_bps": most} for row in rows]))
+print(json.dumps(rows))
 """
 _WAIT_S, _PAIR_S = 120.0, 12.0
 
 
 class Row(BaseModel):
-    """A direction of a pair of nodes, in bit/s; bounds are None where nobody knows them."""
+    """What one direction of a pair of nodes carries, in bit/s."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     src: str
     dst: str
-    floor_bps: float | None
-    ceiling_bps: float | None
     measured_bps: Rate
 
 
@@ -105,18 +100,16 @@ def _together(
     context: Context, folder: str, peers: str, nodes: Sequence[Node], declared: float
 ) -> list[dict[str, Any]]:
     """Measure all pairs of nodes, which find each other in the folder `peers`."""
-    shaped = registry.backend(context.plan.backend).shapes_links(context.plan.spec)
 
     def ask(place: int) -> list[dict[str, Any]]:
         node = nodes[place]
         words = (peers, place, len(nodes), node.name, node.experiment_address, _SECONDS)
         answer = context.sessions[node.name].run(
-            "cd %s && python3 -c %s" + " %s" * 8,
+            "cd %s && python3 -c %s" + " %s" * 7,
             folder,
             _MEASURE,
             *words,
             declared,
-            "1" if shaped else "",
             timeout=_WAIT_S + _PAIR_S * len(nodes) ** 2,
         )
         told = Answer(node.name, "what was measured", answer.stdout)

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpubed.cli.ui import UI
 from gpubed.core import command_words
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.jobs import checkpoint_files, jobfile
+from gpubed.core.units import format_bytes
+from gpubed.jobs import checkpoint_files, jobfile, source
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.runs import checkpoints, record
@@ -78,7 +81,7 @@ def check_arguments(request: Request, repeat: int) -> None:
     Raises:
         UsageError: There is no such job, or an argument is wrong.
     """
-    job = jobfile.load(request.job)
+    job = jobfile.of(request)
     values = job.values(request.job, request.settings)
     for name, argument in job.arguments.items() if repeat > 1 else ():
         if argument.resumes and values[name]:
@@ -122,7 +125,9 @@ def resumed_run(
     name = found.request.job
     if job not in (None, name):
         raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
-    keeps = [key for key, argument in jobfile.load(name).arguments.items() if argument.resumes]
+    keeps = [
+        key for key, argument in jobfile.of(found.request).arguments.items() if argument.resumes
+    ]
     if not keeps:
         raise UsageError(
             f"job {name} cannot go on from what a run of it left",
@@ -172,7 +177,7 @@ def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> 
         if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
             continue
         job = foreseen.request.job
-        key = next(key for key, it in jobfile.load(job).arguments.items() if it.resumes)
+        key = next(key for key, it in jobfile.of(foreseen.request).arguments.items() if it.resumes)
         run = f"gpubed run {usable.name}"
         raise UsageError(
             f"it would go on from what {former.run_id} left in "
@@ -200,6 +205,40 @@ def wanted(
         listed = [f"  {name:{max(map(len, names))}}  {_summary(name)}" for name in names]
         raise UsageError("\n".join(["which job?", *listed]), f"gpubed run {paths.name} digits")
     return Request(job=job, settings=given)
+
+
+def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str]) -> Request:
+    """Return what is asked for by a command of this folder.
+
+    Raises:
+        UsageError: A word is no text, or `--set` was given.
+    """
+    if given:
+        raise UsageError(
+            "--set gives arguments of a job, and a command has its own", "-- COMMAND …"
+        )
+    if why := next(filter(None, map(command_words.fault, words)), ""):
+        raise UsageError(f"a word of the command {why}", "give all of it as UTF-8")
+    alone = source.starts_ranks(words) if per_node is None else per_node
+    return Request(
+        job=source.called(words), command=tuple(words), folder=str(Path.cwd()), per_node=alone
+    )
+
+
+def confirm_size(ui: UI, request: Request, *, yes: bool) -> None:
+    """Ask before a large folder is sent.
+
+    Raises:
+        UsageError: It is not to be sent.
+    """
+    folder = Path(request.folder)
+    names = source.files(folder)
+    if (size := source.size(folder, names)) < source.ASK_FROM:
+        return
+    what = f"{folder} has {format_bytes(size)} in {len(names):,} files to send, most of it in "
+    what += source.largest(folder, names)
+    if not ui.confirm(f"{what}. Send it?", yes=yes, default=False):
+        raise UsageError(what, f"name what stays here in {folder / source.IGNORE}, or add --yes")
 
 
 def _summary(job: str) -> str:

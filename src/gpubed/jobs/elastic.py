@@ -223,7 +223,7 @@ class Training:
             lambda: self._kept(pool),
             self._say,
             self._pace,
-            tells=jobfile.load(request.job).progress,
+            tells=jobfile.of(request).progress,
         )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = self._first or execution.name_run(request.job)
@@ -331,7 +331,7 @@ def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
     Raises:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
     """
-    job = jobfile.load(request.job)
+    job = jobfile.of(request)
     launcher = request.launcher or job.launcher
     if not launchers.named(launcher).ends_early:
         why = f"--elastic ends runs and starts others, which launcher {launcher} cannot do"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
-from gpubed.jobs import images, job_result, jobfile, launchers, leftovers
+from gpubed.jobs import images, job_result, jobfile, launchers, leftovers, source
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
@@ -130,8 +130,9 @@ def foresee(cluster: Cluster, request: Request) -> Record:
 
 def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     plan = cluster.plan
-    job = jobfile.load(request.job)
-    _require_other_names(jobfile.folder(request.job))
+    job = jobfile.of(request)
+    folder, names = _files(request)
+    _require_other_names(folder, names)
     chosen = _launcher(plan, job, request.launcher)
     if isinstance(chosen, Launcher):
         chosen.require(plan)
@@ -152,7 +153,7 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     planned = Record(
         run_id=run_id,
         request=request,
-        origin=origin.look(cluster, request.job),
+        origin=origin.look(cluster, folder, names if request.command else None),
         command=tuple(job.words(request.job, request.settings)),
         values=values,
         world_size=ranks,
@@ -161,13 +162,28 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     return _Run(cluster, job, chosen, planned, cluster.paths.runs / run_id)
 
 
-def _require_other_names(folder: Path) -> None:
-    """Refuse a job whose own files could not come back beside those of its run.
+def _files(request: Request) -> tuple[Path, list[str]]:
+    """Return the folder that a run is made from, and what of it travels.
+
+    Raises:
+        UsageError: It is gone, or has too many files.
+    """
+    if not request.command:
+        folder = jobfile.folder(request.job)
+        return folder, [path.name for path in folder.iterdir()]
+    folder = Path(request.folder)
+    if not folder.is_dir():
+        raise UsageError(f"the folder of the command, {folder}, is gone", "call it in another one")
+    return folder, source.files(folder)
+
+
+def _require_other_names(folder: Path, names: Sequence[str]) -> None:
+    """Refuse files that could not come back beside those of the run.
 
     Raises:
         UsageError: Some have names that gpubed needs there.
     """
-    if taken := sorted(record.OWN & {path.name for path in folder.iterdir()}):
+    if taken := sorted(record.OWN & {PurePath(name).parts[0] for name in names}):
         raise UsageError(
             f"{', '.join(taken)} in {folder}: in a run's folder, that is gpubed's own",
             " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
@@ -279,11 +295,10 @@ class _Run:
                 if terms.alone:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
-            name, run_id = self.request.job, self.record.run_id
-            launch = _prepare(head, self.cluster.plan, name, run_id, ranks, words)
+            launch = self._prepare(head, words)
             launch = replace(launch, unwanted=terms.unwanted)
-            if rate := self._other_rate():
-                launch.environment["GPUBED_HELD_BPS"] = str(rate)
+            if (links := self.cluster.allocation.experiment) and links.rate_bps:
+                launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
             _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
@@ -294,7 +309,9 @@ class _Run:
             code = launcher.run(self.cluster, launch, hear)
             asked = terms.unwanted()  # by now: whoever looks after it goes on looking
             missing = self._collect(head, launch.folder, code, keep)
-        result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
+        result = JobResult(
+            self.request.job, str(self.here), ranks, simulated=self._simulated(), image=id_
+        )
         result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
@@ -309,6 +326,24 @@ class _Run:
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _prepare(self, head: SSH, words: list[str]) -> Launch:
+        """Send what the run is made from to the head; return how to start it."""
+        storage = self.cluster.plan.spec.storage
+        folder = f"{storage.shared.path}/runs/{self.record.run_id}"
+        here, names = _files(self.request)
+        if self.request.command:
+            source.send(self.cluster, here, names, folder)
+        else:
+            head.put(here, folder)
+        environment = {
+            "GPUBED_RUN_DIR": folder,
+            "GPUBED_SHARED": storage.shared.path,
+            "GPUBED_DATASETS": storage.datasets,
+            "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+            "GPUBED_PER_NODE": "1" if self.request.per_node else "",
+        }
+        return Launch(folder, words, environment, len(self._places))
 
     def _is_over(self, run: str) -> bool:
         """Say whether a run kept the checkpoints of this one: it lost its owner, as their lock."""
@@ -337,14 +372,10 @@ class _Run:
     @property
     def _places(self) -> list[str]:
         """The node of each rank: a launcher fills the nodes of the hostfile in their order."""
-        return [node.name for node in self.cluster.allocation.with_ranks for _ in range(node.slots)]
-
-    def _other_rate(self) -> int | None:
-        """Return what links are held to for this run, in bit/s, where that is not as declared."""
-        declared, held = self.cluster.plan.experiment, self.cluster.allocation.experiment
-        if declared is None or held is None or held.rate_bps == declared.rate_bps:
-            return None
-        return held.rate_bps
+        nodes = self.cluster.allocation.with_ranks
+        if self.request.per_node:
+            return [node.name for node in nodes]
+        return [node.name for node in nodes for _ in range(node.slots)]
 
     def _simulated(self) -> tuple[str, ...]:
         """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
@@ -365,8 +396,9 @@ class _Run:
             )
             for number, node in enumerate(self.cluster.plan.nodes)
         ]
-        source, image = jobfile.folder(name), self.request.container or self.job.container
-        task = Task(name, source, self.record.run_id, self.here, worlds, record.OWN, image)
+        folder, _ = _files(self.request)
+        image = self.request.container or self.job.container
+        task = Task(name, folder, self.record.run_id, self.here, worlds, record.OWN, image)
         for world in worlds:
             world.here.mkdir(exist_ok=True)
         reasons = service.run(self.cluster, task, keep)
@@ -406,25 +438,6 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
         with suppress(TypeError, ValueError):
             given["seed"] = str(int(first) + trial)  # type: ignore[arg-type]  # null has no seeds
     return given
-
-
-def _prepare(
-    head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
-) -> Launch:
-    storage = plan.spec.storage
-    folder = f"{storage.shared.path}/runs/{run_id}"
-    head.put(jobfile.folder(name), folder)
-    network = plan.spec.networks.experiment
-    shaped = network is not None and registry.backend(plan.backend).shapes_links(plan.spec)
-    environment = {
-        "GPUBED_RUN_DIR": folder,
-        "GPUBED_SHARED": storage.shared.path,
-        "GPUBED_DATASETS": storage.datasets,
-        "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
-        "GPUBED_SHAPED": "1" if shaped else "",
-        "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
-    }
-    return Launch(folder, words, environment, ranks)
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:

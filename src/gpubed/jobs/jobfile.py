@@ -9,7 +9,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,9 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder, launchers
+
+if TYPE_CHECKING:
+    from gpubed.jobs.runs.record import Request
 
 Value = bool | int | float | str
 _Name = Annotated[
@@ -87,7 +90,7 @@ class Argument(_Model):
         description="whether it names a folder of the cluster's datasets: a campaign notices "
         "when that is made again",
     )
-    help: str = Field(description="what it is")
+    help: str = Field(default="", description="what it is")
 
     @model_validator(mode="after")
     def _default_is_allowed(self) -> Self:
@@ -151,7 +154,9 @@ class Argument(_Model):
 class Metric(_Model):
     """A figure that a job reports."""
 
-    unit: str = Field(description="of the value; `1` for a share or a ratio, empty for words")
+    unit: str = Field(
+        default="", description="of the value; `1` for a share or a ratio, empty for words"
+    )
     columns: dict[str, str] = Field(
         default={}, description="of a list of rows: which keys to show, and the unit of each"
     )
@@ -257,10 +262,12 @@ def _resumes_by_one(arguments: dict[str, Argument]) -> dict[str, Argument]:
 class Job(_Model):
     """`job.yml`, the description of a job in its folder."""
 
-    contract: Literal["gpubed/job/1"] = Field(alias="schema", description="version of this format")
-    description: str = Field(description="one line for whoever looks for a job")
+    contract: Literal["gpubed/job/1"] = Field(
+        default="gpubed/job/1", alias="schema", description="version of this format"
+    )
+    description: str = Field(default="", description="one line for the list of jobs")
     launcher: Annotated[str, AfterValidator(_is_there)] = Field(
-        description="`ssh`, or `slurm`; a testbed that runs jobs has its own"
+        default="ssh", description="`ssh`, or `slurm`; a testbed that runs jobs has its own"
     )
     ranks: Literal["all"] = Field(default="all", description="one on each slot of the cluster")
     command: Annotated[tuple[str, ...], AfterValidator(_has_a_program)] = Field(
@@ -278,7 +285,8 @@ class Job(_Model):
         default={}, description="what `--set` takes, by name"
     )
     metrics: dict[str, Metric] = Field(
-        default={}, description="what the job writes to `metrics.json`, by name"
+        default={},
+        description="what the job writes to `metrics.json`, by name; a run without it has failed",
     )
     sanity: tuple[Annotated[Condition, AfterValidator(_speaks_of_what_there_is)], ...] = Field(
         default=(), description="what must hold for the run to count, however fast it was"
@@ -403,6 +411,16 @@ def folder(name: str) -> Path:
             f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
         )
     return known[name]
+
+
+def of(request: Request) -> Job:
+    """Return the description of what a run was asked for: a command has no `job.yml`.
+
+    Raises:
+        UsageError: There is no such job.
+        Unusable: It is not as it should be.
+    """
+    return Job(command=request.command) if request.command else load(request.job)
 
 
 def load(name: str) -> Job:

@@ -25,7 +25,7 @@ class Launch:
             Its `hostfile` names the nodes that have ranks, and how many.
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
-        ranks: World size.
+        ranks: How many processes start: the world size, or a process per node.
         unwanted: Returns why the job shall end now, empty while it shall go on; a launcher that
             ends jobs early asks every few seconds.
     """
@@ -35,6 +35,12 @@ class Launch:
     environment: dict[str, str]
     ranks: int
     unwanted: Callable[[], str] = lambda: ""
+
+    def hosts(self, cluster: Cluster) -> str:
+        """Return the nodes with how many processes each starts, as `a:4,b:4`."""
+        nodes = cluster.allocation.with_ranks
+        per_node = self.environment.get("GPUBED_PER_NODE")
+        return ",".join(f"{node.name}:{1 if per_node else node.slots}" for node in nodes)
 
 
 class Launcher(ABC):

@@ -11,13 +11,26 @@ import re
 import signal
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 SSH_FAILED = 255
 """OpenSSH's own exit code: of a connection that was lost, or never came about."""
 _BY_SIGNAL = 128
+_KILLED = _BY_SIGNAL + signal.SIGKILL
 # Horovod puts the rank before each line, MPI also the number of the job.
 _OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last):"
+# torch puts the rank before each line of its traceback.
+_OF_TORCH = re.compile(r"\[rank(\d{1,6})\]: ?")
+_FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
+_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3")
+_IN_RUN = re.compile(r".*/runs/[^/]+/")
+# What ranks say that lost another one: never the reason for which a run failed.
+_CONSEQUENCE = re.compile(
+    r"HorovodInternalError|Horovod has been shut down|Connection (?:closed|reset) by peer|"
+    r"Broken pipe|NCCL.*(?:remote process exited|aborted|unhandled system error)|ChildFailedError|"
+    r"SignalException|KeyboardInterrupt"
+)
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
 _NAMED = re.compile(r"(Process name|Exit code): (-?\d{1,6})")
 _OF_PROCESS = re.compile(
@@ -43,6 +56,23 @@ def is_said(line: str) -> bool:
     return of_rank is not None and of_rank[2] == "stdout"
 
 
+@dataclass(frozen=True)
+class Raised:
+    """An exception that ended a rank.
+
+    Attributes:
+        process: Which process of the run printed it.
+        rank: The rank that raised it; another number where that process starts ranks itself.
+        message: The last line of its traceback.
+        where: File and line, in the run's own files where one of them is in the traceback.
+    """
+
+    process: int
+    rank: int
+    message: str
+    where: str
+
+
 class RankOutput:
     """Reads the lines of a run; what is shown of them to a person, and a failed rank's last words.
 
@@ -61,6 +91,8 @@ class RankOutput:
         self.rank: int | None = None
         self._tagged = self._in_traceback = False
         self._errors: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST))
+        self._frames: dict[int, list[str]] = {}  # of each process whose traceback goes on
+        self._raised: Raised | None = None
 
     def read(self, line: str) -> str | None:
         """Return a line as it is shown; None for what the launcher says of ranks that end."""
@@ -70,30 +102,61 @@ class RankOutput:
         self._tagged, rank = True, int(said[1])
         if said[2] == "stderr" and rank in self._ranks and said[3].strip():
             self._errors[rank].append(said[3][:_LONGEST])
+            self._trace(rank, said[3][:_LONGEST])
         return f"rank {rank}: {said[3]}"
 
     @property
     def last_words(self) -> list[str]:
         """What the rank that failed first said last on stderr."""
-        return [] if self.rank is None else list(self._errors.get(self.rank, ()))
+        rank = self._raised.process if self._raised else self.rank
+        return [] if rank is None else list(self._errors.get(rank, ()))
 
     @property
     def lost_its_node(self) -> bool:
         """Whether the rank that failed first did because nobody reached its node any more."""
-        return self.code == SSH_FAILED and any(map(_LOST.match, self.last_words))
+        said = () if self.rank is None else self._errors.get(self.rank, ())
+        return self.code == SSH_FAILED and any(map(_LOST.match, said))
 
     def failure(self, nodes: Sequence[str]) -> str:
-        """Say which rank failed first, and where; empty where the launcher names none of them.
+        """Say which rank failed first, where and why; empty where nothing names one.
+
+        The first exception counts that no other rank's end explains: ranks that wait for the one
+        that failed may end before it.
 
         Args:
-            nodes: The node of each rank.
+            nodes: The node of each process.
         """
+        cause = self._raised
+        # A traceback may be one that was printed only; a rank that was killed prints none.
+        killed = self.code == _KILLED and cause is not None and cause.process != self.rank
+        if cause and cause.process < len(nodes) and not (killed or self.lost_its_node):
+            where = f" ({cause.where})" if cause.where else ""
+            return f"rank {cause.rank} on {nodes[cause.process]}: {cause.message}{where}"
         if self.rank is None or self.code is None or self.rank not in range(len(nodes)):
             return ""
         if self.lost_its_node:
             where = nodes[self.rank]
             return f"{where} went, or the connection to it did, and rank {self.rank} with it"
         return f"rank {self.rank} on {nodes[self.rank]} {_end(self.code)}"
+
+    def _trace(self, process: int, line: str) -> None:
+        """Read a line that may be part of a traceback."""
+        rank = process
+        if of_torch := _OF_TORCH.match(line):
+            rank, line = int(of_torch[1]), line[of_torch.end() :]
+        if line == _TRACEBACK:
+            self._frames[process] = []
+        elif process not in self._frames:
+            return
+        elif frame := _FRAME.match(line):
+            self._frames[process].append(f"{_IN_RUN.sub('', frame[1])}:{frame[2]}")
+        elif not line.startswith(" "):
+            frames = self._frames.pop(process)
+            own = [frame for frame in frames if not _LIBRARY.search(frame)]
+            # The last of a chain of exceptions is the one that Python names.
+            same = self._raised is None or self._raised.process == process
+            if same and not _CONSEQUENCE.search(line):
+                self._raised = Raised(process, rank, line, (own or frames or [""])[-1])
 
     def _is_launchers(self, line: str) -> bool:
         # Other launchers put nothing before any line: a traceback may be a rank's.

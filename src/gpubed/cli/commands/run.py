@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from gpubed.cli import completion, run_detached, run_request, run_result
 from gpubed.cli.job_output import JobOutput
-from gpubed.cli.options import ClusterName, Json, find
+from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.run_request import Asked
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
@@ -28,8 +29,22 @@ from gpubed.nodes import rates, selection
 from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_cluster
 
-EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
+EXAMPLE = "gpubed run lab -- python train.py --lr 0.1   or: gpubed run lab digits --set epochs=20"
 PLACE = ("Work", 10)
+
+
+class _Behind(TyperCommand):
+    """What follows `--` is a command where no job was named, else the job's arguments."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        place = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:place])
+        if behind := args[place + 1 :]:
+            ctx.params["words"] = behind
+        return rest
+
+
+SETTINGS = {"cls": _Behind}
 
 
 def command(
@@ -43,7 +58,10 @@ def command(
     ] = None,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- --NAME VALUE …]", help="Arguments of the job, as it has them."),
+        typer.Argument(
+            metavar="[-- COMMAND … | -- --NAME VALUE …]",
+            help="A command in this folder, which travels; or arguments of the job.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -109,6 +127,15 @@ def command(
             "--detach", "-d", help="Go on in the background, as long as this machine is on."
         ),
     ] = False,
+    per_node: Annotated[
+        bool | None,
+        typer.Option(
+            "--per-node/--per-rank",
+            help="Start the command once per node, as torchrun wants, or once per GPU.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
     container: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
@@ -122,20 +149,26 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a job on the nodes that are well; bring its results back."""
+    """Run a command or a job on the nodes that are well; bring its results back."""
     ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)
     run_request.check_bounds(bounds, least, most, fixed=any(fixes))
-    said = (words, settings, nodes, ranks, on, container, launcher, resume)
+    said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node)
     former = run_request.former_run(paths, job, again, given=any(said))
     choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on, words or ()))
-    given = {**jobfile.parse_settings(settings or []), **jobfile.parse_words(words or [])}
+    is_command = bool(words) and job is None and resume is None
+    given = {**jobfile.parse_settings(settings or [])}
+    given |= {} if is_command else jobfile.parse_words(words or [])
     resumed = run_request.resumed_run(paths, job, resume, given)
     if former:
         request = former.request
     else:
-        wanted = run_request.wanted(paths, job, resumed, given)
+        if is_command:
+            wanted = run_request.of_command(words or [], per_node, given)
+            run_request.confirm_size(ui, wanted, yes=yes)
+        else:
+            wanted = run_request.wanted(paths, job, resumed, given)
         request = run_request.placed(wanted, choice, container, launcher)
     run_request.check_arguments(request, repeat)
     if bounds:

@@ -1,5 +1,6 @@
 """gpubed runs."""
 
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, timedelta
@@ -17,7 +18,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import figures, jobfile, trials
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs import checkpoints, compare, record
-from gpubed.jobs.runs.record import Record
+from gpubed.jobs.runs.record import Record, Request
 
 EXAMPLE = "gpubed runs lab compare 20261123-1 last"
 PLACE = ("Work", 20)
@@ -109,7 +110,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "by": lambda one: one.by,
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
-        "arguments": lambda one: " ".join(f"{k}={v}" for k, v in one.request.settings.items()),
+        "arguments": lambda one: _arguments(one.request),
         "figures": lambda one: _first_figure(one) or (one.progress.reached if one.progress else ""),
     }
     if not any(one.by for one in shown):
@@ -124,15 +125,21 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     return 0
 
 
-def _described(job: str) -> dict[str, Metric]:
+def _arguments(request: Request) -> str:
+    if request.command:
+        return shlex.join(request.command)
+    return " ".join(f"{name}={value}" for name, value in request.settings.items())
+
+
+def _described(request: Request) -> dict[str, Metric]:
     try:
-        return jobfile.load(job).metrics
+        return jobfile.of(request).metrics
     except GpubedError:
         return {}  # the job is gone, its runs are not
 
 
 def _first_figure(one: Record) -> str:
-    units = _described(one.request.job)
+    units = _described(one.request)
     for name in ("images_per_s", "busbw_bps", *one.metrics):
         value = one.metrics.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -198,7 +205,7 @@ def _tell_checkpoints(ui: UI, kept: Sequence[str]) -> None:
 
 
 def _tell_figures(ui: UI, one: Record) -> None:
-    units = _described(one.request.job)
+    units = _described(one.request)
     for name, value in one.metrics.items():
         if isinstance(value, int | float | str):
             told = figures.written(value, units.get(name, Metric(unit="")).unit)
@@ -210,7 +217,7 @@ def _tell_figures(ui: UI, one: Record) -> None:
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     known = _every(ui, paths).values()
     first, *others = records
-    described = _described(first.request.job)
+    described = _described(first.request)
     sides = [
         (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
         for other in others

@@ -123,10 +123,18 @@ class SlurmLauncher(Launcher):
 
 def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
     nodes = cluster.allocation.with_ranks
-    hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes)
     settings = [f"{key}={value}" for key, value in launch.environment.items()]
     script = shlex.join(
-        ["exec", "env", *settings, "gpubed-srun", "--hosts", hosts, "--", *launch.command]
+        [
+            "exec",
+            "env",
+            *settings,
+            "gpubed-srun",
+            "--hosts",
+            launch.hosts(cluster),
+            "--",
+            *launch.command,
+        ]
     )
     names = ",".join(node.name for node in nodes)
     # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.

@@ -58,7 +58,7 @@ class SSHLauncher(Launcher):
         """Run a job to its end; see `Launcher.run`."""
         environment = {**launch.environment, HEARTBEAT: f"{launch.folder}/.heartbeat"}
         settings = [f"{name}={value}" for name, value in environment.items()]
-        hosts = ["--hostfile", f"{launch.folder}/hostfile", "-np", str(launch.ranks)]
+        hosts = ["-H", launch.hosts(cluster), "-np", str(launch.ranks)]
         words = ["env", *settings, "gpubed-horovodrun", *hosts, "--", *launch.command]
         start = _START.format(
             folder=shlex.quote(launch.folder), command=shlex.join(words), silence=SILENCE_S

@@ -34,7 +34,7 @@ def _shared(one: Record, other: Record) -> bool:
 def _queued(run: Record) -> bool:
     """Say whether Slurm started it, which gives no node to two jobs."""
     try:
-        return (run.request.launcher or jobfile.load(run.request.job).launcher) == "slurm"
+        return (run.request.launcher or jobfile.of(run.request).launcher) == "slurm"
     except GpubedError:
         return False  # its job is gone
 

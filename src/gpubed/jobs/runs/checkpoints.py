@@ -35,7 +35,7 @@ def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
 def of(record: Record) -> tuple[str, ...]:
     """Return the folders of a run; none where its job is no more."""
     with suppress(GpubedError):
-        return folders(jobfile.load(record.request.job), record.values)
+        return folders(jobfile.of(record.request), record.values)
     return ()
 
 

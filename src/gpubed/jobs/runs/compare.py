@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -109,6 +110,7 @@ def differences(before: Record, now: Record) -> list[Difference]:
     """Return what two runs were not made alike in."""
     pairs = {
         "job": (before.request.job, now.request.job),
+        "command": (shlex.join(before.request.command), shlex.join(now.request.command)),
         "world size": (before.world_size, now.world_size),
         "container": (before.request.container or "", now.request.container or ""),
         "launcher": (before.request.launcher or "", now.request.launcher or ""),

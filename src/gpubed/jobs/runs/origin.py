@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256 as _sha256
 from pathlib import Path
@@ -13,7 +14,6 @@ from gpubed.configuration import owners_variables
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
-from gpubed.jobs import jobfile
 from gpubed.jobs.runs.record import (
     MOST_BPS,
     ORIGIN,
@@ -21,6 +21,7 @@ from gpubed.jobs.runs.record import (
     Host,
     Origin,
     sha256_of,
+    sha256_of_files,
     sha256_of_folder,
 )
 from gpubed.nodes.cluster import Cluster
@@ -31,8 +32,14 @@ _UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
 _TIMEOUT_S = 10
 
 
-def look(cluster: Cluster, job: str) -> Origin:
-    """Return what a run of a job would be made with now."""
+def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
+    """Return what a run would be made with now.
+
+    Args:
+        cluster: With the nodes that it may use.
+        folder: What it is made from.
+        names: The files of the folder that travel; None for all of them.
+    """
     recipe, network = recipes.load(cluster.plan.spec.recipe), cluster.allocation.experiment
     used = (*cluster.allocation.nodes[:1], *cluster.allocation.with_ranks)
     return Origin(
@@ -42,8 +49,8 @@ def look(cluster: Cluster, job: str) -> Origin:
         recipe=recipe.name,
         recipe_sha256=recipe.lock_sha256(),
         spec_sha256=sha256_of(cluster.paths.spec),
-        job_sha256=sha256_of_folder(jobfile.folder(job)),
-        git=commit(cluster.paths.project.root),
+        job_sha256=sha256_of_folder(folder) if names is None else sha256_of_files(folder, names),
+        git=commit(cluster.paths.project.root if names is None else folder),
         hosts=_hosts(cluster),
         rate_bps=network.rate_bps if network else None,
         rates_bps=rates(cluster.paths),

@@ -61,12 +61,19 @@ class Request(_Model):
     """What a run was asked for: all that is needed to ask for the same again.
 
     Attributes:
+        job: A folder of `jobs/`; of a command, what its runs are called.
+        command: What each rank runs, where that is no job of `jobs/`.
+        folder: The folder that the command was called in, which travels to the nodes.
+        per_node: Whether the command starts once per node, and starts the node's ranks itself.
         settings: Arguments that differ from the job's defaults, as they were written.
         container: The image that ranks ran in, where another than the job's was asked for.
         launcher: Where another than the job's was asked for.
     """
 
     job: str
+    command: tuple[str, ...] = ()
+    folder: str = ""
+    per_node: bool = False
     settings: dict[str, str] = {}
     choice: Choice = Choice()
     container: str | None = None
@@ -385,6 +392,16 @@ def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         while part := file.read(_PART):
             digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
+    """Return one checksum of files in a folder, their names among it; of links, where they lead."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = folder / name
+        what = path.readlink() if path.is_symlink() else _sha256(path)
+        digest.update(f"{what}  {name}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

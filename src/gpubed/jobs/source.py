@@ -1,0 +1,154 @@
+"""The folder of a command: which files of it travel to the nodes, and how they get there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+
+import pathspec
+
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.nodes.cluster import Cluster
+
+IGNORE = ".gpubedignore"
+"""Patterns of files that stay here, in the syntax of `.gitignore`."""
+ASK_FROM = 256 * 2**20
+"""Bytes; a larger folder is sent only after a question."""
+_MOST = 50_000  # files
+_SENT = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
+
+
+def files(folder: Path) -> list[str]:
+    """Return the files and links of a folder that travel, by their paths in it, sorted.
+
+    In a git repository these are the tracked files, with those of submodules, and the files that
+    git neither tracks nor ignores. Elsewhere they are all files but those of virtual environments
+    and of `.git`. `.gpubedignore` takes out more.
+
+    Raises:
+        UsageError: There are more than 50,000.
+    """
+    names = _of_git(folder)
+    found = _walked(folder) if names is None else iter(names)
+    ignored = folder / IGNORE
+    spec = pathspec.GitIgnoreSpec.from_lines(
+        ignored.read_text(errors="replace").splitlines() if ignored.is_file() else ()
+    )
+    kept = list[str]()
+    for name in found:
+        if not spec.match_file(name) and _travels(folder / name):
+            kept.append(name)
+            if len(kept) > _MOST:
+                raise UsageError(
+                    f"{folder} has more than {_MOST:,} files",
+                    f"call the command in its own folder, or name in {ignored} what is not needed",
+                )
+    return sorted(kept)
+
+
+def size(folder: Path, names: Iterable[str]) -> int:
+    """Return how large files of a folder are, in bytes."""
+    return sum((folder / name).lstat().st_size for name in names)
+
+
+def largest(folder: Path, names: Sequence[str]) -> str:
+    """Return the entry of a folder below which most of the given files' bytes are."""
+    tops = {PurePath(name).parts[0] for name in names}
+    return max(
+        tops,
+        key=lambda top: size(folder, (name for name in names if PurePath(name).parts[0] == top)),
+    )
+
+
+def send(cluster: Cluster, folder: Path, names: Iterable[str], remote: str) -> None:
+    """Copy files of a folder into a folder of the head, links and permissions as they are.
+
+    Raises:
+        GpubedError: Something cannot be read here or written there.
+    """
+    login = ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name]
+    unpack = f"mkdir -p {shlex.quote(remote)} && {_SENT % shlex.quote(remote)}"
+    with tempfile.TemporaryFile() as names_file, tempfile.TemporaryFile() as said:
+        names_file.write(b"".join(os.fsencode(name) + b"\0" for name in names))
+        names_file.seek(0)
+        pack = subprocess.Popen(
+            [
+                *("tar", "--create", f"--directory={folder}"),
+                *("--no-recursion", "--null", "--files-from=-"),
+            ],
+            stdin=names_file,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        unpacked = subprocess.run(
+            [*login, f"sh -c {shlex.quote(unpack)}"], stdin=pack.stdout, stderr=said, check=False
+        )
+        if pack.stdout:
+            pack.stdout.close()
+        if pack.wait() or unpacked.returncode:
+            said.seek(0)
+            why = said.read().decode(errors="replace").strip().splitlines()[-3:]
+            raise GpubedError(
+                f"{folder} could not be sent to the head: {' '.join(why) or 'the connection ended'}"
+            )
+
+
+def starts_ranks(command: Sequence[str]) -> bool:
+    """Say whether a command starts the ranks of its node itself, as `torchrun` does."""
+    program = PurePath(command[0]).name
+    return program == "torchrun" or (
+        program.startswith("python") and list(command[1:3]) == ["-m", "torch.distributed.run"]
+    )
+
+
+def called(command: Sequence[str]) -> str:
+    """Return what runs of a command are called: after its script, else after its program."""
+    scripts = (word for word in command if word.endswith((".py", ".sh")))
+    name = PurePath(next(scripts, command[0])).name
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name.removesuffix(".py").removesuffix(".sh"))[:40]
+
+
+def _of_git(folder: Path) -> list[str] | None:
+    listed = list[str]()
+    for which in (
+        ("--cached", "--recurse-submodules"),
+        ("--others", "--exclude-standard"),
+    ):
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), "ls-files", "-z", *which],
+                capture_output=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            return None
+        if done.returncode:
+            return None  # no repository, or another account's
+        listed += [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    return list(dict.fromkeys(listed))
+
+
+def _walked(folder: Path) -> Iterator[str]:
+    for at, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in (".git", "__pycache__") and not Path(at, name, "pyvenv.cfg").exists()
+        ]
+        links = [name for name in folders if Path(at, name).is_symlink()]
+        for name in (*names, *links):
+            yield str(Path(at, name).relative_to(folder))
+
+
+def _travels(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # tracked, and removed here
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)

@@ -1,0 +1,82 @@
+"""A researcher's own scripts, as docs/tutorial/your-own-training.md starts them."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.cluster import BIN
+
+pytestmark = pytest.mark.docker
+SCRIPTS = Path(__file__).parent / "own_work"
+
+
+@pytest.fixture
+def own(cluster, tmp_path):
+    """A function that runs words of gpubed in a researcher's folder, outside of the project."""
+    folder = tmp_path / "mine"
+    shutil.copytree(SCRIPTS, folder)
+
+    def call(*words, rc=0):
+        done = subprocess.run(
+            [str(BIN / "gpubed"), *words],
+            cwd=folder,
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done
+
+    call.folder = folder
+    return call
+
+
+def test_a_script_of_horovod_runs_as_it_is(own, cluster):
+    (own.folder / "data").mkdir()
+    (own.folder / "data" / "large").write_bytes(bytes(1000))
+    (own.folder / ".gpubedignore").write_text("data\n")
+    (own.folder / "latest").symlink_to("hvd.py")
+    done = own("run", cluster.name, "--json", "--", "python", "hvd.py", "--value=2")
+    told = json.loads(done.stdout)
+    assert (told["status"], told["job"], told["world_size"]) == ("ok", "hvd", 3)
+    results = Path(told["run_dir"])
+    assert [(results / f"rank-{rank}.txt").read_text() for rank in range(3)] == ["6", "6", "6"]
+    assert not (results / "data").exists()
+    shown = json.loads(own("runs", cluster.name, "show", told["run_id"], "--json").stdout)
+    assert shown["command"] == ["python", "hvd.py", "--value=2"]
+    again = json.loads(own("run", cluster.name, "--again", told["run_id"], "--json").stdout)
+    assert again["status"] == "ok"
+    assert "hvd.py --value=2" in own("runs", cluster.name).stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["python", "ddp.py"], ["torchrun", "ddp.py"], ["--per-node", "--", "torchrun", "ddp.py"]],
+    ids=["ranks", "torchrun", "per node"],
+)
+@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+def test_a_script_of_torch_distributed_runs_as_it_is(own, cluster, command, launcher):
+    if launcher == "slurm" and "slurm" not in cluster.spec.get("services", {}):
+        pytest.skip("this cluster has no Slurm yet: test_slurm adds it")
+    mark = [] if "--" in command else ["--"]
+    done = own("run", cluster.name, "--launcher", launcher, *mark, *command)
+    said = done.stdout + done.stderr
+    for rank in range(3):
+        assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
+
+
+def test_a_command_that_fails_is_a_run_that_failed(own, cluster):
+    done = own("run", cluster.name, "--", "python", "fails.py", rc=1)
+    assert "KeyError: 'labels.csv'" in done.stdout + done.stderr
+
+
+def test_what_cannot_be_asked_is_refused(own, cluster):
+    said = own("run", cluster.name, "--set", "a=1", "--", "python", "hvd.py", rc=2).stderr
+    assert "a command has its own arguments" in said
+    (own.folder / "run.json").write_text("")
+    said = own("run", cluster.name, "--", "python", "hvd.py", rc=2).stderr
+    assert "run.json" in said

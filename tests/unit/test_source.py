@@ -1,0 +1,99 @@
+"""Which files of a command's folder travel to the nodes."""
+
+import os
+import subprocess
+
+import pytest
+
+from gpubed.core.errors import UsageError
+from gpubed.jobs import source
+from gpubed.jobs.runs import record
+
+pytestmark = pytest.mark.process
+
+TREE = ("train.py", "lib/model.py", "data/big.bin", "notes.txt", ".env", "-odd name\n.py")
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+    subprocess.run(["git", "-C", folder, *identity, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in TREE:
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "mine"
+
+
+def test_all_of_a_plain_folder_travels_but_its_virtual_environment(folder):
+    for name in ("venv/pyvenv.cfg", "venv/bin/python", "lib/__pycache__/model.pyc", ".git/config"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    (folder / "latest").symlink_to("data")
+    os.mkfifo(folder / "pipe")
+    assert source.files(folder) == sorted([*TREE, "latest"])
+
+
+def test_git_says_what_travels(folder, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "part.py").write_text("")
+    for repository in (library, folder):
+        git(repository, "init", "-q")
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "part")
+    git(folder, "submodule", "add", str(library), "library")
+    (folder / ".gitignore").write_text("data\n.env\n")
+    git(folder, "add", ".")
+    (folder / "new.py").write_text("not added yet")
+    (folder / "notes.txt").unlink()
+    kept = {*TREE, "new.py", ".gitignore", ".gitmodules", "library/part.py"}
+    assert source.files(folder) == sorted(kept - {"data/big.bin", ".env", "notes.txt"})
+    assert source.files(folder / "lib") == ["model.py"]
+
+
+def test_what_is_not_needed_there_can_be_named(folder):
+    (folder / source.IGNORE).write_text("# large\n/data/\n*.txt\n!notes.txt\n")
+    assert source.files(folder) == sorted({*TREE, source.IGNORE} - {"data/big.bin"})
+
+
+def test_a_folder_of_too_many_files_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(source, "_MOST", 3)
+    with pytest.raises(UsageError, match="more than 3 files") as refused:
+        source.files(folder)
+    assert source.IGNORE in refused.value.hint
+
+
+def test_a_question_names_what_is_large(folder):
+    (folder / "data/big.bin").write_bytes(bytes(1000))
+    names = source.files(folder)
+    assert source.size(folder, names) == 1000 + sum(len(n) for n in TREE if n != "data/big.bin")
+    assert source.largest(folder, names) == "data"
+
+
+def test_a_change_of_what_travels_changes_the_checksum(folder):
+    names = ["train.py", "link"]
+    (folder / "link").symlink_to("notes.txt")
+    before = record.sha256_of_files(folder, names)
+    (folder / "notes.txt").write_text("changed, and not sent")
+    assert record.sha256_of_files(folder, names) == before
+    (folder / "train.py").write_text("changed")
+    assert record.sha256_of_files(folder, names) != before
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "alone"),
+    [
+        (["python", "train.py", "--lr", "0.1"], "train", False),
+        (["./scripts/my run.sh"], "my-run", False),
+        (["torchrun", "--max-restarts=1", "train.py"], "train", True),
+        (["python3", "-m", "torch.distributed.run", "a.py"], "a", True),
+        (["nvidia-smi", "-L"], "nvidia-smi", False),
+    ],
+)
+def test_a_command_has_a_name_and_a_way_to_start(command, name, alone):
+    assert source.called(command) == name
+    assert source.starts_ranks(command) is alone
