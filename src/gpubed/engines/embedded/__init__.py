@@ -33,13 +33,21 @@ __all__ = [
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
+_HOMES = {
+    "Engine": "engine",
+    "EventSink": "events",
+    "LogEvent": "events",
+    "ProgramFailed": "failures",
+    "Refusal": "failures",
+    "ResourceEvent": "events",
+    "Result": "events",
+    "StepFailed": "failures",
+}
+
+
 def __getattr__(name: str) -> Any:
     # The program and the providers run modules of this package as children:
     # loading the whole engine there would cost each of them a third of its start.
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for home in ("events", "failures", "engine"):
-        module = importlib.import_module(f"{__name__}.{home}")
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AssertionError(name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -7,10 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gpubed.engines.embedded.state import State
+from typing import Any
 
 # Halves of a replacement: Pulumi counts the whole.
 _HALVES = frozenset({"create-replacement", "delete-replaced"})
@@ -95,8 +92,8 @@ class Reporter:
         with self._lock:
             return [event for event in self.steps if event.status == "failed"]
 
-    def started(self, op: str, state: State, why: tuple[str, ...] = ()) -> ResourceEvent:
-        """Announce a step and return the event to end it with."""
+    def started(self, op: str, state: Any, why: tuple[str, ...] = ()) -> ResourceEvent:
+        """Announce a step on a `State` and return the event to end it with."""
         event = ResourceEvent(op, "started", state.urn, state.type, state.name, why=why)
         if not self._preview and not _is_internal(event):
             with self._lock:
