@@ -141,7 +141,7 @@ def test_machines_that_were_given_back_are_waited_for(
     wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}}
     wall.changes["nodes"] = [{"name": "node", "count": 3, "min": least}]
     id_ = up(wall, driver)
-    monkeypatch.setattr(server.inventory, "_reload", 2.0)
+    monkeypatch.setattr(server.inventory, "_reload", 10.0)
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
     driver.delete(id_, wall.inputs)
     up(wall, driver)
