@@ -8,12 +8,14 @@ import pytest
 
 # Of `sys.addaudithook`; the others that start a process lead to these.
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty"}
+QUICK = {"ssh-keygen"}  # which looks names up in known_hosts within milliseconds
 started = []
 
 
 def note(event, given):
     if event in STARTS:
-        started.append(Path(os.fsdecode(given[0])).name if given else "a copy of itself")
+        name = Path(os.fsdecode(given[0])).name if given else "a copy of itself"
+        started.extend({name} - QUICK)
 
 
 sys.addaudithook(note)

@@ -35,7 +35,7 @@ def check(cluster, monkeypatch):
         monkeypatch.setattr(stages, "subject", lambda _: "x")
         monkeypatch.setattr(Context, "simulated", frozenset())
         monkeypatch.setattr(verify, "SSH", lambda *_: _Nobody())
-        monkeypatch.setattr(handover.metrics, "publish", lambda *_: None)
+        monkeypatch.setattr(handover, "publish_metrics", lambda *_: None)
         return handover.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
 
     return run

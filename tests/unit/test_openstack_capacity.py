@@ -50,6 +50,7 @@ class Cloud:
     """A connection whose project has used half of a small quota."""
 
     current_project_id = "p"
+    config = SimpleNamespace(region_name="")
 
     def __init__(self) -> None:
         self.limits = dict.fromkeys(

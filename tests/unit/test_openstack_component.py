@@ -22,6 +22,7 @@ from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from support.declared import UUID, declare, mocked
+from support.known import mark
 
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # how Pulumi marks a secret on the wire
 DATA: dict[str, Any] = {
@@ -172,9 +173,8 @@ class TestAllocation:
             assert yaml.safe_load(text)["ssh_keys"]["ed25519_public"] == node.host_keys[0]
 
     def test_a_node_that_failed_is_not_declared_and_named(self, cloud: Cloud) -> None:
-        note = Project(cloud.project).cluster("cloudy").left_out
-        note.parent.mkdir(parents=True)
-        note.write_text('{"node-1": "No valid host was found."}')
+        paths = Project(cloud.project).cluster("cloudy")
+        mark(paths, left_out={"node-1": "No valid host was found."})
         allocation, _ = declare(
             component.Cluster, {**DATA, "nodes": [{"count": 3, "min": 2}, *DATA["nodes"][1:]]}
         )

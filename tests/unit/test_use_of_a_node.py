@@ -213,3 +213,42 @@ def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
     quiet["ranks"] = [["alice", "run"]]
     use.program.main("look")
     assert "warned" not in use.program.METRICS.read_text()
+
+
+def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkeypatch):
+    """A hundred ranks, each in a run of its own, and 300 of them in a day."""
+    asked = []
+    monkeypatch.setattr(use.processes, "_run", lambda number: asked.append(number) or str(number))
+    every = {1: process(use, uid=0)}
+    for number in range(10, 210, 2):
+        every[number] = process(use)
+        every[number + 1] = process(use, parent=number, name="gpubed-rank")
+    heads = use.processes.jobs(every)
+    assert len(asked) == 64
+    assert sorted(heads) == list(range(10, 210, 2))
+    ranks = [[["bob", f"run-{number}", 40.0]] for number in range(300)]
+    record = fold(use, {}, *({"work": work} for work in ranks), {"work": [["alice", "run", 9.0]]})
+    rows = use.judging.total(record)
+    assert len(rows) == 202
+    assert sum(row["cpu_s"] for row in rows if row["user"] == "bob") == 12_000
+    assert rows[0] == {"user": "alice", "job": "run", "cpu_s": 9, "gpu_s": 0, "held_s": 0}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
+)
+def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
+    record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
+    use.program.METRICS.parent.mkdir()
+    use.program.publish(record)
+    text = use.program.METRICS.read_bytes().decode()
+    told = name.replace("\udcff", "?")
+    figures = exposition.read(text)
+    assert figures["gpubed_use_seconds", ("job", told), ("of", "cpu"), ("user", told)] == 40
+    assert figures["gpubed_use_seconds", ("job", ""), ("of", "cpu"), ("user", "alice")] == 9
+    if shutil.which("promtool"):
+        said = subprocess.run(
+            ("promtool", "check", "metrics"), input=text.encode(), capture_output=True, check=False
+        )
+        assert said.returncode == 0, said

@@ -125,7 +125,11 @@ def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):
     assert done.return_value == 0
     assert json.loads(done.stdout)["event"] == "gone"
     assert world.repairs == []
-    assert {path.name for path in world.cluster.state.iterdir()} <= {"secrets", "testbeds"}
+    assert {path.name for path in world.cluster.state.iterdir()} <= {
+        "secrets",
+        "specifications",
+        "cluster.json",
+    }
 
 
 @pytest.mark.parametrize(("goes", "told"), [("node", ["amiss", "person"]), ("file", ["person"])])

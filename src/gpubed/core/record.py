@@ -128,8 +128,8 @@ def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
                 _move_specifications(paths)
         yield known
         if known != (before or Record()) or former:
-            text = known.model_dump_json(indent=1, exclude_defaults=True)
-            text = json.dumps({"version": known.version, **json.loads(text)}, indent=1)
+            told = known.model_dump(mode="json", exclude_defaults=True)
+            text = json.dumps({"version": known.version, **told}, indent=1)
             files.write(paths.record, text.encode(), durable=True)
         if former:
             _remove_former(paths)
