@@ -319,8 +319,8 @@ class Testbed(ABC):
         """Return which testbed of its kind this is; None if there is only one.
 
         `down` uses it to notice that an edited specification leads to another testbed, where
-        finding nothing does not mean that the cluster is gone. The id depends on where resources are, so it
-        does not change with credentials or timeouts.
+        finding nothing does not mean that the cluster is gone. The id depends on where
+        resources are, so it does not change with credentials or timeouts.
 
         Raises:
             GpubedError: The testbed cannot be asked.
