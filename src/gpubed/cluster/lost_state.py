@@ -18,7 +18,7 @@ Approve = Callable[[Sequence[str]], None]
 
 
 def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
-    """Take over what a lost state knew, and ask before a second cluster of the name is made.
+    """Ask before what a lost state knew is given up, or a second cluster of the name is made.
 
     Args:
         stack: The cluster's stack.
