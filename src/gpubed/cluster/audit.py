@@ -1,4 +1,4 @@
-"""Compares the state with the testbed; they differ after a killed run or work done by hand."""
+"""Compares a state with its testbeds: a killed run or manual changes make them differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubed.testbeds.specification import load
 
 @dataclass(frozen=True)
 class Recorded:
-    """A resource of the testbed as the state has it."""
+    """A resource of the testbed, as the state records it."""
 
     backend: str
     kind: str
@@ -35,13 +35,13 @@ class Recorded:
 
     @property
     def called(self) -> str:
-        """What the testbed calls it, as far as the state says so."""
+        """The resource's name on the testbed; its name in the state where that records no other."""
         said = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
         return str(said or self.name)
 
     @property
     def is_data(self) -> bool:
-        """Whether it holds what a researcher wrote."""
+        """Whether the resource is a volume, which holds a researcher's data."""
         return self.kind.rsplit(":", 1)[-1].lower() == "volume"
 
 
@@ -52,14 +52,14 @@ class Audit:
     Attributes:
         uuid: The cluster's id; None where it is unknown.
         asked: The testbeds that were looked at; they also remove what was found.
-        recorded: In the state, and there.
-        missing: In the state, but not there.
-        unrecorded: There under the cluster's id, but not in the state.
-        elsewhere: There under the cluster's id, where only a former specification led.
-        others: There under the cluster's name and another id.
-        within: Data that only nodes reach, which the testbed itself cannot list.
-        interrupted: Operations that a killed run left unfinished, as `creating node-1`.
-        unseen: Places that could not be looked at, with why.
+        recorded: Resources in the state that exist.
+        missing: Resources in the state that do not exist.
+        unrecorded: Resources with the cluster's id that are not in the state.
+        elsewhere: Resources with the cluster's id in places that only a former specification named.
+        others: Resources with the cluster's name and another id.
+        within: Data that only nodes can reach and the testbed cannot list.
+        interrupted: Operations that a killed run left unfinished, such as `creating node-1`.
+        unseen: Places that could not be checked, each with the reason.
     """
 
     uuid: str | None
@@ -75,17 +75,17 @@ class Audit:
 
     @property
     def extra(self) -> list[Existing]:
-        """What is unrecorded and may go; data goes with `down` only, which asks for it by name."""
+        """The unrecorded resources that may be removed: all but data, which only `down` removes."""
         return [thing for thing in self.unrecorded if not thing.data]
 
     @property
     def away(self) -> list[Left]:
-        """What is where only a former specification led, but for data."""
+        """The resources in `elsewhere` that are not data."""
         return [one for one in self.elsewhere if not one.thing.data]
 
     @property
     def clean(self) -> bool:
-        """Whether everything of this cluster is where it belongs; data that was kept does."""
+        """Whether state and testbeds agree; data that was kept is no difference."""
         return not (self.missing or self.extra or self.away or self.interrupted)
 
 
@@ -124,18 +124,18 @@ def audit(stack: Stack) -> Audit:
 
 
 def nodes(stack: Stack) -> set[str]:
-    """Return the names of the nodes that a cluster's state says are there; none that failed."""
+    """Return the names of the nodes in a cluster's state, without those that failed."""
     return {name for name, result in _nodes(stack) if "failed" not in result}
 
 
 def looked_up(stack: Stack) -> set[str]:
-    """Return the names of networks of a plugin's testbed that the cluster uses and did not make."""
+    """Return the names of the existing networks of a plugin's testbed that the cluster uses."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
 
 
 def left_nodes(stack: Stack) -> set[str]:
-    """Return the names of the nodes that failed and could not be cleared away."""
+    """Return the names of failed nodes whose remains could not be removed."""
     return {name for name, result in _nodes(stack) if "left" in result}
 
 
@@ -151,7 +151,7 @@ def _resources(stack: Stack) -> list[dict[str, Any]]:
 
 
 def uuid_of(stack: Stack) -> str | None:
-    """Return the UUID of a cluster, from its state or the file beside it."""
+    """Return the UUID of a cluster, from its state or else from the cluster's record."""
     uuid = None
     for resource in _resources(stack):
         if resource["type"].endswith(":Identity"):
@@ -161,7 +161,7 @@ def uuid_of(stack: Stack) -> str | None:
 
 
 def remember(stack: Stack) -> None:
-    """Keep the state's UUID in the file beside it, where that is lost or damaged."""
+    """Restore the UUID in the cluster's record from the state if it is lost or damaged there."""
     with suppress(Unreadable):
         if record.uuid(stack.paths):
             return
@@ -170,12 +170,12 @@ def remember(stack: Stack) -> None:
 
 
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
-    """Return the testbeds that may have something of a cluster.
+    """Return the testbeds that may hold resources of a cluster.
 
-    These are those of its state and of former ones; the specification's where neither is known.
+    These are the testbeds in its state and former ones; if there are none, the specification's.
 
     Args:
-        wanted: Testbeds that something is about to be made on.
+        wanted: Testbeds on which resources are about to be made.
     """
     deployment = stack.export().get("deployment", {})
     resources = list(deployment.get("resources") or ())
@@ -202,23 +202,23 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
 
 
 def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
-    """Return the volumes that are in a cluster's state and not on its testbed.
+    """Return the volumes that are in a cluster's state but not on its testbed.
 
     Raises:
         GpubedError: State or testbed cannot be read.
     """
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
-    # Only what a plugin made has to be looked for in a list of all that there is.
+    # Only resources made by plugins need the testbed's full list.
     found = asked.of(native[0].backend).existing() if native else []
     return [volume for volume in volumes if not _is_there(asked, found, volume)]
 
 
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
-    """Return what exists under the cluster's id and is not in its state, but for its data.
+    """Return resources with the cluster's id that are not in its state, without data.
 
     Args:
-        transient: Whether that includes running jobs, which end by themselves.
+        transient: Whether to include running jobs, which end by themselves.
     """
     uuid = uuid_of(stack)
     if uuid is None:
@@ -229,7 +229,7 @@ def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> lis
 
 
 def remove_unrecorded(stack: Stack, asked: Testbeds) -> list[str]:
-    """Remove what `unrecorded` returns; return the names."""
+    """Remove the resources that `unrecorded` returns, and return their names."""
     return asked.remove(unrecorded(stack, asked))
 
 

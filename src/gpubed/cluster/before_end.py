@@ -19,31 +19,31 @@ from gpubed.nodes.ssh import SSH, Unreachable
 _COMMAND_S = 600.0
 _FIGURES = "metrics.json"
 _UNKNOWN = "from the cluster; this controller has no record of such a run, so no verb lists it"
-_NAMED = 20  # sentences; there may be any number of folders that are no run's
-# Of what is there, what it is (`d` for a folder) and its name, which may have line ends in it.
+_NAMED = 20  # sentences; any number of folders may belong to no run
+# Prints the type (`d` for a folder) and name of each entry; names may contain line ends.
 _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /dev/null || true"
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The names of runs that came, and sentences about what did not, or is no run from here."""
+    """The runs that were copied, and sentences about what was left out or is of no known run."""
 
     runs: tuple[str, ...]
     told: tuple[str, ...]
 
 
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
-    """Do what `lease.before_end` says; nodes take none of it for a use.
+    """Do what `lease.before_end` says, without counting as use of the nodes.
 
     Args:
-        again: Whether the command has just been run.
+        again: Whether the command has just been run, and is skipped.
 
     Returns:
         What was done, in words.
 
     Raises:
-        GpubedError: The head could not be reached, the command failed, or not all could be
-            saved; the rest is collected all the same.
+        GpubedError: The head could not be reached, the command failed, or not everything could
+            be saved; the rest is collected all the same.
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
     wanted, allocation = policy.before_end, cluster.allocation
@@ -65,7 +65,7 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
 
 
 def _save(head: SSH, cluster: Cluster) -> list[str]:
-    """Bring runs, and checkpoints where they go with a node; return what was done, in words."""
+    """Copy runs, and checkpoints if they are lost with a node; return what was done, in words."""
     done, faults = list[str](), list[GpubedError]()
     try:
         came = collect(head, cluster)
@@ -86,14 +86,14 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
 
 
 def collect(head: SSH, cluster: Cluster) -> Collected:
-    """Copy the runs whose results are not here yet, or were written on since they came.
+    """Copy the runs whose results are not here yet, or have changed since they were copied.
 
-    Only the job's own files come: records of runs are the controller's, and a folder without one
-    here is no run to any verb.
+    Only the job's own files are copied. The controller keeps the records of runs, and no verb
+    lists a folder without one.
 
     Raises:
         NotAName: The head lists a name that leads out of the folder of runs.
-        GpubedError: Not all runs could be copied; the others have been.
+        GpubedError: Not all runs could be copied; the others were.
     """
     here = cluster.paths.runs
     there = f"{cluster.plan.spec.storage.shared.path}/runs"
@@ -129,7 +129,7 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
     try:
         left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
     except MayNotBeRead as error:
-        # Anybody may make folders there that may not be read.
+        # Any user can make an unreadable folder there; only a known run's is an error.
         if known:
             raise
         left_out = [error.message]
@@ -138,7 +138,7 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
 
 
 def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
-    """Return what is in each folder of runs; None where it is too much to be collected."""
+    """Return the contents of each run's folder; None for each if they cannot be listed."""
     try:
         things = collected.below(head, there)
     except NotAName:
@@ -152,11 +152,11 @@ def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | 
 
 
 def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
-    """Return whether a run's results are here as they are on the head.
+    """Return whether a run's results are here in their present state.
 
     Args:
-        inside: The files of the run there; None where they cannot be listed.
-        had: How they looked when they came; None where they did not.
+        inside: The run's files on the head; None if they cannot be listed.
+        had: Digest of the files when they were copied; None if they were not.
     """
     ended = (folder / _FIGURES).exists()
     if had is None or inside is None:
@@ -168,7 +168,7 @@ def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
-    """Return the names of folders on the head, and in sentences what else is there."""
+    """Return the names of the folders on the head, and sentences about the other entries."""
     names, odd = list[str](), list[str]()
     for one in filter(None, head.run(_LIST, there).stdout.split("\0")):
         kind, name = one[0], as_name(one[1:])

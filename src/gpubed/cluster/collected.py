@@ -1,6 +1,6 @@
-"""What has been collected of a cluster's shared storage (`collected.json`), and what is there.
+"""Lists a cluster's shared storage, and remembers what was collected (`collected.json`).
 
-How a thing looks, nodes say: one that lies keeps its own data from coming, and nothing else.
+The nodes report sizes and times; a false report only keeps that node's own data from being copied.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from gpubed.nodes.ssh import SSH
 NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"
 """Stands in a command's output for what is none."""
 _LIST_S = 120.0
-# Of each thing, what it is (`d` for a folder), its bytes, when it changed and its path.
+# Prints the type (`d` for a folder), size in bytes, modification time and path of each entry.
 _LIST = "find %s/ -mindepth 1 -printf '%%y\\t%%s\\t%%T@\\t%%P\\0' 2> /dev/null || true"
 _ONE = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)", re.DOTALL)
 
 
 class Memory(BaseModel):
-    """What came from a storage.
+    """What was collected from a storage.
 
     Attributes:
         of: The id of the node that has the storage.
-        place: The folder of its checkpoints, below that of all checkpoints here.
-        looked: How each thing looked when it came, by its path.
+        place: The subfolder for its checkpoints in the local folder of checkpoints.
+        looked: Digest of each thing when it was copied, by its path.
         changed: When each checkpoint changed, by the storage's clock.
-        lacks: What did not come with a checkpoint, in sentences.
+        lacks: What could not be copied with a checkpoint, in sentences.
     """
 
     model_config = ConfigDict(extra="ignore")  # a newer version may keep more
@@ -54,17 +54,17 @@ class Memory(BaseModel):
 
 @contextmanager
 def remembered(cluster: Cluster) -> Iterator[Memory]:
-    """Give what is remembered, and keep what becomes of it, however the work ends."""
+    """Yield the memory of a storage, and write it back even if the work fails."""
     memory = load(cluster)
     try:
         yield memory
     finally:
-        with suppress(OSError):  # a full disk; then something comes twice
+        with suppress(OSError):  # a full disk; something is then copied twice
             files.write(cluster.paths.collected, memory.model_dump_json(indent=1).encode())
 
 
 def load(cluster: Cluster) -> Memory:
-    """Return what is remembered of the present storage; what cannot be read counts as nothing."""
+    """Return the memory of the present storage; empty if unreadable or of another storage."""
     allocation = cluster.allocation
     name = cluster.plan.spec.storage.shared.server or allocation.head.name
     nodes = (node.id for node in allocation.nodes if node.name == name)
@@ -73,13 +73,13 @@ def load(cluster: Cluster) -> Memory:
         found = reading.file(cluster.paths.collected).json(Memory)
         if found.of == storage:
             return found
-    # Never one that there is: what came from another storage stays as it is.
+    # A new folder, so that copies from another storage stay as they are.
     return Memory(of=storage, place=leases.now().strftime("%Y%m%d-%H%M%S"))
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A file (`f`), folder (`d`) or anything else below a folder, as `find` lists it."""
+    """An entry below a folder, as `find` lists it: a file (`f`), folder (`d`) or other kind."""
 
     kind: str
     size: int
@@ -88,14 +88,14 @@ class Thing:
 
 
 def below(head: SSH, folder: str) -> list[Thing]:
-    """Return all that is below a folder; nothing where there is no such folder.
+    """Return all entries below a folder; none if the folder does not exist.
 
     Raises:
         NotAName: A name leads out of the folder.
-        GpubedError: It is more than can be listed, or no list.
+        GpubedError: There are too many entries to list, or the listing is malformed.
     """
     said = head.run(_LIST, folder, timeout=_LIST_S).stdout
-    # A command's output ends where there is too much of it.
+    # Too long an output is cut off.
     if said and not said.endswith("\0"):
         raise GpubedError(f"there is more in {folder} than can be listed", "remove some of it")
     return [_thing(folder, one) for one in said.split("\0") if one]
@@ -110,6 +110,6 @@ def _thing(folder: str, said: str) -> Thing:
 
 
 def looks(things: Iterable[Thing]) -> str:
-    """Return a digest of things, which changes when one of them does."""
+    """Return a digest of entries, which changes when one of them does."""
     told = sorted(f"{one.path}\t{one.kind}\t{one.size}\t{one.changed}" for one in things)
     return hashlib.sha256("\0".join(told).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""How a cluster is now: nodes, disks, networks, services. Looks only, and in seconds."""
+"""Reads a cluster's present condition within seconds: nodes, disks, networks, services."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
 UNREACHABLE, HIDDEN = "unreachable", "hidden"
-AWAY = "away"  # an own host that is silent: its testbed is only that
-# Nothing is known of such a node, and no repair changes that.
+AWAY = "away"  # an own host that is silent: no testbed can bring it back
+# The condition of such a node is unknown, and no repair helps.
 _UNKNOWN = {HIDDEN, AWAY}
-# What `up` makes of it.
+# What `up` does about each state.
 _THEN = {
     "missing": "it is made again",
     "stopped": "it is started",
@@ -37,8 +37,8 @@ _THEN = {
 }
 NO_WAY = "the way to them may be what fails: see to your network, VPN and bastion"
 RESHAPED = "links may have another rate than declared, since a `bench` was killed"
-# Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
-# testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
+# Prints what is wrong with a node's experiment network, or nothing. If the testbed lets nodes
+# shape their own links, each must have done so. `ping` exits with 1 if no reply came.
 _NETWORK = """
 PATH=$PATH:/usr/sbin:/sbin
 interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
@@ -54,19 +54,19 @@ ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 
 @dataclass(frozen=True)
 class Condition:
-    """What was found.
+    """The condition of a cluster.
 
     Attributes:
-        nodes: The state of each node by name: ready, or stopped, missing, and what else the
-            testbed says; unreachable (SSH does not answer), hidden (a host on the way to it fails),
-            unrecognized (somebody else's host key), cut (of its experiment network), unshaped (its
-            link has no rate).
-        services: What is wrong with each service by name; empty where nothing is.
-        full: What is full of a node's disks by its name, in words; such a node is ready.
-        stopped: What should run on nodes and does not.
-        reshaped: Whether links may have another rate than declared, and nobody is at work on that.
-        unwell: Nodes that jobs leave out, and why; that is no damage.
-        unheard: Whether no node answers, so that the way to them may be what fails.
+        nodes: The state of each node by name: ready, stopped, missing, or another state of the
+            testbed; or unreachable (SSH does not answer), hidden (a host on the way to it fails),
+            unrecognized (another host key answers), cut (off its experiment network), unshaped
+            (its link has no rate).
+        services: What is wrong with each service by name; empty if nothing is.
+        full: Which disks of a node are full, in words, by node; such a node is ready.
+        stopped: Units that should run on nodes and do not.
+        reshaped: Whether a killed `bench` may have left links with other rates than declared.
+        unwell: Nodes that jobs leave out, and why; this does not count as damage.
+        unheard: Whether no node answers, so that the network to them may be at fault.
         when_silent: What `up` does about a node that does not answer; see `Backend`.
     """
 
@@ -81,12 +81,12 @@ class Condition:
 
     @property
     def damaged(self) -> dict[str, str]:
-        """The nodes that are not ready, and how they are."""
+        """The state of each node that is not ready."""
         return {name: state for name, state in self.nodes.items() if state != "ready"}
 
     @property
     def unknown(self) -> dict[str, str]:
-        """The nodes of which nobody can tell how they are, in words; `up` can do nothing there."""
+        """A sentence for each node whose condition is unknown, and which `up` cannot repair."""
         return {
             name: f"{name} is {state}: {self._then(state)}"
             for name, state in self.damaged.items()
@@ -95,7 +95,7 @@ class Condition:
 
     @property
     def broken(self) -> dict[str, str]:
-        """The services that do not answer, and why."""
+        """The fault of each service that does not answer."""
         return {name: why for name, why in self.services.items() if why}
 
     @property
@@ -122,17 +122,17 @@ class Condition:
 
 
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
-    """Look at everything at once.
+    """Return the condition of a cluster; all nodes are asked at once.
 
     Args:
-        before_roles: Roles that are due come next. Their services are not asked, which may be
-            elsewhere than is declared by now.
+        before_roles: Whether due roles are applied next. JupyterLab's port may then not be the
+            declared one yet, and services are not asked if so.
     """
     plan, allocation = cluster.plan, cluster.allocation
     states = testbed.describe(allocation)
     there = [node for node in allocation.nodes if states.get(node.name) == "ready"]
     units = roles.units(plan) if plan.spec.configure and there else []
-    # Without a head that answers, no worker is asked whether it reaches it.
+    # If the head does not answer, workers are not asked whether they reach it.
     peer = allocation.head.experiment_address if there and allocation.head in there else ""
     see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
     looked = parallel.each(see, there)
@@ -158,17 +158,17 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
 
 
 def require(testbed: Testbed, cluster: Cluster) -> Condition:
-    """Refuse a cluster that is not whole; return how it is.
+    """Return a cluster's condition, and refuse one that is damaged.
 
     Raises:
         GpubedError: A node, a disk or a service is not as it should be.
-        HostKeyMismatch: Somebody else answers in a node's place.
+        HostKeyMismatch: Another host answers in a node's place.
     """
     found = look(testbed, cluster)
     recognize(cluster, found)
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == HIDDEN:
-            greet(node, cluster.paths)  # what is on the way says more, too
+            greet(node, cluster.paths)  # the error of the host on the way says more
     if found.damaged:
         listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
         raise GpubedError(
@@ -193,7 +193,7 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
 
 
 def made_again(cluster: str) -> str:
-    """Say what to do about a node that its testbed cannot bring back."""
+    """Return what to do about a node that its testbed cannot bring back."""
     return (
         "see what its console says; a node that is removed there is made again by "
         f"gpubed up {cluster}"
@@ -201,27 +201,27 @@ def made_again(cluster: str) -> str:
 
 
 def free(cluster: str, node: str) -> str:
-    """Say what to do where a disk is full."""
+    """Return what to do about a full disk."""
     return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
 def recognize(cluster: Cluster, found: Condition) -> None:
-    """Refuse to go on where somebody else answers: whose key it is, a person decides.
+    """Refuse to go on if another host key answers: only a person can decide whether to trust it.
 
     Raises:
-        HostKeyMismatch: Somebody else answers in a node's place.
+        HostKeyMismatch: Another host answers in a node's place.
     """
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
-            greet(node, cluster.paths)  # its words are more than a state
+            greet(node, cluster.paths)  # its error says more than a state
 
 
 @dataclass(frozen=True)
 class _Looked:
-    """What one look at a node found; see `Condition`.
+    """The condition of one node; see `Condition`.
 
     Attributes:
-        silent: Whether nobody answered, so that nothing is known of the node.
+        silent: Whether the node did not answer at all, so that its condition is unknown.
     """
 
     state: str
@@ -256,9 +256,9 @@ def _node(
 
 
 def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[str]) -> bool:
-    """Say whether no node answers, so that the way to them may be what fails.
+    """Return whether no node answers, so that the network to them may be at fault.
 
-    Where there is only one, a host on the way that lets us through to it vouches for the way.
+    If there is only one node, a reachable jump host proves that the network works.
     """
     heard = [name for name, state in states.items() if name not in silent and state != AWAY]
     if heard or not states:
@@ -269,7 +269,7 @@ def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[s
 
 
 def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:
-    """Leave out what is missing where its role has yet to be applied: that is no damage."""
+    """Leave out units that are missing because their role has yet to be applied."""
     if not any(one.state == systemd.MISSING for one in stopped):
         return list(stopped)
     yet = due.now(cluster)
@@ -281,10 +281,9 @@ def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:
-    """Ask a node for its part of the experiment network; workers look for the head, if any.
+    """Return what is wrong with a node's experiment network; empty if nothing is.
 
-    One that says something else cannot be relied on, and what it says is no state: some of them
-    let a repair remove a node.
+    Any other answer counts as `cut`: with some states, a repair would remove the node.
     """
     if node.experiment_address is None or peer is None:
         ssh.run("true")

@@ -1,7 +1,6 @@
-"""Hands an allocation over: files, roles, verification.
+"""Configures an allocation: files, roles, verification.
 
-With all that configures a cluster, which a program that only declares it, in `drivers`, has no
-need of.
+Separate from `drivers`, so that a program that only declares a cluster need not import all this.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from gpubed.testbeds.specification import load_plan, require_same
 
 
 class ConfigurationDriver(Driver):
-    """Of the resource `configuration`."""
+    """The driver of the resource `configuration`."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare with what nodes really have, so that work done by hand counts."""
+        """Compare with the present configuration of nodes, so that manual changes are noticed."""
         keys = {key for key in ("configure", "allocation") if olds.get(key) != news.get(key)}
         if keys:
-            # In a preview, a changed allocation is not known yet.
+            # A preview does not know a changed allocation yet.
             return Change(update=sorted(keys))
         paths, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(paths, allocation, news) if news["configure"] else set()
         unfinished = record.read(paths).unfinished
-        # By a run before this one, or by what this one did to nodes: they may be bare then, too.
+        # An earlier run, or this run's own changes to nodes, may have left nodes bare.
         if unfinished == "nodes" or (news["configure"] and unfinished):
             stale.add("unfinished")
         if not stale:
@@ -44,7 +43,7 @@ class ConfigurationDriver(Driver):
     def _stale(self, paths: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
         stale = set(applied.missing(paths, allocation, news["fingerprints"]))
         verified = None
-        with suppress(Unreadable):  # then it is as if there were none
+        with suppress(Unreadable):  # an unreadable one counts as missing
             verified = Verification.last(paths.verification)
         configured = applied.digest(paths, allocation)
         if verified is None or not verified.covers(allocation, configured):
@@ -52,21 +51,21 @@ class ConfigurationDriver(Driver):
         return stale
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Apply it."""
+        """Configure the nodes."""
         return f"{inputs['cluster']}/configuration", self._apply(inputs)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Apply it anew."""
+        """Configure the nodes again."""
         return self._apply(news)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Leave the comparison to `diff`."""
+        """Return nothing; `diff` does the comparison."""
         return {}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Remove what is written of it."""
+        """Remove the configuration's files from the cluster's folder."""
         paths = _paths(inputs)
-        served_folder.note_former(paths)  # a `down` may be cut off, and the next verb be `up`
+        served_folder.note_former(paths)  # in case `down` is interrupted and `up` follows
         inventory_files = (paths.hosts, paths.variables, paths.former_variables)
         state_files = (paths.allocation, paths.ssh_config, paths.known_hosts)
         for path in inventory_files + state_files:
@@ -78,11 +77,11 @@ class ConfigurationDriver(Driver):
             known.jupyterlab_port = None
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
-        # With all that verifies a cluster, which a comparison has no need of.
+        # Imports all of the verification, which a comparison does not need.
         from gpubed.cluster import handover
 
         paths = _paths(inputs)
-        # Nodes were made as the file was then: with another one now, they would not fit it.
+        # Nodes were made from the file as it was then; a later version may not fit them.
         plan = load_plan(paths.spec_in_use, paths.name)
         require_same(plan, inputs["specification"], paths)
         allocation = Allocation.model_validate(inputs["allocation"])

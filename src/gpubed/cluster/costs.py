@@ -1,4 +1,4 @@
-"""What a plan takes away and what is lost with it, as `plan` shows and `up` asks."""
+"""Lists what a plan removes and what is lost with it; `plan` shows it and `up` asks about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubed.cluster.audit import Recorded
 from gpubed.engines.embedded import ResourceEvent, Result
 from gpubed.spec import backend_config
 
-# Resources that hold nothing.
+# Resources that hold no data.
 _HARMLESS = {
     *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
     *("QosPolicy", "QosBandwidthLimitRule"),
@@ -30,7 +30,7 @@ _HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 
 def doomed(planned: Result) -> list[ResourceEvent]:
-    """Return the steps of a plan that delete or replace something, but failed nodes; data first."""
+    """Return the steps that delete or replace anything but failed nodes; volumes come first."""
     steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
     costly = [step for step in steps if kind_of(step) not in _HARMLESS]
     return sorted(costly, key=lambda step: kind_of(step) != "Volume")
@@ -71,7 +71,7 @@ def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
 
 
 def beyond(lines: Sequence[str], nodes: Collection[str]) -> list[str]:
-    """Return the costs, of those that `lost` lists, beyond the replacement of broken nodes."""
+    """Return the costs that `lost` lists, without the replacement of broken `nodes`."""
     kinds, names = "|".join(sorted(_NODES)), "|".join(map(re.escape, nodes))
     node = re.compile(rf"replace (?:{kinds}) (?:{names})(?= \(|:|$)")
     return [line for line in lines if not (nodes and node.match(line))]
@@ -89,7 +89,7 @@ def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
     """Return what a step that deletes or replaces something costs.
 
     Args:
-        new_volume: Whether the plan makes a volume where this one was.
+        new_volume: Whether the plan makes a new volume in place of this one.
     """
     what, why = kind_of(step), f" ({', '.join(step.why)})" if step.why else ""
     loses = _HOST_STAYS if what == "Node" and not _removes_disks(step) else _LOSES.get(what)
@@ -99,7 +99,7 @@ def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
 
 
 def _removes_disks(step: ResourceEvent) -> bool:
-    """Return whether a node's disks go with it, by the backend that made it."""
+    """Return whether the backend that made a node deletes its disks with it."""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
     return made_by is None or backend_config.named(made_by[1]).removes_disks
 

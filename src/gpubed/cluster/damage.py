@@ -1,4 +1,4 @@
-"""What is damaged of a cluster, and which roles must be applied again for it."""
+"""Finds damage to a cluster, and the roles that must be applied again to repair it."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ Seen = tuple[Cluster, Condition]
 
 
 def look(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
-    """Look at what was granted before `up`; None where nothing was, or nobody can look.
+    """Look at the present nodes before `up`; None if there are none or they cannot be read.
 
-    The specification may want it on another testbed by now.
+    They are looked at on their own testbed, even if the specification names another one by now.
     """
     try:
         if not secret.public_key(paths.private_key):
-            return None  # nobody can look; the key is exchanged like one that has changed
+            return None  # no login without the key, which is exchanged like a changed one
         allocation = allocations.load(paths.allocation)
     except GpubedError:
-        return None  # what cannot be read is written again
+        return None  # an unreadable file is written again
     testbed = registry.bound(allocation.backend, paths)
     cluster = Cluster(paths, plan, allocation)
     return cluster, condition.look(testbed, cluster, before_roles=True)
 
 
 def damaged(seen: Seen | None) -> Seen | None:
-    """Return what was seen if not all of it is well."""
+    """Return the result of a look if the cluster is not ready, else None."""
     return seen if seen and seen[1].state != "ready" else None
 
 
 def prepare_repair(cluster: Cluster, found: Condition) -> None:
-    """Let what is damaged count as not configured, and nothing as verified.
+    """Mark damaged nodes as not configured and the cluster as not verified.
 
-    Once what the repair costs has been approved: without it, all stays as it is known.
+    Call this only once the costs of the repair are approved.
     """
-    served_folder.note_former(cluster.paths)  # that it was verified tells that roles were applied
+    # Before the verification is removed, which shows that roles were applied.
+    served_folder.note_former(cluster.paths)
     lost, stopped = unconfigured(found), unserved(cluster.plan, found)
     applied.forget(cluster.paths, cluster.allocation, lost, stopped)
     cluster.paths.verification.unlink(missing_ok=True)
 
 
 def unconfigured(found: Condition) -> list[str]:
-    """Return the nodes on which nothing counts as configured any more."""
+    """Return the nodes that must be configured from scratch."""
     return in_state(found, "cut", "unshaped")
 
 
@@ -69,7 +70,7 @@ def unserved(plan: ClusterPlan, found: Condition) -> Due:
     unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
     for one in found.stopped:
         unserved.setdefault(one.role, []).append(one.node)
-    if roles.ENVIRONMENT in unserved:  # what is in it may have gone with it
+    if roles.ENVIRONMENT in unserved:  # packages installed into it may be lost with it
         for role in roles.active(plan):
             if "environment" in roles.reads(plan, role):
                 unserved[role] = list(found.nodes)

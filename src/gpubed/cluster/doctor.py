@@ -1,4 +1,4 @@
-"""What must be in place on the controller, and how to repair what is not."""
+"""Checks the controller's prerequisites, and installs those that are missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PYTHON = (3, 11)
 
 
 def examine(paths: ClusterPaths | None) -> list[Finding]:
-    """Look at this machine and, for a cluster, at its testbed."""
+    """Check this machine and, for a cluster, its testbed."""
     findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
     if paths is None:
         findings.append(_engine(None))
@@ -43,7 +43,7 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
 
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
-    """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
+    """Check the machines that are to have GPUs: nodes, or hosts that will become nodes."""
     plan = load_plan(paths.spec)
     asked = {node.name: node.gpus for node in plan.nodes if node.gpus}
     sessions = _sessions(paths, plan)
@@ -61,12 +61,12 @@ def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
 
 
 def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
-    """Say what roles would change of packages on own hosts.
+    """Report how roles would change packages on own hosts.
 
     Hosts that do not answer are left out: the testbed's own findings name them.
     """
     if plan.removes_disks or not plan.spec.configure:
-        return []  # made for the cluster
+        return []  # the nodes are made for the cluster
     from gpubed.configuration import packages  # Ansible's library is slow to import
 
     nodes = {node.name: node for node in plan.nodes}
@@ -89,7 +89,7 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
 
 
 def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
-    """Return sessions to the nodes, and to hosts that are to be nodes."""
+    """Return sessions to the nodes, and to hosts that will become nodes."""
     there = allocation.load(paths.allocation).nodes if paths.allocation.is_file() else ()
     hosts = registry.bound(plan.backend, paths).hosts(plan.spec)
     known = {node.name for node in there}
@@ -97,7 +97,7 @@ def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
 
 
 def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
-    """Install Pulumi's CLI, and for a cluster what its testbed needs of Pulumi besides.
+    """Install Pulumi's CLI and, for a cluster, the Pulumi plugins that its testbed needs.
 
     Raises:
         GpubedError: A download failed.
@@ -110,7 +110,7 @@ def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
 
 def _install_cli(say: Callable[[str], None]) -> None:
     try:
-        # Loads the whole SDK, which nothing else here needs.
+        # Imports the whole SDK, which only this needs.
         from pulumi import automation
 
         command = automation.PulumiCommand.install()
@@ -148,13 +148,13 @@ def _engine(backend: Backend | None) -> Finding:
 
 
 def exposed(engine: EngineName, backend: Backend | None) -> Sequence[str]:
-    """Say what others on the controller can reach while Pulumi works, and what helps.
+    """Say what other users of the controller can reach while Pulumi works, and what helps.
 
-    Nothing with the embedded engine.
+    Empty for the embedded engine.
 
     Args:
-        engine: Which one works.
-        backend: Whose cluster it is; None where it is any.
+        engine: The engine that works.
+        backend: The cluster's backend; None for any.
     """
     if engine == "embedded":
         return []

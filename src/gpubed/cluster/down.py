@@ -1,4 +1,4 @@
-"""`gpubed down`: removes a cluster, and what is kept of it but for results."""
+"""`gpubed down`: removes a cluster and its local files, but for results."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RESULTS = ("runs", "checkpoints", "campaigns")
 
 @dataclass(frozen=True)
 class Removal:
-    """What `down` did.
+    """The outcome of a `down`.
 
     Attributes:
-        removed: What is gone.
-        kept: Data that was to stay.
-        survivors: What should have gone and did not.
-        others: What has the cluster's name and another UUID: nothing was done to it.
-        unseen: What could not be looked at and may hold something of the cluster, with why.
-        unasked: Testbeds that it was made on before and that could not be asked, with why.
-        without: What stays on the hosts that it was to go without.
+        removed: Resources and files that were removed.
+        kept: Data that was to be kept.
+        survivors: Resources that could not be removed.
+        others: Resources with the cluster's name and another UUID; they are left alone.
+        unseen: Places that could not be checked for resources of the cluster, each with the reason.
+        unasked: Former testbeds of the cluster that could not be asked, each with the reason.
+        without: What stays on the hosts named by `without`.
     """
 
     removed: list[str]
@@ -51,7 +51,7 @@ class Removal:
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
-    """Return the volumes that a cluster's data is on."""
+    """Return the volumes that hold a cluster's data."""
     paths.project.prepare()
     stack = Stack(paths, engine)
     uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
@@ -62,7 +62,7 @@ def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
 
 
 def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
-    """Return why there is no volume to keep, as a refusal."""
+    """Return the error that says why there is no volume to keep."""
     paths.project.prepare()
     stack = Stack(paths, engine)
     plain = f"gpubed down {paths.name}"
@@ -78,14 +78,14 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
 
 
 def shared_disk(paths: ClusterPaths) -> str:
-    """Name the node on whose own disk the shared storage is, if it goes with that node."""
+    """Return the node whose own disk holds the shared storage, if it is lost with that node."""
     with suppress(GpubedError):
         return server_of_shared(load_cluster(paths))
     return ""
 
 
 def server_of_shared(cluster: Cluster) -> str:
-    """Name the node that the shared storage goes with; empty where it outlives all nodes."""
+    """Return the node that the shared storage is lost with; empty if it outlives all nodes."""
     shared, allocation = cluster.plan.spec.storage.shared, cluster.allocation
     if allocation.nodes and shared.provider == "nfs":
         lent = backend_config.named(allocation.backend).removes_disks
@@ -101,19 +101,18 @@ def down(
     without: Sequence[str] = (),
     whose: str = "",
 ) -> Removal:
-    """Remove everything that carries the cluster's id, and the cluster's state.
+    """Remove every resource with the cluster's id, and the cluster's state.
 
-    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are the user's and
-    stay.
+    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are kept.
 
     Args:
-        keep_data: Whether volumes stay, for the next `up` to take over.
-        without: Own hosts, by node or address, that stay as they are if nobody can log in.
-        whose: Who removes it where that is no person; the sign that it was begun says so.
+        keep_data: Whether to keep volumes, which the next `up` takes over.
+        without: Own hosts, by node or address, that are left as they are if they refuse a login.
+        whose: What removes the cluster, if not a person; written to the record while it works.
 
     Raises:
-        UsageError: `without` names what is no own host of the cluster.
-        AnotherTestbed: What answers is not the testbed that the cluster was made on.
+        UsageError: `without` names something that is not an own host of the cluster.
+        AnotherTestbed: The testbed that answers is not the one that the cluster was made on.
         GpubedError: Something could not be removed.
     """
     paths.project.prepare()
@@ -133,14 +132,14 @@ def down(
 
 
 def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
-    """Note the hosts that the run goes without, for the processes that look at hosts."""
+    """Record the hosts that the run goes without, for other processes that use hosts."""
     if set(record.read(paths).without) != hosts:
         with record.changed(paths) as known:
             known.without = sorted(hosts)
 
 
 def _nowhere(paths: ClusterPaths) -> GpubedError:
-    """Return what to tell of a cluster that was made, and of which nothing says where."""
+    """Return the error for a cluster that was made in a place that is not known any more."""
     helps = f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
     return GpubedError(
         f"something of {paths.name} may have been kept, and its specification, which alone says "
@@ -150,7 +149,7 @@ def _nowhere(paths: ClusterPaths) -> GpubedError:
 
 
 def _hosts_of_state(stack: Stack) -> dict[str, str]:
-    """Return where the hosts are, by node, that a stack's state knows, also of a former edit."""
+    """Return the hosts in a stack's state by node, also those that a later edit removed."""
     found = {}
     for resource in stack.export().get("deployment", {}).get("resources") or ():
         outputs: Any = resource.get("outputs") or {}
@@ -162,7 +161,7 @@ def _hosts_of_state(stack: Stack) -> dict[str, str]:
 
 
 def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
-    """Return where the hosts are that the run goes without."""
+    """Return the addresses of the hosts that the run goes without."""
     known, found = dict[str, str](), set[str]()
     if without:
         known = _hosts_of_state(stack)
@@ -183,17 +182,17 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
         mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
         return [thing for thing in mine if not (keep_data and thing.data)]
 
-    if uuid:  # once the state is gone, nothing else says what the rest carries, and where it is
+    if uuid:  # without the state, only these notes tell where resources are
         asked.note()
-    # What is missing from now on is meant to be; a full disk keeps nobody from removing.
+    # From here on, missing resources are intended. A full disk must not prevent the removal.
     with suppress(OSError), record.changed(paths) as noted:
         noted.removing = whose
     within = asked.data_within() if keep_data else []
-    # Only through nodes, while there are some.
+    # Such data can only be removed through nodes, while they exist.
     stays = [] if keep_data else asked.remove_data()
     known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
-    # First what the state lacks: a port or volume that is in use would block what it has. What
-    # is in use by that in turn goes after it, with all that is left.
+    # Resources outside the state go first: a port or volume in use would block those in the
+    # state. If they are themselves in use, they are removed at the end.
     removed: list[str] = []
     for thing in audits.unrecorded(stack, asked, transient=True):
         with suppress(GpubedError):
@@ -213,7 +212,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     mine = [thing for thing in there.things if thing.uuid == uuid]
     kept = [thing for thing in mine if thing.data and keep_data] + within
     left_away, unasked = asked.elsewhere(uuid) if uuid else ([], [])
-    # Another way may lead to the same testbed.
+    # Another specification may lead to the same testbed.
     listed = {(thing.kind, thing.id) for thing in there.things}
     left_away = [one for one in left_away if (one.thing.kind, one.thing.id) not in listed]
     kept += [one.thing for one in left_away if one.thing.data and keep_data]
@@ -223,7 +222,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
         record.keep_uuid(paths, uuid)
     others = [thing for thing in there.things if thing.uuid != uuid]
     without = [why for testbed in asked for why in testbed.left_as_is(uuid)] if uuid else []
-    # Of a cluster that nothing is known of, what is there may need the key that is kept.
+    # If no UUID is known, existing resources may be the cluster's and need its key.
     if not (survivors or unseen or unasked or (others and uuid is None)):
         of_data = [paths.record.name, paths.specifications.name]
         of_data += [name for testbed in asked for name in testbed.backend.data_records]
@@ -233,14 +232,14 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
 
 
 def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:
-    """Remove what is kept of a cluster beside `but`; of a link, only the link."""
+    """Remove a cluster's files except `but`; if its folder is a link, remove only the link."""
     root = paths.project.root
-    if paths.state.is_symlink():  # where it leads to is the owner's, with all that is there
+    if paths.state.is_symlink():  # the target belongs to its owner
         if but <= set(RESULTS):
             paths.state.unlink()
             return [f"link {paths.state.relative_to(root)}"]
         with record.changed(paths) as known:
-            known.removing = None  # it has come to its end
+            known.removing = None  # `down` is done
         return []
     if paths.record.name in but:
         with record.changed(paths) as known:

@@ -1,6 +1,6 @@
-"""The resources that every cluster has, whatever its testbed.
+"""Declares the resources that every cluster has, on any testbed.
 
-`identity` comes first: the UUID that everything else carries; `key` is the SSH key.
+`identity` comes first: it makes the UUID that all other resources carry; `key` is the SSH key.
 `configuration` comes last: it renders the inventory, applies the roles and
 verifies the result, so that `pulumi up` ends in a ready cluster.
 """
@@ -26,10 +26,10 @@ def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
     """Declare the cluster's identity and its SSH key; outputs are `uuid` and `public_key`."""
     inputs = {"cluster": cluster.cluster}
     made = Key("key", "gpubed", inputs).result["public_key"]
-    # A preview knows nothing of a result that is still to come, and would replace all that
-    # depends on it: also where the key is there, and only its resource is new.
+    # A preview does not know a future result and would replace all that depends on it, even if
+    # the key exists and only its resource is new.
     known = ""
-    with suppress(Unreadable):  # the resource says what is wrong with it
+    with suppress(Unreadable):  # the resource reports the error
         known = secret.public_key(_paths(inputs).private_key)
     return {
         "uuid": Identity("identity", "gpubed", inputs).result["uuid"],
@@ -38,14 +38,14 @@ def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
 
 
 def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
-    """Declare the configuration of an allocation, and export what leads to the result."""
+    """Declare the configuration of an allocation, and export how to reach the cluster."""
     folder = Project.find().cluster(cluster.cluster).inventory
 
-    # A testbed that runs jobs lends nothing to configure.
+    # Testbeds that run jobs have no nodes to configure.
     configured = cluster.spec.configure and cluster.spec.backend.lends_nodes
 
     def wanted(data: dict[str, Any]) -> dict[str, dict[str, str]]:
-        # Not in a preview of a new cluster, which has no allocation yet.
+        # Not called in a preview of a new cluster, which has no allocation yet.
         from gpubed.configuration import roles
         from gpubed.nodes.allocation import Allocation
 
@@ -59,7 +59,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
         "fingerprints": allocation.apply(wanted) if configured else {},
     }
     made = Configuration("configuration", "gpubed", inputs)
-    # What is said of it waits for its end.
+    # Outputs become known only after the configuration is done.
     known = pulumi.Output.all(allocation, made.result).apply(lambda both: outputs(cluster, both[0]))
     lent = ["head", "ssh_command"] if cluster.spec.backend.lends_nodes else []
     lab = ["jupyterlab_url"] if configured and cluster.spec.services.jupyterlab else []
@@ -69,7 +69,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
 
 
 def outputs(cluster: ClusterPlan, granted: dict[str, Any]) -> dict[str, str]:
-    """Return what a stack says of its cluster beside the allocation, without any token."""
+    """Return a stack's outputs except the allocation; they contain no token."""
     from gpubed.access import services
     from gpubed.nodes.allocation import Allocation
     from gpubed.nodes.cluster import Cluster
@@ -99,10 +99,10 @@ def _paths(inputs: Properties) -> ClusterPaths:
 
 
 class _IdentityDriver(Driver):
-    """Makes the UUID, once: whatever else is lost, what carries it stays the cluster's own.
+    """Makes the cluster's UUID once.
 
-    It is kept in the cluster's folder, too, so that a cluster whose state is gone, or whose
-    data was kept, is found again.
+    The UUID is also kept in the cluster's folder, so that resources are found again if the state is
+    lost or data was kept.
     """
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
@@ -114,12 +114,12 @@ class _IdentityDriver(Driver):
         return {"uuid": id}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        # `gpubed down` removes the folder; what outlives the stack needs the UUID.
+        # `gpubed down` removes the folder; resources that outlive the stack need the UUID.
         return
 
 
 class _KeyDriver(Driver):
-    """Makes the key; a lost one is made again, and nodes let the new one in."""
+    """Makes the SSH key; a lost key is made again, and nodes then accept the new one."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         if secret.public_key(_paths(news).private_key) != result.get("public_key"):

@@ -1,4 +1,4 @@
-"""What a run tells: its steps and its log, for whoever follows it."""
+"""Reports a run's steps and log entries to the event file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpubed.engines.embedded import LogEvent, ResourceEvent
 
 
 def discard_steps(event: ResourceEvent | LogEvent) -> None:
-    """Of a look ahead, only what went wrong is told: its steps come again."""
+    """Report only failures and log entries of a preview, whose steps the run reports again."""
     if isinstance(event, LogEvent) or event.status == "failed":
         emit(event)
 
 
 def emit(event: ResourceEvent | LogEvent) -> None:
-    """Tell of a step, or of what the engine logs."""
+    """Report a step, or a log entry of the engine."""
     if isinstance(event, ResourceEvent):
         progress.emit(
             "resource",
@@ -38,7 +38,7 @@ def emit(event: ResourceEvent | LogEvent) -> None:
 
 @contextmanager
 def event_file(paths: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[Path]:
-    """Offer a file to all who have progress to tell, in this process and its workers."""
+    """Yield an event file, to which this process and its workers report progress."""
     path = wanted or paths.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def event_file(paths: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[
 
 @contextmanager
 def look_file(paths: ClusterPaths, verb: str) -> Iterator[Path]:
-    """Offer such a file to a look; of a cluster that nothing is kept of, nothing stays."""
+    """Yield an event file for a read-only verb; remove it if the cluster has no folder yet."""
     is_new = not paths.state.exists()
     with ExitStack() as after, event_file(paths, verb, None) as path:
         if is_new:
@@ -61,6 +61,6 @@ def look_file(paths: ClusterPaths, verb: str) -> Iterator[Path]:
 
 def _forget(path: Path, state: Path) -> None:
     path.unlink(missing_ok=True)
-    with suppress(OSError):  # another run has begun to keep something there
+    with suppress(OSError):  # another run has written files there
         path.parent.rmdir()
         state.rmdir()

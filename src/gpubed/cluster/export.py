@@ -1,7 +1,7 @@
-"""A cluster in the words of other tools: what a user takes along when leaving gpubed.
+"""Exports a cluster for use with other tools.
 
-`ssh-config` and `inventory` need a cluster that is up; `rspec` and `espec` need a
-specification only, and a testbed that has such words.
+`ssh-config` and `inventory` need a cluster that is up; `rspec` and `espec` need only a
+specification, and a testbed with that format.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
-    """Return the files of an export by name; the first one is what was asked for.
+    """Return the files of an export by name; the first is the one asked for.
 
     Raises:
-        UsageError: The testbed has no such words.
+        UsageError: The testbed has no such format.
         GpubedError: The cluster is not up.
     """
     if kind == "ssh-config":
@@ -40,7 +40,7 @@ def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
 
 
 def _espec(backend: Backend, plan: ClusterPlan) -> dict[str, str]:
-    """Return the bundle: the document, and the request that it names."""
+    """Return the ESpec's files: the document, and the request that it names."""
     return {
         "experiment-specification.yml": backend.export(plan, "espec"),
         "cluster.rspec": backend.export(plan, "rspec"),

@@ -1,4 +1,4 @@
-"""From an allocation to a ready cluster: render → configure → verify."""
+"""Makes a ready cluster of an allocation: render → configure → verify."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds import registry
 
-_LEAST_S = 120.0  # that each is waited for, whenever its turn comes
-_FOLDER = "/var/lib/gpubed/metrics"  # role monitoring makes it, and Prometheus reads it
+_LEAST_S = 120.0  # least time to wait for each node, whatever the others took
+_FOLDER = "/var/lib/gpubed/metrics"  # made by role monitoring, read by Prometheus
 _FILE = f"{_FOLDER}/gpubed.prom"
 
 
 def hand_over(cluster: Cluster) -> None:
     """Make the nodes of an allocation a verified cluster.
 
-    Only roles that are due are applied, where they are due.
+    Only roles that are due are applied, only on the nodes where they are due.
 
     Raises:
         ConfigurationFailed: A role failed.
-        VerificationFailed: The result is not as it should be.
+        VerificationFailed: At least one check failed.
     """
     bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
     with unfinished.noted(cluster.paths):
@@ -50,21 +50,21 @@ def hand_over(cluster: Cluster) -> None:
             served_folder.remember(cluster)
             jupyterlab_port.remember(cluster)
             leases.tell_of_new(cluster)
-    if not bare:  # such nodes are what the testbed calls ready
+    if not bare:  # bare nodes are ready when the testbed says so
         verify_cluster(cluster)
 
 
 def await_nodes(cluster: Cluster) -> None:
-    """Wait until all nodes let us in.
+    """Wait until all nodes accept a login.
 
     Raises:
-        Unreachable: One did not, within the time that the testbed's nodes may take to boot.
+        Unreachable: A node did not, within the testbed's time to boot.
     """
     patience = registry.backend(cluster.allocation.backend).boots_within_s
     deadline = time.monotonic() + patience
     for node in cluster.allocation.nodes:
         with SSH(node, cluster.paths) as ssh:
-            # They boot at the same time.
+            # All nodes boot at the same time.
             ssh.wait_ready(max(_LEAST_S, deadline - time.monotonic()))
 
 
@@ -95,7 +95,7 @@ def render(cluster: Cluster) -> list[str]:
 
 
 def verify_cluster(cluster: Cluster) -> Verification:
-    """Verify a cluster and keep the result; no run begins meanwhile, which would be measured, too.
+    """Verify a cluster and keep the result; runs, which would disturb it, cannot begin meanwhile.
 
     Raises:
         VerificationFailed: At least one check failed.
@@ -115,7 +115,7 @@ def verify_cluster(cluster: Cluster) -> Verification:
 
 
 def publish_metrics(cluster: Cluster, verification: Verification) -> None:
-    """Leave verification and end of the lease on the head, for its monitoring."""
+    """Write the verification's result and the lease's end to the head, for its monitoring."""
     with SSH(cluster.allocation.head, cluster.paths) as head:
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
@@ -127,12 +127,12 @@ def publish_metrics(cluster: Cluster, verification: Verification) -> None:
 def metrics_text(
     allocation: Allocation, verification: Verification, lease_end: datetime | None = None
 ) -> str:
-    """Return the figures in Prometheus' text format; times in seconds since 1970."""
+    """Return the metrics in Prometheus' text format; times in seconds since 1970."""
     lines = [f"gpubed_verification_timestamp_seconds {verification.at.timestamp():.0f}"]
     for result in ("pass", "fail", "skip", "simulated"):
         count = verification.count(result)
         lines.append(f'gpubed_verification_checks{{result="{result}"}} {count}')
-    # Twice the same label would make the whole file unreadable.
+    # Prometheus rejects the whole file if two lines have the same labels.
     failed = {
         (c.id, c.node or allocation.cluster) for c in verification.checks if c.result == "fail"
     }

@@ -1,6 +1,6 @@
 """Restarts nodes that hang: silent for longer than a boot, though the testbed calls them ready.
 
-Only testbeds with means of their own restart nodes, and never under a run that would end with one.
+Only testbeds that can restart nodes do so, and never while a run would be lost with a node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpubed.testbeds import registry
 
 
 class StaysSilent(GpubedError):
-    """A node was restarted, and does not answer all the same."""
+    """A restarted node still does not answer."""
 
 
 def bring_back(
@@ -36,15 +36,15 @@ def bring_back(
 
     Args:
         found: The cluster's condition a moment ago.
-        approve: Is asked where the way to a node may fail, and not the node.
-        spared: Nodes that are to go anyway.
+        approve: Called where the network may be at fault instead of the node.
+        spared: Nodes that will be removed anyway.
         given_time: Nodes that have been silent for as long as a boot takes.
 
     Raises:
-        Locked: A run is at work that would end with a node.
+        Locked: A run that would be lost with a node is at work.
         UsageError: A restart was not approved.
-        StaysSilent: A node does not answer after its restart, either.
-        GpubedError: No node answers, or the testbed did not restart one.
+        StaysSilent: A node does not answer after its restart.
+        GpubedError: No node answers, or the testbed could not restart one.
     """
     testbed = registry.bound(cluster.allocation.backend, cluster.paths)
     wanted = {node.name for node in cluster.plan.nodes} - {*spared}
@@ -67,7 +67,7 @@ def bring_back(
         return ()
     listed, name = _listed(hung), cluster.name
     if found.unheard and len(hung) == len(silent):
-        # The way to them may be what fails, and a restart would end what runs on nodes that work.
+        # The network may be at fault, and restarts would end what runs on nodes that work.
         if len(hung) > 1:
             raise GpubedError(
                 f"no node of {name} answers, and {condition.NO_WAY}",
@@ -92,7 +92,7 @@ def bring_back(
 
 
 def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[str, GpubedError]:
-    """Wait until nodes accept a login; return the last error of each other one by its name."""
+    """Wait until nodes accept a login; return the last error of each that does not, by name."""
     deadline = time.monotonic() + patience
 
     def fault(node: Node) -> GpubedError | None:

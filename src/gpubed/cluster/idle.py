@@ -1,7 +1,7 @@
-"""Warns of a cluster that nobody uses, and releases it where `lease.idle` says so.
+"""Warns of an idle cluster, and releases it if `lease.idle` says so.
 
-Nodes say how long they have been idle, measured by their uptime, so that no clock that jumps ends a
-warning. What cannot be asked counts as use.
+Nodes report how long they have been idle in terms of their uptime, so that changes of the clock
+do not end a warning. A node that cannot be asked counts as in use.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gpubed.spec.sections import Idle
 
 Act = Literal["", "warn", "back", "release"]
 _HOOK_S = 60.0
-_LONGEST = 1000  # characters of the reason that a hook is told
+_LONGEST = 1000  # characters of the reason that is passed to the hook
 
 
 def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
-    """Return what is due; empty where nothing is."""
+    """Return the action that is due; empty if none is."""
     if warned and (policy is None or use.spell != warned.spell or use.idle_s < warned.idle_s):
         return "back"
     if policy is None or use.idle_s < policy.after:
@@ -44,10 +44,10 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
 
 
 def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use | None:
-    """Return the use that nodes and the controller know of; None where nodes do not tell.
+    """Return the use that nodes and the controller report; None if nodes do not report any.
 
     Args:
-        held: Nodes in quarantine, and why: somebody may be at work on them.
+        held: Nodes in quarantine, with the reasons; a person may be at work on them.
         begun: Whether a release has begun, so that silent nodes may be gone.
     """
     found = uses.look(cluster, who_answers=begun)
@@ -63,7 +63,7 @@ def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use 
 
 
 def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
-    """Warn, take a warning back or release, as is due; return whether a release has begun."""
+    """Warn, take a warning back or release if due; return whether a release has begun."""
     policy, warned = cluster.plan.spec.lease.idle, telling.memory.warned
     if not (policy or warned):
         return False
@@ -80,7 +80,7 @@ def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
         elif act == "warn" and policy:
             done = _warn(cluster, use, policy)
             telling.remember(warned=Warned(use.idle_s, use.spell))
-            # The hook is last: nobody is warned twice, whatever becomes of it.
+            # The hook runs last, so that its failure causes no second warning.
             telling.tell("idle", why, done + hook(cluster.paths, policy, act, use))
         elif act == "release" and warned:
             return _release(telling, engine, cluster, warned, why)
@@ -96,7 +96,7 @@ def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
 def _release(
     telling: Telling, engine: EngineName, cluster: Cluster, warned: Warned, why: str
 ) -> bool:
-    """Save results at one look, and release at the next; return whether that has begun."""
+    """Save results at one look and release at the next; return whether the release has begun."""
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
     done = before_end.prepare(cluster, again=warned.saved)
@@ -116,9 +116,9 @@ def _release(
 
 
 def go_on(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
-    """Go on with a release that did not end, if there is one; return whether there is.
+    """Continue an unfinished release, if there is one; return whether there is.
 
-    It is tried ever more seldom. If the rest of the cluster was used since, a person decides.
+    Attempts become rarer. If the cluster was used meanwhile, a person has to decide.
     """
     warned, policy = telling.memory.warned, cluster.plan.spec.lease.idle
     if warned is None or not telling.releases:
@@ -155,7 +155,7 @@ def _give_back(
     why: str,
     done: Sequence[str] = (),
 ) -> None:
-    """Remove a cluster but for its volumes; its log stays.
+    """Remove a cluster except its volumes and its log.
 
     Raises:
         Locked: A job has begun.
@@ -208,7 +208,7 @@ def _minutes(seconds: float) -> str:
 
 
 def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
-    """Run the hook, if there is one; return in words how it failed, else nothing."""
+    """Run the hook, if there is one; return why it failed, or an empty string."""
     if policy is None or not policy.hook:
         return ""
     told = {

@@ -1,7 +1,7 @@
-"""The newest whole checkpoint of each folder of checkpoints, brought here with its SHA-256.
+"""Copies the newest intact checkpoint of each folder of checkpoints, with its SHA-256.
 
-A checkpoint is a file of such a folder, or a folder in it. One with a `.sha256` beside it is whole
-if it has that sum as it came; any other if it did not change meanwhile.
+A checkpoint is a file or folder in such a folder. One with a `.sha256` beside it is intact if its
+copy has that sum; any other if it did not change while it was copied.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 _SUM = ".sha256"
-# Drafts, checksums, and what was set aside.
+# Drafts, checksums, and damaged checkpoints that were set aside.
 _NO_CHECKPOINT = re.compile(r"\..*|draft.*|.*\.(part|tmp|sha256)|.*\.damaged[0-9]*", re.DOTALL)
 _SUMS = "sha256sum < %s && head -c 4096 %s"
 _SUM_S = 1800.0
-# Anywhere in the file: `sha256sum --tag` writes it last.
+# The digest may be anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_TRIED = 5  # checkpoints of one folder
-_NAMED = 20  # sentences: anybody may write any number of files there
+_TRIED = 5  # checkpoints per folder
+_NAMED = 20  # sentences; users may write any number of files there
 
 Known = Collection[PurePosixPath]
 """Folders of checkpoints that runs name."""
@@ -40,7 +40,7 @@ Known = Collection[PurePosixPath]
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A checkpoint as the head lists it; `unfit` says why its name cannot be used here."""
+    """A checkpoint as the head lists it; `unfit` says why its name cannot be used locally."""
 
     path: PurePosixPath
     things: tuple[Thing, ...]
@@ -61,16 +61,16 @@ class _Checkpoint:
 
 
 def collect(head: SSH, cluster: Cluster) -> list[str]:
-    """Copy the newest whole checkpoint of each folder, where it is not here yet.
+    """Copy the newest intact checkpoint of each folder, unless it is already here.
 
-    A former copy from the same storage goes once a newer one of its folder is here.
+    An older copy from the same storage is removed once a newer one of its folder is here.
 
     Returns:
         What was done and left out, in words.
 
     Raises:
         NotAName: The head lists a name that leads out of the folder.
-        GpubedError: Something is not here; what could be copied has been.
+        GpubedError: Something could not be copied; the rest was.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
@@ -82,7 +82,7 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     with collected.remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
         saving = _Saving(head, there, known, place, memory)
-        # A training that goes on has written last, and comes first.
+        # A training that still runs has written last, and comes first.
         for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
             came += saving.newest(folder, found[folder], told, lost)
     if lost:
@@ -102,9 +102,9 @@ def _named(sentences: list[str]) -> list[str]:
 def _folders(
     things: Iterable[Thing], known: Known
 ) -> tuple[dict[PurePosixPath, list[_Checkpoint]], list[str]]:
-    """Return the checkpoints of each folder, newest first, and sentences about files in none.
+    """Return the checkpoints of each folder, newest first, and sentences about files in no folder.
 
-    Folders are those that runs name, else those right in `checkpoints`.
+    Folders are those that runs name, else the top-level folders of `checkpoints`.
     """
     grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
     odd = set[str]()
@@ -124,7 +124,7 @@ def _folders(
 
 
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    """Return all files, also behind links on the way to folders that runs name, and faults."""
+    """Return all files, also below links to folders that runs name, and sentences about errors."""
     things, lost = collected.below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
     for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
@@ -168,8 +168,8 @@ class _Saving:
     Attributes:
         there: The folder of all checkpoints on the head.
         known: Folders that runs name.
-        place: Where a folder for each is made here.
-        memory: What came before.
+        place: The local folder, in which each folder of checkpoints gets one of its own.
+        memory: What was copied before.
     """
 
     head: SSH
@@ -181,11 +181,11 @@ class _Saving:
     def newest(
         self, folder: PurePosixPath, found: list[_Checkpoint], told: list[str], lost: list[str]
     ) -> bool:
-        """Copy the newest whole checkpoint of a folder if it is not here; return whether it came.
+        """Copy the newest intact checkpoint of a folder if it is not here; return whether it did.
 
         Args:
-            told: Gets sentences for the user.
-            lost: Gets sentences about data that is not here and would go with the storage.
+            told: Receives sentences for the user.
+            lost: Receives sentences about data that is not here and is lost with the storage.
         """
         damaged = list[str]()
         for one in found[:_TRIED]:
@@ -193,13 +193,13 @@ class _Saving:
                 came = self._take(folder, one, told, damaged)
             except (NotAName, Unreachable):
                 raise
-            except (GpubedError, OSError) as error:  # the one before is better than none
+            except (GpubedError, OSError) as error:  # an older checkpoint is better than none
                 lost.append(f"{_shown(one.path)}: {getattr(error, 'message', str(error))}")
                 continue
             if came is not None:
                 break
         else:
-            lost += damaged  # a checksum may be what is wrong
+            lost += damaged  # the checksums may be wrong instead
             return False
         told += damaged
         lost += self.memory.lacks.get(_key(folder), ())
@@ -208,7 +208,7 @@ class _Saving:
     def _take(
         self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
     ) -> bool | None:
-        """Copy a checkpoint if it is whole; return whether it came, None where it is not here."""
+        """Copy an intact checkpoint; return whether it was copied, or None if none is here."""
         if one.unfit:
             raise GpubedError(one.unfit)
         into, key = self.place / checkpoint_folder.lock_name(str(folder)), _key(folder)
@@ -216,13 +216,13 @@ class _Saving:
         if is_here and memory.looked.get(key) == one.looks:
             return False
         wanted = ""
-        if one.has_sum:  # a damaged one need not be copied
+        if one.has_sum:  # a damaged checkpoint need not be copied
             path = f"{self.there}/{one.path}"
             said = self.head.run(_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
             wanted = said[:64]
             if wanted not in _DIGEST.findall(said[64:].lower()):
                 damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
-                return False if is_here else None  # what is here is from when it was whole
+                return False if is_here else None  # the copy here was made while it was intact
         left_out = [f"{_shown(one.path)}: {why}" for why in self._bring(folder, one, wanted, into)]
         lacks = [why for why in left_out if why.endswith(copying.ELSEWHERE)]
         told += [why for why in left_out if why not in lacks]
@@ -235,16 +235,16 @@ class _Saving:
         return True
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
-        """Copy a checkpoint, with its sum.
+        """Copy a checkpoint and write its checksum beside it.
 
         Args:
-            wanted: The SHA-256 that it must have; empty where that is unknown.
+            wanted: The expected SHA-256; empty if unknown.
 
         Returns:
-            What of it was left out, in sentences.
+            Sentences about parts that were left out.
 
         Raises:
-            GpubedError: There is no room for it, or it did not come whole.
+            GpubedError: The disk has too little room, or the copy is incomplete or damaged.
         """
         into.mkdir(parents=True, exist_ok=True)
         if why := copying.too_large(one.size, into):

@@ -1,7 +1,7 @@
 """Leases: until when the testbed keeps a cluster, and how to get more time.
 
 The testbed is asked each time; `lease.json` keeps its last answer and what was done about the end.
-With `lease.on_nodes` on a testbed without leases the end is the cluster's own, and only there.
+On a testbed without leases, `lease.on_nodes` gives the cluster its own end, kept only there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
 
 State = Literal["unlimited", "active", "expiring", "expired"]
-_GAIN_S = 60.0  # less is not asked for
-_PATIENCE_S = 300.0  # for a testbed that does not answer when it is asked for more
-_AHEAD_S = 86400.0  # that the last end of all is told, at least
-_OTHERS_S = 10.0  # for others who change the record, which takes no time
+_GAIN_S = 60.0  # shorter extensions are not asked for
+_PATIENCE_S = 300.0  # time for a silent testbed to grant a renewal after all
+_AHEAD_S = 86400.0  # least time before the last possible end at which it is announced
+_OTHERS_S = 10.0  # wait for other processes, which hold the lock only briefly
 
 
 class Record(BaseModel):
@@ -39,10 +39,10 @@ class Record(BaseModel):
         since: When gpubed first saw the lease; `lease.renewal.most` is counted from here. A lease
             that is granted after the end of another is a new one.
         read_at: When the testbed last answered.
-        ended_for: The end for which `before_end` was done, last at `ended_at`.
-        commanded_for: The end before which its command was run.
-        own: Whether the end is the cluster's own.
-        told: What nodes that mind it know of it, by their ids.
+        ended_for: The end for which `before_end` was done, most recently at `ended_at`.
+        commanded_for: The end before which the command of `before_end` was run.
+        own: Whether the end is the cluster's own, on a testbed without leases.
+        told: What nodes that act on the end were told of it, by node id.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)  # a newer version may keep more
@@ -94,10 +94,10 @@ def local(moment: datetime) -> str:
 
 
 def last(paths: ClusterPaths) -> Record:
-    """Return what the testbed said last.
+    """Return the testbed's last answer.
 
     Raises:
-        Unreadable: The record cannot be read, which is no lease without end.
+        Unreadable: The record cannot be read, which does not mean a lease without end.
     """
     name = paths.name
     hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
@@ -108,7 +108,7 @@ def last(paths: ClusterPaths) -> Record:
 
 
 def known(paths: ClusterPaths) -> Record:
-    """Return what the testbed said last; an empty record where that cannot be read."""
+    """Return the testbed's last answer; an empty record if that cannot be read."""
     try:
         return last(paths)
     except Unreadable:
@@ -130,7 +130,7 @@ def read(cluster: Cluster) -> Record:
 
     def answered(before: Record) -> Record:
         if before.granted_until != known_end:
-            return before  # somebody renewed it while the answer was on its way
+            return before  # renewed by another process while the testbed was asked
         end = before.granted_until if own and before.own else granted
         if own and end is None:
             end = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
@@ -143,7 +143,7 @@ def renew(cluster: Cluster, until: datetime) -> Record:
     """Ask for a longer lease, and keep what was granted.
 
     Raises:
-        Refused: The testbed said no; the lease is as it was.
+        Refused: The testbed refused; the lease is unchanged.
         UsageError: Nodes do not expire.
     """
     own, granted = _is_own(cluster), None
@@ -153,7 +153,7 @@ def renew(cluster: Cluster, until: datetime) -> Record:
 
     def renewed(before: Record) -> Record:
         end = granted
-        if own:  # as a testbed's, never shortened
+        if own:  # an end of the cluster's own is never shortened either
             end = max(until, before.granted_until or until) if before.own else until
         return _answered(before, end, own=own).model_copy(update={"requested_until": until})
 
@@ -161,11 +161,11 @@ def renew(cluster: Cluster, until: datetime) -> Record:
 
 
 def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = None) -> None:
-    """Tell the nodes that mind the end of the lease what is known of it.
+    """Tell the nodes that act on the end of the lease when it ends.
 
     Args:
-        anew: Whether to tell also nodes that know it: they may have been set up anew.
-        answer: The testbed's last answer; a full disk may have kept none of it.
+        anew: Whether to tell nodes again that already know it, as after they were set up anew.
+        answer: The testbed's last answer, in case a full disk prevented its recording.
 
     Raises:
         GpubedError: Not all could be told.
@@ -179,7 +179,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
     told = node_lease.tell(cluster, record.granted_until, left, had)
     by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told.words}))
     if by_now.granted_until != there.granted_until:
-        tell_nodes(cluster)  # renewed meanwhile, and this may have come later than that
+        tell_nodes(cluster)  # renewed meanwhile; nodes may have got the older end last
     elif told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
@@ -189,7 +189,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
 
 
 def tell_of_new(cluster: Cluster) -> None:
-    """Tell nodes that were just set up of the end, where they mind it.
+    """Tell nodes that were just set up when the lease ends, if they act on it.
 
     Raises:
         GpubedError: The testbed does not answer, or not all could be told.
@@ -200,7 +200,7 @@ def tell_of_new(cluster: Cluster) -> None:
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
-    """Return until when the policy renews now; None when it does not."""
+    """Return the end that the policy asks for now; None if no renewal is due."""
     if record.state(asked_at(wanted)) != "expiring" or record.since is None:
         return None
     until = min(now() + timedelta(seconds=wanted.duration), _most(record.since, wanted))
@@ -209,7 +209,7 @@ def due(record: Record, wanted: Wanted) -> datetime | None:
 
 
 def last_end(record: Record, wanted: Wanted) -> datetime | None:
-    """Return the end beyond which the policy renews nothing; None while it is far, or over."""
+    """Return the end that the policy never extends; None while it is far off, or after it."""
     end, since = record.granted_until, record.since
     if end is None or since is None or end <= now():
         return None
@@ -219,10 +219,10 @@ def last_end(record: Record, wanted: Wanted) -> datetime | None:
 
 
 def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
-    """Return whether `before_end` is due: at its margin, and twice again nearer to the end.
+    """Return whether `before_end` is due: at its margin, and twice more closer to the end.
 
     Args:
-        unasked: Whether the testbed does not answer: for some minutes it may grant more yet.
+        unasked: Whether the testbed does not answer; it gets some minutes to grant more time.
     """
     end, margin, asked = record.granted_until, wanted.before_end.margin, asked_at(wanted)
     if unasked:
@@ -232,7 +232,7 @@ def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
     if record.ended_for != end or record.ended_at is None:
         return True
     margin = wanted.before_end.margin
-    # Nodes that mind the end ask jobs for a checkpoint at `stop`, which takes a while.
+    # Nodes that act on the end ask jobs for a checkpoint at `stop`, which takes a while.
     stop = wanted.on_nodes.stop if wanted.on_nodes else margin
     ahead = (margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4))
     left = record.remaining_s or 0.0
@@ -240,9 +240,9 @@ def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
 
 
 def asked_at(wanted: Wanted) -> float:
-    """Return how many seconds before its end more of a lease is asked for.
+    """Return how many seconds before the end of a lease a renewal is asked for.
 
-    A lease shorter than its margin would be asked for again the moment it is granted.
+    At most half of the duration, or a short lease would be renewed as soon as it is granted.
     """
     margin = min(wanted.renewal.margin, wanted.duration / 2)
     return max(margin, wanted.before_end.margin)
@@ -253,26 +253,26 @@ def _most(since: datetime, wanted: Wanted) -> datetime:
 
 
 def ended(paths: ClusterPaths, record: Record) -> Record:
-    """Keep that `before_end` has been done for the end that a record had when that began."""
+    """Record that `before_end` was done for the end that `record` has."""
     done = {"ended_for": record.granted_until, "ended_at": now()}
     return _change(paths, lambda known: known.model_copy(update=done))
 
 
 def is_commanded(record: Record) -> bool:
-    """Return whether the command of `before_end` has been run before the present end."""
+    """Return whether the command of `before_end` was run for the present end."""
     end = record.granted_until
     return end is not None and end in (record.ended_for, record.commanded_for)
 
 
 def commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
-    """Keep that the command has been run before the end that a record had, if that is near."""
+    """Record that the command was run for the end that `record` has, if that is near."""
     if record.state(wanted.before_end.margin) == "expiring":
         done = {"commanded_for": record.granted_until}
         _change(paths, lambda known: known.model_copy(update=done))
 
 
 def check_not_expired(paths: ClusterPaths) -> None:
-    """Refuse to work with nodes whose lease is over.
+    """Refuse to work with nodes whose lease has ended.
 
     Raises:
         GpubedError: The lease has ended.
@@ -291,7 +291,7 @@ def check_not_expired(paths: ClusterPaths) -> None:
 
 
 def _answered(before: Record, end: datetime | None, *, own: bool) -> Record:
-    if end is None or own != before.own:  # the former one was another testbed's
+    if end is None or own != before.own:  # the record is of another testbed
         before = Record(told=before.told)
     if end is None:
         return before
@@ -308,19 +308,19 @@ def _change(
     heals: bool = False,
     is_told: bool = False,
 ) -> Record:
-    """Change the record as it is by now, and keep it.
+    """Change the record under a lock, and write it.
 
     Args:
-        change: Makes the new record; must not block, for others wait.
-        heals: Whether an unreadable record is begun anew.
-        is_told: Whether the testbed tells it again, so that a full disk does no harm.
+        change: Makes the new record; must not block, since others wait for the lock.
+        heals: Whether to replace an unreadable record.
+        is_told: Whether the testbed can be asked again, so that failing to write does no harm.
 
     Raises:
         Unreadable: The record cannot be read.
-        PrerequisiteMissing: It cannot be written.
-        Locked: Another process does not come to an end with it.
+        PrerequisiteMissing: The record cannot be written.
+        Locked: Another process holds the lock for too long.
     """
-    if not paths.state.is_dir():  # nothing is kept of a cluster that is gone
+    if not paths.state.is_dir():  # the cluster is gone
         return change(Record())
     with runlock.locked(paths.state / "lease.lock", "renew", _OTHERS_S):
         kept = change(known(paths) if heals else last(paths))
@@ -334,6 +334,6 @@ def _change(
 
 def _is_own(cluster: Cluster) -> bool:
     lender = cluster.allocation.backend
-    if cluster.plan.backend != lender:  # an edited plan says nothing of these nodes
+    if cluster.plan.backend != lender:  # the specification names another testbed by now
         return known(cluster.paths).own
     return not backend_config.named(lender).leases and node_lease.are_to_mind(cluster.plan)

@@ -1,4 +1,4 @@
-"""A state that was lost: what it knew of is not made a second time, nor removed unasked."""
+"""Protects what a lost state knew from being made twice or removed without approval."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Approve = Callable[[Sequence[str]], None]
 
 
 def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
-    """See to it that the cluster's UUID is kept, and that none is made in another's place.
+    """Ask before what a lost state knew is given up, or a second cluster of the name is made.
 
     Args:
-        stack: The cluster's.
-        testbed: Where the specification wants it.
-        plan: What the specification wants.
-        approve: Asks about what would be lost.
+        stack: The cluster's stack.
+        testbed: The testbed that the specification names.
+        plan: The specification's plan.
+        approve: Called with what would be lost.
 
     Raises:
-        UsageError: It cannot go on without a loss, or that was not approved.
-        PrerequisiteMissing: The testbed cannot be asked from here what is there.
-        Refused: The testbed does not say what is there.
+        UsageError: Data would be lost, and that is never allowed or was not approved.
+        PrerequisiteMissing: The testbed cannot be asked from this machine.
+        Refused: The testbed does not list its resources.
     """
     kept, has_state = record.uuid(stack.paths), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
@@ -41,7 +41,7 @@ def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) ->
 
 
 def _mind_lost(uuid: str, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
-    """Keep a state that was lost from costing the nodes that it knew of."""
+    """Ask before nodes that a lost state knew are given up."""
     found = known_again(uuid, testbed)
     if lost := given_up(found, testbed, plan):
         approve(lost)
@@ -50,10 +50,10 @@ def _mind_lost(uuid: str, testbed: Testbed, plan: ClusterPlan, approve: Approve)
 
 
 def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> list[str]:
-    """Say what is lost of what a kept UUID finds again, a line each.
+    """Return what `up` gives up of the resources of a lost state, a sentence each.
 
     Raises:
-        UsageError: It cannot go on without a loss that nobody may want.
+        UsageError: `up` would have to replace or remove nodes.
     """
     paths, backend = testbed.paths, testbed.backend
     there = [thing for thing in found if not thing.data]
@@ -80,7 +80,7 @@ def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> 
         if thing.heir
     ]
     unused = [thing for thing in found if thing.data and not _has_volume(plan)]
-    # A plugin makes new volumes, whatever the specification says, and adopts none.
+    # A plugin always makes new volumes and adopts none.
     why = "no state knows it by now" if backend.native else "the specification has no volume"
     return lost + [
         f"{thing}: {why}: what is on it stays there, unused, until "
@@ -90,29 +90,29 @@ def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> 
 
 
 def known_again(uuid: str, testbed: Testbed) -> list[Existing]:
-    """Return what a cluster's kept UUID finds again, but for what ends by itself.
+    """Return the existing resources with a cluster's UUID, without running jobs.
 
     Raises:
-        PrerequisiteMissing: The testbed cannot be asked from here.
-        Refused: The testbed does not say.
+        PrerequisiteMissing: The testbed cannot be asked from this machine.
+        Refused: The testbed does not list its resources.
     """
     found = _listed(testbed)
     return [thing for thing in found if thing.uuid == uuid and not thing.transient]
 
 
 def of_lost(testbed: Testbed) -> list[Existing] | None:
-    """Return what is found again of a cluster whose state is lost; None where no UUID is kept.
+    """Return the existing resources of a cluster whose state is lost; None if it has no UUID.
 
     Raises:
-        PrerequisiteMissing: The testbed cannot be asked from here.
-        Refused: The testbed does not say.
+        PrerequisiteMissing: The testbed cannot be asked from this machine.
+        Refused: The testbed does not list its resources.
     """
     uuid = record.uuid(testbed.paths)
     return known_again(uuid, testbed) if uuid else None
 
 
 def taken_over(found: Sequence[Existing], plan: ClusterPlan) -> str:
-    """Say what `up` takes over of what a kept UUID finds again; empty where that is nothing."""
+    """Say which resources of a lost state `up` takes over; empty if none."""
     names = {node.name for node in plan.nodes}
     there = [thing for thing in found if not thing.heir]
     if not _has_volume(plan):
@@ -125,9 +125,9 @@ def taken_over(found: Sequence[Existing], plan: ClusterPlan) -> str:
 
 
 def renamed(paths: ClusterPaths) -> str:
-    """Say which clusters lost their specification, where a new one is about to be made.
+    """Say which clusters lost their specification, before a new cluster is made; else empty.
 
-    A cluster is known by its folder's name: one that was renamed is another, with data of its own.
+    A cluster is known by its folder's name, so that a renamed one is new and without its data.
     """
     project = paths.project
     known = (project.cluster(name) for name in project.known())
@@ -141,7 +141,7 @@ def renamed(paths: ClusterPaths) -> str:
 
 
 def _refuse_to_move(paths: ClusterPaths, there: Sequence[Existing], plan: ClusterPlan) -> None:
-    """Refuse a node that is there another address than it has: it would be replaced."""
+    """Refuse to give an existing node another address: it would be replaced."""
     planned = {node.name: str(node.control_address) for node in plan.nodes}
     for thing in there:
         address = planned.get(thing.node, thing.address)
@@ -160,7 +160,7 @@ def _has_volume(plan: ClusterPlan) -> bool:
 
 
 def _listed(testbed: Testbed) -> list[Existing]:
-    """Ask the testbed what carries a cluster's name: without an answer, a second one is made."""
+    """Return the resources with a cluster's name; refuse if the testbed does not answer."""
     cluster = testbed.paths.name
     try:
         return testbed.existing()
@@ -175,10 +175,10 @@ def _listed(testbed: Testbed) -> list[Existing]:
 
 
 def spare(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
-    """Refuse to go on where a node that is in no state stands at an address of the plan.
+    """Refuse a plan that gives a node the address of an existing node outside the state.
 
     Raises:
-        UsageError: The driver would remove it to make room for another one.
+        UsageError: The driver would remove the existing node to free the address.
         GpubedError: State or testbed cannot be read.
     """
     there = audits.unrecorded(stack, asked)
@@ -186,7 +186,7 @@ def spare(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
 
 
 def _refuse_to_vacate(paths: ClusterPaths, there: Sequence[Existing], plan: ClusterPlan) -> None:
-    """Refuse a node the address of one in use that nobody was asked about."""
+    """Refuse a plan that gives one node the address that another existing node uses."""
     given = {str(node.control_address): node.name for node in plan.nodes}
     for thing in there:
         heir = given.get(thing.address)

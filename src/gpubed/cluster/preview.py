@@ -29,13 +29,13 @@ class Preview:
     """What `up` would do.
 
     Attributes:
-        plan: What is wanted.
-        steps: What becomes of the resources.
-        damage: What is wrong now and will be put right, a line each.
-        roles: The nodes on which roles will be applied, by role.
-        lost: What `up` would ask about, a line each.
-        refused: To what the testbed would say no, asked where something would be lost.
-        notes: What else there is to know before.
+        plan: The specification's plan.
+        steps: What the engine would do to each resource.
+        damage: Damage that `up` would repair, a sentence each.
+        roles: The nodes on which roles would be applied, by role.
+        lost: What `up` would ask about, a sentence each.
+        refused: What the testbed would refuse; asked only if something would be lost.
+        notes: Further remarks.
     """
 
     plan: ClusterPlan
@@ -72,12 +72,12 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
         asked.require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, testbed, plan)
-    steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"
+    steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
     left = served_folder.left_behind(paths, plan, steps, there)
     lost = costs.lost(planned, left)
     refused = testbed.refusals(plan) if lost else []
     found = seen[1] if seen else None
-    runlock.require_free(paths.state)  # one may have begun meanwhile
+    runlock.require_free(paths.state)  # another run may have begun meanwhile
     configures = plan.spec.configure and plan.spec.backend.lends_nodes
     return Preview(
         plan,
@@ -93,11 +93,11 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
 def _known_again(
     stack: Stack, testbed: Testbed, plan: ClusterPlan
 ) -> tuple[list[Existing] | None, list[str], list[str]]:
-    """Say what a lost state knew of and is there, and what `up` does with it.
+    """Return what `up` would do with resources that a lost state knew.
 
     Returns:
-        What is found again, or None where nobody was asked; what `up` would give up; and what it
-        would take over, or why it would stop.
+        The existing resources, or None if the testbed was not asked; those that `up` would give
+        up; and those that it would take over, or why it would stop.
     """
     uuid = record.uuid(stack.paths)
     if uuid is None and (said := lost_state.renamed(stack.paths)):

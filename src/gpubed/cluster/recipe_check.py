@@ -65,10 +65,10 @@ def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
 
 
 def measure(of: Recipe) -> Iterator[tuple[str, dict[str, Architectures]]]:
-    """Download each package that may have GPU code; yield its name and what it carries.
+    """Download each package that may have GPU code; yield its name and its architectures.
 
     Raises:
-        PrerequisiteMissing: This machine gets other packages than the nodes.
+        PrerequisiteMissing: Packages for this machine differ from those for the nodes.
         GpubedError: A package cannot be downloaded.
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
@@ -118,7 +118,7 @@ def _lock_is_the_recipes(of: Recipe) -> Check:
 
 
 def _lock_has_what_is_wanted(of: Recipe) -> Check:
-    """Whoever edits `requirements.in` and forgets the lock is told."""
+    """Check that `requirements.in` was not edited without locking again."""
     wanted, locked = of.wanted(), {entry.name: entry.version for entry in of.locked()}
     lacking = [
         str(one)
@@ -140,7 +140,7 @@ def _lock_has_what_is_wanted(of: Recipe) -> Check:
 
 
 def _lock_resolves(of: Recipe) -> Check:
-    """Each version exists in the index, and has the files that the lock names."""
+    """Check that the index has each version, with the files that the lock names."""
     id_, locked = "lock.resolves", of.locked()
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:

@@ -16,11 +16,11 @@ from gpubed.nodes.cluster import Cluster
 
 @dataclass(frozen=True)
 class Said:
-    """What a look has to tell.
+    """A message of a look.
 
     Attributes:
-        matter: What it is about; the same words about it need not be told twice. Empty for what is
-            done once.
+        matter: Its subject; a repeated message about it need not be told twice. Empty for what
+            happens only once.
         event: The kind of event of a watch.
         is_fault: Whether something failed, and is tried again at the next look.
     """
@@ -34,12 +34,12 @@ class Said:
 
 @dataclass
 class Looked:
-    """A lease after a look, and what the look tells.
+    """A lease after a look, and the look's messages.
 
     Attributes:
-        record: The lease; as it was known before where the testbed does not answer.
-        answered: Whether the testbed answers.
-        renewed: Whether it granted more time.
+        record: The lease; as last known if the testbed does not answer.
+        answered: Whether the testbed answered.
+        renewed: Whether the testbed granted more time.
     """
 
     record: Record
@@ -49,7 +49,7 @@ class Looked:
 
 
 def look(cluster: Cluster) -> Looked:
-    """Ask how long a lease lasts, renew it if due, prepare an end that stays, tell the nodes."""
+    """Ask when a lease ends, renew it if due, prepare its end if that stays, and tell the nodes."""
     looked, policy = _asked(cluster), cluster.plan.spec.lease
     if leases.is_ending(looked.record, policy, unasked=not looked.answered):
         ends = f"it ends {_end(looked.record)}"
@@ -60,7 +60,7 @@ def look(cluster: Cluster) -> Looked:
         except GpubedError as error:
             why = f"not prepared: {error.message}"
             looked.said.append(Said("end", "lease", ends, why, is_fault=True))
-        # That takes minutes, in which a person may have renewed it.
+        # This takes minutes, in which a person may have renewed the lease.
         by_now = leases.known(cluster.paths)
         looked.record = by_now if by_now.granted_until else looked.record
     try:

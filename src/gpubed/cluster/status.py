@@ -1,4 +1,4 @@
-"""`gpubed status`: how a cluster is."""
+"""`gpubed status`: the condition of a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
-_HERE = {"Identity", "Key", "Image"}  # resources of the controller, which hold no testbed
+_HERE = {"Identity", "Key", "Image"}  # resources on the controller
 
 
 def status(
@@ -35,9 +35,8 @@ def status(
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
     Args:
-        use: Whether nodes are asked what they are used for, too; `use` is null where they do
-            not tell.
-        seen: How the cluster is, where somebody has just looked.
+        use: Whether to ask nodes what they are used for; `use` is null if they do not tell.
+        seen: The cluster's condition, if it was just looked at.
 
     Raises:
         NotUp: The cluster has no nodes; see `of_none`.
@@ -51,7 +50,7 @@ def status(
     unreadable = _unreadable(cluster, engine)
     verified = _verified(paths)
     found = hardware.of_cluster(paths.facts, allocation)
-    # Where `up` configures nothing, it would not go on with what `configure` has begun.
+    # If `up` configures nothing, it would not finish an interrupted `configure`.
     goes_on = cluster.plan.spec.configure or record.read(paths).unfinished == "nodes"
     begun = unfinished.state(paths) if goes_on else ""
     return {
@@ -93,7 +92,7 @@ def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
 
 
 def _holds_something(paths: ClusterPaths, engine: EngineName) -> bool:
-    """Say whether anything of the cluster is on its testbed, or may be, as the state has it."""
+    """Return whether the state names, or may have begun, a resource on the testbed."""
     if not paths.project.pulumi.exists():
         return False
     stack = Stack(paths, engine)
@@ -103,7 +102,7 @@ def _holds_something(paths: ClusterPaths, engine: EngineName) -> bool:
 
 
 def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
-    """Return what the cluster is to be; where the file is gone, what was applied last."""
+    """Return the cluster's plan; if the specification is unusable, the one last applied."""
     try:
         if paths.spec.exists():
             return load_plan(paths.spec_in_use, paths.name)
@@ -134,7 +133,7 @@ def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
 
 
 def _held_by(paths: ClusterPaths) -> dict[str, Any] | None:
-    """Return who changes the cluster now; an `up` does until its checks are done."""
+    """Return the run that changes the cluster now; `up` does until its checks are done."""
     who = runlock.holder(paths.state)
     return who.model_dump() if who else None
 
@@ -153,13 +152,13 @@ def _verification(cluster: Cluster, verified: Verification) -> dict[str, Any]:
 
 
 def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
-    """Say why no other verb could go on from the state, and what helps; empty where it could."""
+    """Return errors in key or state that other verbs would fail on, with hints."""
     found = []
     try:
         if cluster.allocation.nodes:
             secret.require_key(cluster.paths)
     except Unreadable:
-        pass  # one that cannot be read is not lost
+        pass  # an unreadable key is not lost
     except GpubedError as error:
         found.append({"message": error.message, "hint": error.hint or ""})
     if not cluster.paths.project.pulumi.exists():
@@ -179,7 +178,7 @@ def _services(cluster: Cluster, now: Condition) -> list[dict[str, str]]:
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:
-    """Return what nodes that answer say against themselves, as parts of their rows, by name."""
+    """Return state and reason of nodes that answer and report a problem, by name."""
     said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
     for found in now.unwell:
         if now.nodes[found.node] == "ready":
@@ -203,14 +202,14 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
 
 
 def _lease(cluster: Cluster, now: Condition) -> dict[str, Any]:
-    """Return what is known of the lease, and whether more of it would be asked for by now."""
+    """Return what is known of the lease, and whether a renewal is due by now."""
     known = current_lease(cluster, now)
     ends_soon = known.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
     return {**known.document(), "ends_soon": ends_soon}
 
 
 def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
-    """Return until when the nodes are lent; of nodes that went before their time, nothing is."""
+    """Return the lease; empty if the nodes were taken back before its end."""
     try:
         known = leases.read(cluster)
     except GpubedError as error:

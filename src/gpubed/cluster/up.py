@@ -1,4 +1,4 @@
-"""`gpubed up`: makes a cluster what its specification says."""
+"""`gpubed up`: makes a cluster match its specification."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 @dataclass(frozen=True)
 class Done:
-    """What an `up` did.
+    """The outcome of an `up`.
 
     Attributes:
-        result: What the engine says of it.
-        seen: How the cluster was when it was looked at last; None if it was changed since.
-        restarted: Nodes that hung, and were restarted.
+        result: The engine's result.
+        seen: The cluster's condition at the last look; None if it was changed since.
+        restarted: Nodes that hung and were restarted.
     """
 
     result: Result
@@ -53,11 +53,11 @@ class Run:
     """One run of `up`.
 
     Attributes:
-        plan: What the specification wants.
-        testbed: Where it wants it.
-        stack: The cluster's.
-        asked: The testbeds that may have something of the cluster.
-        approve: Asks about what would be lost.
+        plan: The specification's plan.
+        testbed: The testbed that the specification names.
+        stack: The cluster's stack.
+        asked: The testbeds that may have resources of the cluster.
+        approve: Called with what would be lost.
     """
 
     plan: ClusterPlan
@@ -82,11 +82,11 @@ def up(
     still_wanted: Callable[[], None] = lambda: None,
     given_time: Collection[str] = (),
 ) -> Done:
-    """Make the cluster what its specification says, ready and verified.
+    """Make the cluster match its specification, ready and verified.
 
     Args:
-        still_wanted: Called once the cluster is held; raises to give the run up.
-        given_time: Nodes that have been silent for as long as they may take to boot.
+        still_wanted: Called once the lock is held; raises to give the run up.
+        given_time: Nodes that have been silent for as long as a boot may take.
 
     Raises:
         UsageError: The specification has errors, or variables beside it, or what it costs was
@@ -124,11 +124,11 @@ def up(
         seen, planned = _look_first(run, refresh=refresh or killed)
         damaged = damage.damaged(seen)
         if killed and testbed.backend.native:
-            # Pulumi's plugins adopt nothing, and would find names and addresses in use.
+            # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
         done = _up(run, damaged, planned, given_time)
         if killed:
-            # What was still wanted has been adopted; nobody will ask for the rest.
+            # Leftovers that were wanted have been adopted; the rest would never be used.
             _remove_leftovers(run)
             with record.changed(paths) as known:
                 known.killed = False
@@ -140,7 +140,7 @@ def up(
         _restore_rates(paths, last=True)
         found = None
         if damaged or not changed(done.result):
-            # A look a moment ago that found all well, after which nothing was changed, is enough.
+            # An earlier look is enough if it found no damage and nothing was changed since.
             found = seen[1] if seen and not (damaged or refresh or killed) else None
             found = found or _require_whole(testbed, cluster, started=changed(done.result))
         leases.tell_nodes(cluster)
@@ -153,9 +153,9 @@ def up(
 
 
 def _note_begin(stack: Stack) -> bool:
-    """Note that no `down` is under way; say whether a killed run left something.
+    """Note that no `down` is under way; return whether a killed run left something.
 
-    That outlives this run, should it be killed too: a refresh clears the stack's own trace.
+    The note survives if this run is killed too, while a refresh clears the stack's own trace.
     """
     known = record.read(stack.paths)
     killed = known.killed or stack.interrupted()
@@ -166,7 +166,7 @@ def _note_begin(stack: Stack) -> bool:
 
 
 def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
-    """Put back what a killed `bench` changed; before nodes are repaired, one may not answer."""
+    """Restore links that a killed `bench` changed; before repairs, a node may not answer."""
     if not record.read(paths).reshaped or not paths.allocation.exists():
         return
     for fault in rates.restore(paths, allocations.load(paths.allocation)):
@@ -177,7 +177,7 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
 
 
 def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:
-    """Refuse a cluster that is not whole, once nodes that were started have booted."""
+    """Refuse a damaged cluster, once nodes that were started have booted."""
     if started and testbed.backend.boots_later:
         handover.await_nodes(cluster)
     return condition.require(testbed, cluster)
@@ -189,21 +189,21 @@ def _up(
     paths, restarted = run.paths, tuple[str, ...]()
     with left_out.of_run(paths, run.plan) as failed:
         if _remove_faulty(run):
-            planned = None  # of another state
+            planned = None  # the state has changed
         planned = _look_ahead(run, planned)
         run.asked.note()
         made_on.note(run.testbed, applied=True)
         if damaged:
-            # A plan does not know of that yet.
+            # Silent nodes are no part of a plan.
             spared = costs.nodes_that_go(planned)
             restarted = hung.bring_back(*damaged, run.approve, spared=spared, given_time=given_time)
             if restarted:
-                # What starts at boot may not have come back, nor what networks rest on.
+                # Services and networks may not have come back with the boot.
                 damaged = damage.look(paths, run.plan) or damaged
             damage.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
-        # What roles would do to packages of owners is refused before hosts are changed.
+        # Conflicts with the owner's packages are refused before hosts are changed.
         _refuse(Refused, doctor.owners_packages(paths, run.plan))
         while True:
             try:
@@ -213,18 +213,18 @@ def _up(
             except GpubedError as error:
                 if explained := run.testbed.backend.explained(error):
                     raise explained from error
-                # The error says only that a server did not come up, and the testbed says which and
-                # why: faulty ones are removed, and then `up` tries again.
+                # The error only says that a server did not start; the testbed says which and
+                # why. Faulty nodes are removed, and `up` tries again.
                 if not (faults := _remove_faulty(run)):
                     raise
                 failed.add(faults)
 
 
 def _applied(run: Run, planned: Result | None) -> Result:
-    """Let the engine make the cluster what it is to be.
+    """Let the engine apply the plan.
 
-    Our own resources note themselves that nodes are about to be changed; those of Pulumi's plugins
-    know nothing of that. If none of them was begun, nothing has been changed.
+    gpubed's own resources note that nodes are about to be changed; Pulumi's plugins do not, so
+    it is noted here, and taken back if no step was begun.
     """
     acted = False
 
@@ -245,7 +245,7 @@ def _applied(run: Run, planned: Result | None) -> Result:
 
 
 def _look_ahead(run: Run, planned: Result | None) -> Result | None:
-    """Refuse, or ask about, what a run costs before anything goes; None where no state tells."""
+    """Ask about what a run costs, or refuse it; return the preview, None without a state."""
     stack, testbed, plan = run.stack, run.testbed, run.plan
     if planned is None and stack.has_resources():
         planned = stack.preview(discard_steps)
@@ -256,7 +256,7 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
     there = None if planned else lost_state.of_lost(testbed)
     left = served_folder.left_behind(stack.paths, plan, steps, there)
     lost = costs.lost(planned, left) if planned else left
-    # Of nodes that a plugin begins to make and cannot, something is left.
+    # A plugin that fails to make nodes leaves parts of them behind.
     if (lost or (makes and testbed.backend.native)) and (found := testbed.refusals(plan)):
         said = "\n  ".join(finding.message for finding in found)
         raise Refused(f"nothing was changed, since {said}", found[0].fix)
@@ -266,11 +266,11 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
 
 
 def _remove_faulty(run: Run) -> list[Fault]:
-    """Remove nodes that never started: a plugin keeps them in the state as if they had."""
+    """Remove nodes that never started, which a plugin keeps in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
         uuid = audits.uuid_of(run.stack)
-        # Nobody is asked: another cluster of the name keeps its own, whatever was handed back.
+        # Only this cluster's nodes, not those of another cluster with the same name.
         faults = [fault for fault in run.testbed.faults() if fault.thing.uuid == uuid]
     for fault in faults:
         run.testbed.remove(fault.thing)
@@ -280,10 +280,10 @@ def _remove_faulty(run: Run) -> list[Fault]:
 
 
 def _refresh(run: Run) -> None:
-    """Bring the state up to what is there.
+    """Refresh the state from the testbed.
 
-    Volumes that have vanished are asked about first: once the state has forgotten them, nobody
-    could tell that the empty ones made in their place are not the first.
+    Vanished volumes are asked about first: once they are gone from the state, empty volumes made in
+    their place could not be told from them.
     """
     if gone := costs.gone(audits.missing_data(run.stack, run.asked)):
         run.approve(gone)
@@ -292,7 +292,7 @@ def _refresh(run: Run) -> None:
 
 
 def _remove_leftovers(run: Run) -> None:
-    """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
+    """Remove what a killed run left; nodes only if approved: a restored state may lack them."""
     if nodes := [str(one) for one in audits.unrecorded(run.stack, run.asked) if one.node]:
         run.approve(
             [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
@@ -302,26 +302,26 @@ def _remove_leftovers(run: Run) -> None:
 
 
 def changed(result: Result) -> bool:
-    """Say whether a run changed anything, or a preview would."""
+    """Return whether a run changed anything, or a preview would."""
     return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
 
 
 def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]:
-    """Look at what became of the cluster, and bring the state up to it where they differ.
+    """Look at the cluster's condition, and refresh the state if something is damaged.
 
     Returns:
-        What was granted, and how it is; None where nobody could look. And what the engine would
-        do, if that was computed meanwhile and holds.
+        The cluster and its condition, or None if it could not be looked at; and the engine's
+        preview, if it was computed meanwhile and still holds.
     """
     paths, stack = run.paths, run.stack
     if not refresh:
         leases.check_not_expired(paths)
     planned, told = None, list[ResourceEvent | LogEvent]()
     with parallel.beside(lambda: damage.look(paths, run.plan)) as looking:
-        # Most often nothing is damaged, and what the engine computes from its state holds. What an
-        # earlier run left out is told to the engine only once this one has begun.
+        # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
+        # which nodes an earlier run left out only once this run has begun.
         if not refresh and not record.read(paths).left_out and stack.has_resources():
-            with suppress(GpubedError):  # it fails again where it is told
+            with suppress(GpubedError):  # a later preview reports the error
                 planned = stack.preview(told.append)
         seen = looking.result()
     damaged = damage.damaged(seen)
@@ -332,7 +332,7 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
             progress.emit("note", message=line)
     if refresh or damaged:
         _refresh(run)
-        return seen, None  # of another state
+        return seen, None  # the state has changed
     for event in told if planned else ():
         discard_steps(event)
     return seen, planned

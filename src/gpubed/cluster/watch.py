@@ -1,7 +1,7 @@
-"""`gpubed watch`: looks at a cluster again and again, repairs it, renews its lease, releases it.
+"""`gpubed watch`: checks a cluster repeatedly; repairs it, renews its lease, releases it.
 
-It repairs as `up` does, and only what `up` does without a question. One look is no reason to act:
-a node that boots is as silent as a broken one.
+It repairs only what `up` repairs without a question. A fault must be seen twice: a node that boots
+is as silent as a broken one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from gpubed.testbeds.specification import load, load_current
 
 State = Literal["well", "amiss", "busy", "gone"]
 """How a look ends; busy: another run changes the cluster; gone: the cluster is down."""
-# States that this machine sees and may be wrong about: such a node may be whole.
+# Faults as seen from this machine only; the node itself may be intact.
 _OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that `up` would repair; `state` is empty where it is no node."""
+    """A fault that `up` would repair; `state` is empty if it is not about a node."""
 
     key: str
     node: str
@@ -53,9 +53,9 @@ class Watch:
     """The watch of one cluster.
 
     Args:
-        repairs: How many may begin within 24 hours.
-        hear: Is called with each event after it was logged.
-        following: Shows a repair's progress, given the file that it appends to.
+        repairs: How many repairs may begin within 24 hours.
+        hear: Called with each event after it was logged.
+        following: Shows a repair's progress, given its event file.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Watch:
     ) -> None:
         self._paths, self._engine, self._most, self._following = paths, engine, repairs, following
         self.telling = Telling(paths, hear)
-        self._guards = False  # whether this process has the lock that a cluster has one watch
-        self._broken, self._said = 0, ""  # failed looks in a row, and the last one's words
+        self._guards = False  # whether this process holds the lock of the cluster's only watch
+        self._broken, self._said = 0, ""  # failed looks in a row, and the last error's text
 
     def start(self, every_s: float) -> None:
-        """Begin to look again and again; looks of another process do not count."""
+        """Begin to look repeatedly; faults that other processes saw before do not count."""
         self._guards = self._has_lock
         self.telling.remember(amiss={})
         said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
@@ -88,7 +88,7 @@ class Watch:
         return runlock.has_open(os.getpid(), self._paths.watching)
 
     def try_look(self) -> tuple[str, float]:
-        """Look once; return how that ended, and the seconds to wait after a look that failed.
+        """Look once; return the result, and the seconds to wait after a look that failed.
 
         Raises:
             UsageError: The command line or the specification is wrong.
@@ -110,7 +110,7 @@ class Watch:
     def _tell_of_failed(self, error: Exception, said: str) -> None:
         details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
         with suppress(OSError):  # a full disk may be what broke the look
-            self.telling.remember(amiss={})  # what was amiss has not been seen twice in a row
+            self.telling.remember(amiss={})  # no fault counts as seen twice in a row
         if said == self._said:
             return
         self._said = said
@@ -129,7 +129,7 @@ class Watch:
             OSError: Log or memory cannot be written.
         """
         paths, name = self._paths, self._paths.name
-        # A `down` takes the lock along, and another cluster may have the name by now.
+        # `down` removes the lock, and a new cluster may have the same name.
         if self.is_over or (self._guards and not self._has_lock):
             why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
             self.telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
@@ -153,7 +153,7 @@ class Watch:
         return self._pass() if who else self._look(cluster)
 
     def _pass(self) -> State:
-        """Look at nothing while another run is at work, and forget what was amiss before it."""
+        """Do nothing while another run is at work, and forget the faults seen before it."""
         self.telling.remember(amiss={})
         return "busy"
 
@@ -180,7 +180,7 @@ class Watch:
             telling.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
-            return self._pass()  # what was seen may be the work of a run that has begun
+            return self._pass()  # a run that has begun may cause what was seen
         telling.settle("testbed", f"{lender} answers again")
         self._tell_of_what_up_cannot_repair(found)
         if found.unheard:
@@ -188,7 +188,7 @@ class Watch:
             return "amiss"
         faults, now, before = self._faults(found, cluster), leases.now(), telling.memory.amiss
         silent = telling.memory.quarantined.items()
-        # A silent node is known from when it last answered.
+        # If a quarantined node is silent, its last answer counts.
         held = {name: why for name, why in silent if name in found.damaged}
         held |= {
             one.node: one.quarantine.reason
@@ -211,7 +211,7 @@ class Watch:
         return "amiss"
 
     def _faults(self, found: Condition, cluster: Cluster) -> list[Fault]:
-        """List what `up` would put right, which a full disk is not."""
+        """List the faults that `up` would repair; a full disk is none of them."""
         listed = [
             Fault(name, name, f"{name} is {state}", state)
             for name, state in found.damaged.items()
@@ -244,7 +244,7 @@ class Watch:
             telling.settle("unknown", "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
-        """Leave faults of nodes in quarantine alone; return them in words."""
+        """Report faults of nodes in quarantine, which are left alone; return them in words."""
         held, name = self.telling.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
@@ -270,12 +270,12 @@ class Watch:
     def _repair(
         self, cluster: Cluster, found: Condition, broken: Sequence[Fault], spared: str
     ) -> bool:
-        """Repair faults if that is allowed and due; return whether all is well then."""
+        """Repair faults if that is allowed and due; return whether the cluster is well then."""
         telling, why, name = self.telling, _why(broken), self._paths.name
         try:
             self._require_ours(cluster)
             condition.recognize(cluster, found)
-            if spared:  # `up` repairs all at once
+            if spared:  # `up` would repair these nodes, too
                 beside = f"to repair it would touch what is left alone, too: {spared}"
                 raise GpubedError(beside, f"gpubed up {name}")
         except GpubedError as error:
@@ -292,7 +292,7 @@ class Watch:
             return False
         before, began, refused = telling.memory, time.monotonic(), list[str]()
         undo = {"repairs": before.repairs, "unfinished": before.unfinished}
-        # On disk first: a watch that is killed meanwhile has spent the repair.
+        # Written first, so that the repair counts even if the watch is killed.
         telling.remember(repairs=(*recent, now), unfinished=True)
         try:
             done = self._up(cluster, broken, refused)
@@ -301,13 +301,13 @@ class Watch:
             telling.tell_once("cluster", "waits", why, error.message)
             return False
         except GpubedError as error:
-            if refused:  # nothing was done, and nothing will be until a person has decided
+            if refused:  # nothing was done, and a person has to decide
                 telling.remember(**undo, left=why)
                 telling.leave(f"{why}; {error.message}", error.hint)
                 return False
             said = f"{why}: {error.message}"
             if said == before.failed and not isinstance(error, hung.StaysSilent):
-                # As the last one, it has changed nothing: repairs are left for other faults.
+                # It failed as before and changed nothing, so it does not count.
                 telling.remember(repairs=before.repairs)
             telling.remember(failed=said)
             telling.tell("repair", why, telling.failed(error), _nodes(broken))
@@ -322,10 +322,10 @@ class Watch:
         return True
 
     def _require_ours(self, cluster: Cluster) -> None:
-        """Refuse to repair where `up` would do more than that, or a person is to decide.
+        """Refuse a repair in which `up` would do more than repair, or that a person has to decide.
 
         Raises:
-            GpubedError: It would.
+            GpubedError: `up` would do more, or cannot run.
         """
         paths, name = cluster.paths, cluster.name
         if begun := _begun_down(paths):
@@ -343,7 +343,7 @@ class Watch:
             raise GpubedError(why, f"gpubed up {name}")
 
     def _up(self, cluster: Cluster, broken: Sequence[Fault], refused: list[str]) -> up.Done:
-        """Repair as `up` does; what it asks for beyond the broken nodes is refused and listed."""
+        """Run `up`; costs beyond the broken nodes are refused and added to `refused`."""
         paths = self._paths
         lost = {fault.node for fault in broken if fault.state and fault.state not in _OWN_VIEW}
 
@@ -359,8 +359,8 @@ class Watch:
                 raise Locked(f"another run has changed {paths.name} meanwhile")
             self._require_ours(cluster)
 
-        # A job's ranks share processors with the repair, and one on broken nodes ends soon,
-        # unless it outlives them.
+        # Keeps jobs from starting unless they outlive nodes: their ranks would share processors
+        # with the repair, and soon end on broken nodes.
         outlives = at_work.outlive_nodes(paths)
         with (
             nullcontext() if outlives else runlock.measuring(paths.state, "watch"),
@@ -381,7 +381,7 @@ def _boots(fault: Fault) -> bool:
 
 
 def _is_lasting(fault: Fault, before: dict[str, Moment], testbed: Testbed) -> bool:
-    """Return whether a fault was there in the last look, and a silent node has had time to boot."""
+    """Return whether the last look saw a fault, too, and a silent node has had time to boot."""
     patience = testbed.backend.boots_within_s if _boots(fault) else 0.0
     since = before.get(fault.key)
     return since is not None and (leases.now() - since).total_seconds() >= patience
@@ -396,7 +396,7 @@ def _why(faults: Sequence[Fault]) -> str:
 
 
 def _begun_down(paths: ClusterPaths) -> GpubedError | None:
-    """Return what to tell of a `down` that did not end; None where none was begun."""
+    """Return the error about an unfinished `down`; None if there is none."""
     if record.read(paths).removing is None:
         return None
     return GpubedError(

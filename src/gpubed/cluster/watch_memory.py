@@ -1,4 +1,4 @@
-"""What a watch remembers (`watch.json`) and what it tells (`logs/watch.log`)."""
+"""Keeps a watch's memory (`watch.json`) and log (`logs/watch.log`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST = 4000  # characters of an event
 
 @dataclass(frozen=True)
 class Event:
-    """What a watch did, or found and cannot do; docs/how-to/watch.md lists the kinds."""
+    """An action or finding of a watch; docs/how-to/watch.md lists the kinds."""
 
     time: datetime
     event: str
@@ -45,7 +45,7 @@ class Event:
 
     @property
     def line(self) -> str:
-        """One line without control characters: nodes and testbeds may have written some of it."""
+        """One line without control characters, which nodes and testbeds may have put in."""
         outcome = f": {self.outcome}" if self.outcome else ""
         words = " ".join(harmless.text(f"{self.why}{outcome}").split())
         return f"{stamp(self.time)} {self.event}: {reading.short(words, _LONGEST)}"
@@ -53,13 +53,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning that nobody uses a cluster.
+    """A warning that a cluster is idle.
 
     Attributes:
-        idle_s: How long the cluster was idle then.
+        idle_s: Seconds for which the cluster had been idle.
         spell: Changes with each use of the nodes.
         saved: Whether results were saved since.
-        granted: The nodes of a release that has begun; their own file goes before they do.
+        granted: The nodes being released; the file that lists them is removed before they are.
     """
 
     idle_s: float
@@ -69,18 +69,18 @@ class Warned:
 
 
 class Memory(BaseModel):
-    """What a watch knows from former looks, also those of other processes.
+    """What a watch remembers between looks, also those of other processes.
 
     Attributes:
-        amiss: What was amiss in the last look, and since when without a break.
-        quarantined: Nodes in quarantine when they last answered, and why.
+        amiss: Faults of the last look, and since when each was seen without a break.
+        quarantined: Nodes in quarantine when they last answered, with the reasons.
         repairs: When the repairs of the last day began.
         failures: Failed repairs or releases since the last success.
-        failed: What failed last, in words.
+        failed: The last failure, in words.
         wait_until: When the next attempt may begin.
         unfinished: Whether the last repair did not end.
-        left: What was left to a person and has not changed since.
-        warned: The warning that holds while the cluster stays idle.
+        left: The fault that was left to a person, while it stays the same.
+        warned: The warning in effect while the cluster stays idle.
         told: The last event of each matter, which is not repeated.
     """
 
@@ -100,7 +100,7 @@ class Memory(BaseModel):
     told: dict[str, str] = {}
 
     def by(self, now: datetime) -> Memory:
-        """Return a copy without times that lie in the future, from a clock that was ahead."""
+        """Return a copy without times in the future, which a clock that was ahead has set."""
         wait = self.wait_until
         kept = {
             "amiss": {what: moment for what, moment in self.amiss.items() if moment <= now},
@@ -118,7 +118,7 @@ class Telling:
     """Memory and log of one cluster's watch.
 
     Args:
-        hear: Is called with each event after it was logged.
+        hear: Called with each event after it was logged.
     """
 
     def __init__(self, paths: ClusterPaths, hear: Callable[[Event], None]) -> None:
@@ -127,7 +127,7 @@ class Telling:
 
     @property
     def releases(self) -> bool:
-        """Whether a watch has begun to release the cluster; a person's `down` is none."""
+        """Whether a watch has begun to release the cluster; a person's `down` does not count."""
         try:
             return record.read(self.paths).removing == RELEASES
         except Unreadable:
@@ -135,14 +135,14 @@ class Telling:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no cluster, nor the rest of a release."""
+        """Whether there is no cluster, nor the rest of an unfinished release."""
         return not (self.paths.allocation.exists() or self.paths.has_stack or self.releases)
 
     @property
     def is_going(self) -> bool:
         """Whether the cluster's folder is gone or about to be, so that nothing is written there."""
         who = runlock.holder(self.paths.state)
-        # A full disk leaves a lock without a verb.
+        # On a full disk, the lock's verb may be missing.
         return self.is_gone or (who is not None and who.verb in ("down", ""))
 
     def remember(self, **changes: Any) -> None:
@@ -167,10 +167,10 @@ class Telling:
         *,
         details: str = "",
     ) -> None:
-        """Log an event and hand it on.
+        """Log an event and pass it to `hear`.
 
         Args:
-            details: Lines that stand below the event in the log.
+            details: Lines to write below the event in the log.
 
         Raises:
             OSError: The log cannot be written.
@@ -185,25 +185,25 @@ class Telling:
     def tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
     ) -> None:
-        """Tell an event unless it is the last one of the matter."""
+        """Report an event unless it is the last one of its matter."""
         said = f"{event}: {why}: {outcome}"
         if self.memory.told.get(matter) != said:
             self.remember(told={**self.memory.told, matter: said})
             self.tell(event, why, outcome, nodes)
 
     def settle(self, matter: str, well: str = "") -> None:
-        """Forget a matter, and tell `well` if there was one."""
+        """Forget a matter, and report `well` if the matter was known."""
         if matter in self.memory.told:
             self.remember(told={k: said for k, said in self.memory.told.items() if k != matter})
             if well:
                 self.tell("well", well)
 
     def leave(self, why: str, hint: str | None) -> None:
-        """Leave a fault to a person; told once."""
+        """Report once that a fault is left to a person."""
         self.tell_once("cluster", "person", why, hint or f"gpubed status {self.paths.name}")
 
     def failed(self, error: GpubedError) -> str:
-        """Count a failed repair or release; return the outcome to tell."""
+        """Count a failed repair or release; return the outcome to report."""
         failures = self.memory.failures + 1
         wait = backed_off(failures)
         until = leases.now() + timedelta(seconds=wait)
@@ -217,7 +217,7 @@ class Telling:
 
 
 def load(paths: ClusterPaths) -> Memory:
-    """Return the memory; one that cannot be read counts as empty, and that is told."""
+    """Return the memory; an unreadable file counts as empty, and this is reported."""
     try:
         return reading.file(paths.watch).json(Memory)
     except Missing:
@@ -241,7 +241,7 @@ def log(paths: ClusterPaths, event: Event, details: str = "") -> None:
 
 @contextmanager
 def kept_log(paths: ClusterPaths) -> Iterator[None]:
-    """Put the log back if the cluster's folder is removed meanwhile.
+    """Restore the log if the cluster's folder is removed meanwhile.
 
     Raises:
         OSError: The disk is full.
@@ -259,17 +259,17 @@ def kept_log(paths: ClusterPaths) -> Iterator[None]:
 
 
 def stamp(moment: datetime) -> str:
-    """Write a time of UTC."""
+    """Format a time in UTC."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def backed_off(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after a number of failures in a row."""
     return min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 10), _LONGEST_WAIT.total_seconds())
 
 
 def in_words(error: Exception) -> str:
-    """Return what an error says, with its hint."""
+    """Return an error's message, with its hint."""
     if isinstance(error, GpubedError):
         return f"{error.message} ({error.hint})" if error.hint else error.message
     return f"{type(error).__name__}: {error}"

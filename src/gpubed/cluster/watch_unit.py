@@ -1,4 +1,4 @@
-"""A watch as a unit of the user's systemd, in `~/.config/systemd/user`; it holds no secret."""
+"""Runs a watch as a systemd user unit in `~/.config/systemd/user`, which holds no secret."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gpubed.nodes import ssh
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import LoginRefused
 
-# Where programs, daemons and files with secrets are: the user's systemd has other variables than a
-# shell.
+# Paths of programs, daemons and secret files: the user's systemd does not inherit the shell's
+# variables.
 _KEPT = (
     *("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
     *("OS_CLOUD", "OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE"),
     *("SSH_AUTH_SOCK", "GPUBED_LOGIN_PASSPHRASE_FILE"),
     *("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
-# How testbeds and package registries are reached; one with a user name or password is left out.
+# Proxies and package registries; values that contain a user name or password are left out.
 _WAYS = (
     *(f"{what}_PROXY" for what in ("HTTP", "HTTPS", "ALL", "NO")),
     *(f"{what}_proxy" for what in ("http", "https", "all", "no")),
@@ -56,14 +56,14 @@ WantedBy=default.target
 
 
 def file(paths: ClusterPaths) -> Path:
-    """Return the unit's path, which tells clusters of one name in several projects apart."""
+    """Return the unit's path, which is unique to the project."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     project = hashlib.sha256(str(paths.project.root).encode()).hexdigest()[:8]
     return Path(base) / "systemd" / "user" / f"gpubed-watch-{paths.name}-{project}.service"
 
 
 def text(paths: ClusterPaths, options: Sequence[str]) -> str:
-    """Return the unit of a watch with such options."""
+    """Return the unit's content for a watch with these options."""
     root = str(paths.project.root)
     set_ = {name: os.environ[name] for name in (*_KEPT, *_WAYS) if os.environ.get(name)}
     kept = {name: value for name, value in set_.items() if name in _KEPT or "@" not in value}
@@ -74,38 +74,38 @@ def text(paths: ClusterPaths, options: Sequence[str]) -> str:
         name=paths.name,
         root=plain,
         environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
-        # In the program's own path, systemd replaces no variable.
+        # systemd expands no variable in the program's path.
         command=" ".join([_quoted(_program()), *words]),
     )
 
 
 def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
-    """Write the unit, start it, and let it start with each login; return its path.
+    """Write the unit, start it, and enable it at login; return its path.
 
     Raises:
-        PrerequisiteMissing: The user has no systemd that answers.
+        PrerequisiteMissing: The user's systemd does not answer.
         LoginRefused: Nodes are behind a host whose key no SSH agent holds.
     """
     _require_systemd(paths)
     for node in keys_of_agents(paths).values():
         try:
             ssh.greet(node, paths)
-        except GpubedError as error:  # a silent node is what the watch is for
+        except GpubedError as error:  # the watch itself handles silent nodes
             if isinstance(error, LoginRefused) and error.on_the_way:
                 raise
     path = file(paths)
     files.write_if_changed(path, text(paths, options))
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", path.name)
-    _systemctl("restart", path.name)  # one that ran may have other options or another version
+    _systemctl("restart", path.name)  # a running one may have other options or an older version
     return path
 
 
 def remove(paths: ClusterPaths) -> Path | None:
-    """Stop the unit and remove it; return where it was, None where there was none.
+    """Stop the unit and remove it; return its former path, or None if there was no unit.
 
     Raises:
-        PrerequisiteMissing: The user has no systemd that answers.
+        PrerequisiteMissing: The user's systemd does not answer.
     """
     path = file(paths)
     if not path.exists():
@@ -128,7 +128,7 @@ def _require_systemd(paths: ClusterPaths) -> None:
 
 
 def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
-    """Return the keys that only an SSH agent can use, each with a node that is behind it."""
+    """Return the keys that only an SSH agent can use, each with a node that needs it."""
     if not paths.allocation.exists():
         return {}
     nodes = allocations.load(paths.allocation).nodes
@@ -136,7 +136,7 @@ def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
 
 
 def lingers() -> bool:
-    """Return whether the user's systemd goes on after the logout."""
+    """Return whether the user's systemd keeps running after logout."""
     if shutil.which("loginctl") is None:
         return False
     done = _call("loginctl", "show-user", getpass.getuser(), "--property=Linger")
@@ -165,6 +165,6 @@ def _program() -> str:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word as systemd.syntax(7) has it."""
+    """Quote a word as systemd.syntax(7) specifies."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped.replace("%", "%%")}"'

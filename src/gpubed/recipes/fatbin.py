@@ -1,4 +1,4 @@
-"""Which GPU architectures a Python wheel carries code for, read from its libraries.
+"""Reads from a Python wheel's libraries for which GPU architectures they contain code.
 
 CUDA compilers embed GPU code as *fatbins*: a header (magic, version, sizes), then
 one entry per architecture, machine code (cubin) or PTX. The headers are never
@@ -25,13 +25,13 @@ _HEADER = struct.Struct("<8xQ")
 # Kind, version, size of this header, size of the code; the architecture is at byte 28.
 _ENTRY = struct.Struct("<H2xIQ12xI")
 _PTX, _CUBIN = 1, 2
-# An architecture with less code than this part of the best served one is one of a
-# few special kernels, not an architecture that the library can run on.
+# An architecture with less than this share of the code of the largest one has only a few
+# special kernels, so that the library cannot run on it.
 _STRAY = 0.02
 
 
 class Architectures(BaseModel):
-    """Compute capabilities, such as 8.0, that there is code for.
+    """The compute capabilities, such as 8.0, that code exists for.
 
     Attributes:
         cubin: Machine code, which also runs on later minor versions of the same major one.
@@ -44,7 +44,7 @@ class Architectures(BaseModel):
     ptx: tuple[str, ...] = ()
 
     def serve(self, capability: str) -> bool:
-        """Say whether a GPU of this compute capability can run the code."""
+        """Return whether a GPU of this compute capability can run the code."""
         wanted = version(capability)
         cubins = [version(text) for text in self.cubin]
         return any(major == wanted[0] and minor <= wanted[1] for major, minor in cubins) or any(
@@ -59,11 +59,11 @@ def version(capability: str) -> tuple[int, int]:
 
 
 def of_wheel(wheel: Path) -> dict[str, Architectures]:
-    """Return what each library of a wheel carries; libraries without GPU code are left out.
+    """Return the architectures of each library of a wheel that contains GPU code.
 
     Raises:
         OSError: The file cannot be read.
-        zipfile.BadZipFile: It is not a wheel.
+        zipfile.BadZipFile: The file is not a wheel.
     """
     found: dict[str, Architectures] = {}
     with zipfile.ZipFile(wheel) as archive:
@@ -77,7 +77,7 @@ def of_wheel(wheel: Path) -> dict[str, Architectures]:
 
 
 def of_library(stream: IO[bytes]) -> Architectures:
-    """Return what a library carries."""
+    """Return the architectures that a library contains code for."""
     with tempfile.TemporaryFile() as copy:  # libraries of 1 GB are usual
         shutil.copyfileobj(stream, copy, 1 << 20)
         if not copy.tell():
@@ -95,7 +95,7 @@ def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
         at = start + len(_MAGIC) + 8
         (size,) = _HEADER.unpack_from(data, start) if at <= len(data) else (0,)
         end = at + size
-        if end > len(data):  # the magic number by chance, as in a program that reads fatbins
+        if end > len(data):  # a chance match of the magic, as in a program that reads fatbins
             start += 1
             continue
         while at + _ENTRY.size <= end:

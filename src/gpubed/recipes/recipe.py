@@ -1,8 +1,8 @@
-"""A recipe: one software stack, pinned by a lock, and the GPUs that it serves.
+"""A recipe: a software stack, pinned by a lock, and the GPUs that it supports.
 
-`recipe.yml` says what the stack is, `requirements.txt` holds every package with its
-hashes, `architectures.json` what was read from the packages' GPU code. Nothing here
-reads a network or a node.
+`recipe.yml` describes the stack, `requirements.txt` pins every package with its
+hashes, `architectures.json` lists the architectures of the packages' GPU code. Nothing here
+uses a network or a node.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Horovod(_Model):
 
 
 class Gpus(_Model):
-    """The GPUs that the recipe serves.
+    """The GPUs that the recipe supports.
 
     Attributes:
         architectures: Compute capabilities that there is machine code for; it
@@ -69,11 +69,11 @@ class Gpus(_Model):
     driver: str | None = None
 
     def serve(self, capability: str) -> bool:
-        """Say whether a GPU of this compute capability can run the recipe."""
+        """Return whether a GPU of this compute capability can run the recipe."""
         return Architectures(cubin=self.architectures).serve(capability)
 
     def accept(self, driver: str) -> bool:
-        """Say whether a driver of this version can run the recipe."""
+        """Return whether a driver of this version can run the recipe."""
         return self.driver is not None and Version(driver) >= Version(self.driver)
 
 
@@ -82,8 +82,8 @@ class Recipe(_Model):
 
     Attributes:
         cuda: CUDA's version; None without GPUs.
-        compiler: Where the CUDA compiler that builds Horovod comes from: the lock,
-            or the head's system.
+        compiler: Source of the CUDA compiler that builds Horovod: the lock, or the head's
+            system.
     """
 
     schema_version: Literal["gpubed/recipe/1"] = Field(alias="schema")
@@ -100,21 +100,21 @@ class Recipe(_Model):
 
     @property
     def folder(self) -> Path:
-        """Where the recipe's files are."""
+        """The folder with the recipe's files."""
         return recipes() / self.name
 
     @property
     def lock_path(self) -> Path:
-        """Where the lock is."""
+        """The path of the lock."""
         return self.folder / self.lock.file
 
     @property
     def record_path(self) -> Path:
-        """Where it is written what the packages' GPU code was found to be for."""
+        """The path of the file that lists the architectures of the packages' GPU code."""
         return self.folder / "architectures.json"
 
     def lock_sha256(self) -> str:
-        """Return the checksum that the lock really has."""
+        """Return the SHA-256 of the lock file."""
         return hashlib.sha256(self.lock_path.read_bytes()).hexdigest()
 
     def locked(self) -> list[Locked]:
@@ -126,7 +126,7 @@ class Recipe(_Model):
             raise lock.refusal(str(error)) from None
 
     def wanted(self) -> list[Requirement]:
-        """Return what `requirements.in` asks for."""
+        """Return the requirements in `requirements.in`."""
         path = self.folder / "requirements.in"
         asked = reading.file(path, f"gpubed recipe check {self.name}")
         lines = (line.partition("#")[0].strip() for line in asked.text().splitlines())
@@ -136,7 +136,7 @@ class Recipe(_Model):
             raise asked.refusal(str(error)) from None
 
     def measured(self) -> dict[str, dict[str, Architectures]]:
-        """Return what the packages carry, by `name==version` and library."""
+        """Return the architectures of the packages, by `name==version` and library."""
         return read_record(self.record_path) if self.record_path.is_file() else {}
 
 
@@ -145,10 +145,10 @@ class Locked:
     """One entry of a lock.
 
     Attributes:
-        name: In normal form.
-        version: Exactly this one.
-        marker: On which machines it is installed; None is on all.
-        hashes: Of every file that will do.
+        name: Normalized name.
+        version: The exact version.
+        marker: On which machines it is installed; None for all.
+        hashes: Hashes of all acceptable files.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Locked:
         return f"{self.name}=={self.version}"
 
     def applies(self, environment: Mapping[str, str]) -> bool:
-        """Say whether a Python of that description gets this package."""
+        """Return whether a Python environment with these markers gets this package."""
         return self.marker is None or self.marker.evaluate(dict(environment))
 
 
@@ -172,7 +172,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def content(name: str) -> dict[str, Any]:
-    """Return what `recipe.yml` says, as it is written; the caller must not change it."""
+    """Return the content of `recipe.yml` as written; the caller must not change it."""
     path = recipes() / name / "recipe.yml"
     return reading.file(path, f"correct {path}").yaml(dict[str, Any])
 
@@ -197,12 +197,12 @@ def normal(name: str) -> str:
 
 
 def serving(capability: str) -> list[str]:
-    """Return the names of the recipes that serve GPUs of a compute capability."""
+    """Return the names of the recipes that support GPUs of a compute capability."""
     return [name for name in names() if load(name).gpus.serve(capability)]
 
 
 def with_gpus() -> list[str]:
-    """Return the names of the recipes that serve any GPU."""
+    """Return the names of the recipes that support any GPU."""
     return [name for name in names() if load(name).gpus.architectures]
 
 
@@ -220,7 +220,7 @@ def parse_lock(text: str) -> Iterator[Locked]:
     """Yield the entries of a lock.
 
     Raises:
-        ValueError: A line is no exact version.
+        ValueError: A line does not pin an exact version.
     """
     joined = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
     for line in filter(None, map(str.strip, joined.splitlines())):
@@ -238,23 +238,23 @@ def parse_lock(text: str) -> Iterator[Locked]:
 
 
 def read_record(path: Path) -> dict[str, dict[str, Architectures]]:
-    """Read what packages carry, by `name==version` and library."""
+    """Read the architectures of packages, by `name==version` and library."""
     return reading.file(path, f"correct {path}").json(_RECORD)
 
 
 def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> None:
-    """Write what packages carry."""
+    """Write the architectures of packages."""
     path.write_bytes(_RECORD.dump_json(record, indent=1) + b"\n")
 
 
 def unserved(recipe: Recipe, record: dict[str, dict[str, Architectures]]) -> list[str]:
-    """Return what the packages of a record lack for the GPUs of a recipe, a sentence each."""
+    """Return which GPUs of a recipe the packages lack code for, a sentence for each gap."""
     lacking = []
     for package, libraries in sorted(record.items()):
         if not libraries or package.startswith(_NOT_DECISIVE):
             continue
         for capability in recipe.gpus.architectures:
-            # An auxiliary library may be for some GPUs only; the package as a whole is not.
+            # A single library may be for some GPUs only; the package must serve all.
             if not any(carried.serve(capability) for carried in libraries.values()):
                 lacking.append(f"{package} has no code for compute capability {capability}")
     return lacking

@@ -1,6 +1,6 @@
-"""The options of a testbed in `cluster.yml`, and what a plan needs to know of it.
+"""The options of a testbed in `cluster.yml`, and the facts about it that a plan needs.
 
-What a kind of testbed is stands beside its options, so that a specification can be read and
+These facts are kept with the options, so that a specification can be read and
 planned without the libraries that the testbed itself needs.
 """
 
@@ -51,7 +51,7 @@ def names() -> tuple[str, ...]:
 
 
 def template(name: str) -> Path:
-    """Return the specification to start from on a backend."""
+    """Return the path of the template for a specification on a backend."""
     return _BACKENDS / name / "cluster.yml"
 
 

@@ -1,7 +1,6 @@
-"""ClusterSpec: what the user wants, read from `inventories/<cluster>/cluster.yml`.
+"""ClusterSpec: the user's specification, read from `inventories/<cluster>/cluster.yml`.
 
-`check` finds every error at once, each with its line; `load` reads a
-specification that is expected to be right. Nothing here talks to a testbed.
+`read` finds all errors at once, each with its line. Nothing here talks to a testbed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from gpubed.spec.sections import (
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
-# Commands for a shell, which may have several lines.
+# Shell commands, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
 
@@ -82,7 +81,7 @@ class ClusterSpec(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what is asked for: of two files that differ in comments alone, the same."""
+        """SHA-256 of the specification's content, without comments."""
         text = self.model_dump_json(serialize_as_any=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -144,18 +143,18 @@ class ClusterSpec(Section):
 
     @property
     def count(self) -> int:
-        """How many nodes are wanted in all."""
+        """The number of nodes in all groups."""
         return sum(group.count for group in self.nodes)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a specification that a testbed cannot do.
+    """A part of a specification that a testbed cannot satisfy.
 
     Attributes:
-        path: Where in the specification, for example ``("nodes", 0, "gpus")``.
+        path: Location in the specification, for example ``("nodes", 0, "gpus")``.
         message: What is wrong.
-        allowed: What would do, in words.
+        allowed: What would be allowed, in words.
     """
 
     path: tuple[str | int, ...]
@@ -168,11 +167,11 @@ Judge = Callable[[ClusterSpec], Iterable[Problem]]
 
 @dataclass(frozen=True)
 class SpecError:
-    """One thing that is wrong in a specification.
+    """An error in a specification.
 
     Attributes:
         file: The specification.
-        line: Counted from 1.
+        line: Line number, counted from 1.
         path: Dotted path of the value.
         message: What is wrong.
         allowed: The allowed values or the nearest name; may be empty.
@@ -204,15 +203,15 @@ def model() -> type[ClusterSpec]:
 
 
 def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification and find everything that is wrong with it.
+    """Read a specification and find all its errors.
 
     Args:
         path: The file.
-        name: The cluster's; as its folder is called where it is empty.
-        judge: Tells what of a specification the testbed cannot do.
+        name: The cluster's name; if empty, the name of the file's folder.
+        judge: Returns what of a specification the testbed cannot satisfy.
 
     Returns:
-        The specification (None when it is not usable) and all errors by line.
+        The specification, or None if it is unusable; and all errors by line.
     """
     file = str(path)
     try:
@@ -243,7 +242,7 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
 
 
 def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> list[Problem]:
-    """Find what is wrong with a specification whose values are all of the right form."""
+    """Find problems of a specification whose values all have the right form."""
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
         for where, text, wanted in placeholders.left(spec_backend(spec), document)
@@ -265,11 +264,11 @@ def _besides(
     data: dict[str, Any],
     judge: Judge,
 ) -> list[Problem]:
-    """Find what else is wrong where some values are: it is all told at once."""
+    """Find further problems of a specification in which some values have the wrong form."""
     look = second_look.without(data, ((one["type"], path) for path, one in wrong))
     if look is None:
         return []
-    # The rest may have no form without what was left out, and a testbed no answer.
+    # The rest may be invalid without the values left out, or the testbed may not answer.
     with suppress(ValidationError, GpubedError):
         found = _problems(model().model_validate(look.data), document, judge)
         return [one for one in found if look.believes(one.path)]
@@ -281,7 +280,7 @@ def _placed(file: str, document: located.Located, one: Problem) -> SpecError:
 
 
 def name_fault(name: str) -> str:
-    """Say why a cluster cannot have that name; empty where it can."""
+    """Return why a cluster cannot have a name; empty if it can."""
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
@@ -290,13 +289,13 @@ def name_fault(name: str) -> str:
 
 
 def refusal(path: Path, errors: list[SpecError]) -> UsageError:
-    """Return the error that lists all that is wrong with a specification."""
+    """Return an error that lists all errors of a specification."""
     lines = "\n".join(f"  {error}" for error in errors)
     return UsageError(f"{path} has {len(errors)} error(s):\n{lines}")
 
 
 def spec_backend(spec: ClusterSpec) -> str:
-    """Return the name of the backend that a specification asks for."""
+    """Return the name of the backend that a specification names."""
     kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
     return kind
 
@@ -320,7 +319,7 @@ def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
 
 @cache
 def systems() -> tuple[str, ...]:
-    """Return the operating systems that roles support, as `image` of a node group names them."""
+    """Return the operating systems that roles support, named as in `image` of a node group."""
     variables = reading.file(assets() / "roles/base/vars/main.yml").yaml(_Variables)
     return tuple(
         f"{distribution.lower()}-{release}"
@@ -330,7 +329,7 @@ def systems() -> tuple[str, ...]:
 
 
 def _unsupported(spec: ClusterSpec) -> Iterator[Problem]:
-    """Find systems that roles would refuse; names of other forms are not judged."""
+    """Find unsupported systems; names that do not look like a system's are accepted."""
     if not (spec.configure and spec.backend.lends_nodes):
         return
     for index, group in enumerate(spec.nodes):
@@ -352,7 +351,7 @@ def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _minded_in_vain(spec: ClusterSpec) -> Iterator[Problem]:
-    """Find a `lease.idle` or `lease.on_nodes` that no node acts on, or by which nobody gains."""
+    """Find a `lease.idle` or `lease.on_nodes` that has no effect on this testbed."""
     for key, says in (("idle", "tell what they are used for"), ("on_nodes", "mind their lease")):
         if getattr(spec.lease, key) is not None:
             yield from _vain(spec, key, says)
@@ -401,7 +400,7 @@ def _explain(
 
 
 def _of_user(document: located.Located, path: located.Location) -> str:
-    """Say whose a value below `services.slurm.users` is, where the name is there."""
+    """Return the user's name as a prefix for an error in `services.slurm.users`, if it has one."""
     user = document.data
     for part in path[: path.index("ssh_keys")]:
         user = user[part]

@@ -1,4 +1,4 @@
-"""What `gpubed init` wrote for the user to replace, and what of it is still there.
+"""Finds placeholders of `gpubed init` that the user has not replaced.
 
 A line of a template that ends with `# fill in: WHAT` has a placeholder for its value.
 """
@@ -18,7 +18,7 @@ _MARK = re.compile(r"#\s*fill in: (.+)$")
 
 
 def left(backend: str, document: Located) -> Iterator[tuple[Location, str, str]]:
-    """Return each placeholder that a specification still has: where, its text, what goes there."""
+    """Yield each placeholder left in a specification: location, text, and what belongs there."""
     for location, text, wanted in _marked(backend):
         if _at(document.data, location) == text:
             yield location, text, wanted

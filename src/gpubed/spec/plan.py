@@ -18,14 +18,14 @@ from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import ClusterSpec, spec_backend
 from gpubed.spec.sections import Machine, NodeGroup, Simulation
 
-# Private ranges for clusters that do not name their subnets; each cluster's name
-# picks one slice, so that clusters on one machine rarely meet.
+# Private ranges for clusters that do not name their subnets. A hash of the cluster's name
+# chooses the slice, so that clusters on one machine rarely collide.
 _RANGES = {
     "control": IPv4Network("10.64.0.0/10"),
     "experiment": IPv4Network("10.128.0.0/10"),
 }
 _PREFIX = 20
-# Node i of group g sits at 10 + 10·i + g: growing one group moves no other.
+# Node i of group g has offset 10 + 10·i + g, so that growing one group moves no other.
 _STRIDE = 10
 
 
@@ -82,24 +82,24 @@ class ClusterPlan(_Model):
 
     @property
     def removes_disks(self) -> bool:
-        """Whether what is on a node's own disks goes with the node."""
+        """Whether a node's own disks are deleted with the node."""
         return self.spec.backend.removes_disks
 
     @property
     def node_hours(self) -> float | None:
-        """Node-hours of the whole lease; None where nodes have none."""
+        """Node-hours of the whole lease; None if the testbed has no leases."""
         if not self.spec.backend.leases:
             return None
         return len(self.nodes) * self.spec.lease.duration / 3600
 
 
 class Unplannable(UsageError):
-    """The specification is right, but its nodes cannot be given addresses.
+    """The specification is valid, but its nodes cannot be given addresses.
 
     Args:
-        path: Where in the specification.
+        path: Location in the specification.
         message: What is wrong.
-        allowed: What would do.
+        allowed: What would be allowed.
     """
 
     def __init__(self, path: tuple[str | int, ...], message: str, allowed: str) -> None:
@@ -109,11 +109,11 @@ class Unplannable(UsageError):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides the subnets that a specification does not name.
+    """The networks around a cluster, for subnets that its specification does not name.
 
     Attributes:
-        kept: The subnets that the cluster's networks have already, by purpose.
-        taken: The subnets that others use; avoided where that is possible.
+        kept: The subnets that the cluster's networks already have, by purpose.
+        taken: The subnets that others use, avoided if possible.
     """
 
     kept: Mapping[str, IPv4Network] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
 
 
 def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
-    """Return the specification with the provider of shared storage that `auto` stands for."""
+    """Return the specification with the shared storage's provider `auto` resolved."""
     if spec.storage.shared.provider != "auto":
         return spec
     shared = spec.storage.shared.model_copy(update={"provider": auto})
@@ -217,7 +217,7 @@ def _subnet(
 
 
 def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Network]:
-    """Yield the slices of a network's range; the first is the one that the name picks.
+    """Yield the slices of a network's range, beginning with the one that the name's hash chooses.
 
     Args:
         cluster: The cluster's name.
@@ -240,7 +240,7 @@ def _slice(
     avoid: IPv4Network | None,
     taken: Sequence[IPv4Network],
 ) -> IPv4Network:
-    """Return the slice of the range that the name picks, or the next that is not to be avoided."""
+    """Return the slice that the name's hash chooses, or the next free one."""
     # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
     prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
     found = [
@@ -254,5 +254,5 @@ def _slice(
             f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
             f"a smaller one, or name networks.{purpose}.subnet",
         )
-    # Where others use all of it, the testbed says who does.
+    # If others use all of it, the testbed reports the conflict.
     return next((each for each in found if not any(map(each.overlaps, taken))), found[0])

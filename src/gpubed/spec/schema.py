@@ -1,6 +1,6 @@
-"""The JSON Schema of `cluster.yml`, for editors: it refuses by form what `gpubed check` refuses.
+"""The JSON Schema of `cluster.yml`, for editors.
 
-What takes more than a look at one value stays with `check`.
+Rules about more than one value are checked only by `gpubed check`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from gpubed.recipes import recipe
 from gpubed.spec import clusterspec
 
-# Bounds of a number that may also be written with a unit: pydantic leaves them beside the choice.
+# Bounds of a number that may also have a unit; pydantic puts them beside `anyOf`.
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -21,7 +21,7 @@ _BOUNDS = {
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema."""
+    """Return the JSON Schema of `cluster.yml`."""
     schema = clusterspec.model().model_json_schema()
     schema["required"] = [key for key in schema["required"] if key != "name"]
     schema["properties"]["recipe"]["enum"] = list(recipe.names())
@@ -32,7 +32,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _by_type(choice: dict[str, Any]) -> dict[str, Any]:
-    """Let `type` say which schema counts: of a bare choice an editor says only that none fits."""
+    """Choose the schema by `type`: for a plain `oneOf`, editors only report that none matches."""
     mapping = choice["discriminator"]["mapping"]
     return {
         "description": choice["description"],
@@ -58,13 +58,13 @@ def _parts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _simplify(part: dict[str, Any]) -> None:
-    """Say a choice so that an editor can tell what is wrong, and not only that nothing fits."""
+    """Rewrite an `anyOf` so that editors report what is wrong, beyond that nothing matches."""
     if "anyOf" not in part:
         return
     options = list(_options(part))
     rest = [option for option in options if option != {"type": "null"}]
     if all(_is_of_one_type(option) for option in options):
-        # Each keyword says something about values of its own type only.
+        # Each keyword applies to values of its own type only.
         del part["anyOf"]
         merged = {key: value for option in options for key, value in option.items()}
         part |= merged | {"type": [option["type"] for option in options]} | part
@@ -74,7 +74,7 @@ def _simplify(part: dict[str, Any]) -> None:
 
 
 def _options(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return what a choice is between, choices within it among them, each with its bounds."""
+    """Yield the alternatives of a choice, those of nested choices included, with its bounds."""
     bounds = {name: part.pop(key) for key, name in _BOUNDS.items() if key in part}
     for option in part["anyOf"]:
         for inner in _options(option) if "anyOf" in option else [option]:

@@ -1,7 +1,7 @@
-"""A specification without what is wrong in it, so that the rest is looked at all the same.
+"""Removes erroneous values from a specification, so that the rest can be checked, too.
 
-Nothing is made of it. What a testbed finds wrong counts only where what was left out cannot be
-the reason: an error that is none is worse than one that the next `check` finds.
+The result is used for checks only. A problem found in it counts only if the removed values cannot
+be its cause: a false error is worse than one that the next `check` finds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from gpubed.core.located import Location
 
-# Beside the backend, places without which nothing can be said of the others.
+# Besides the backend, locations without which the rest cannot be checked.
 _NEEDED = {(), ("nodes",)}
-# By themselves no reason for another problem elsewhere.
+# Sections whose errors cannot cause problems elsewhere.
 _APART = {"version", "owner", "services", "firewall", "lease", "may_reboot"}
 _UNKNOWN = "extra_forbidden"
-# What is judged over all groups, and so not to be believed where one of them lacks a key.
+# Keys that are checked across all groups: their problems do not count if one group lacks them.
 _OVER_ALL = {
     "count": {"gpus"},
     "gpus": {"gpus", "simulate"},
@@ -28,13 +28,13 @@ _OVER_ALL = {
 
 @dataclass
 class SecondLook:
-    """What is left of a specification.
+    """A specification without its erroneous values.
 
     Attributes:
-        data: As the file has it, less what is wrong.
-        left_out: The places of what is wrong.
-        nodes_alone: Whether only what is said of nodes can be believed.
-        in_doubt: Keys of nodes of which that cannot.
+        data: The file's data without them.
+        left_out: The locations of the removed values.
+        nodes_alone: Whether only problems of nodes count.
+        in_doubt: Keys of nodes whose problems do not count.
     """
 
     data: dict[str, Any]
@@ -43,18 +43,18 @@ class SecondLook:
     in_doubt: set[str] = field(default_factory=set)
 
     def believes(self, path: Location) -> bool:
-        """Say whether a problem at a place is one whatever stands at those that are left out."""
+        """Return whether a problem at a location cannot be caused by the removed values."""
         is_of_nodes = path[:1] == ("nodes",)
         if (self.nodes_alone and not is_of_nodes) or self.in_doubt.intersection(path[2:3]):
             return False
-        # A backend's hosts and kinds are of groups by their names and numbers.
+        # The backend's hosts and kinds refer to groups by name and number.
         renamed = any(one[2:3] in (("name",), ("count",)) for one in self.left_out)
         if renamed and path[:1] == ("backend",):
             return False
         return not any(_holds(one, path) or _holds(path, one) for one in self.left_out)
 
     def leave_out(self, kind: str, path: Location) -> None:
-        """Leave out a value, or what it is part of, where that may go."""
+        """Remove a value, or the part that contains it, if that is possible."""
         self.left_out.append(path if path[:1] == ("nodes",) else path[:1])
         if path[0] == "nodes" and len(path) > 1:
             self._of_group(kind, path)
@@ -67,12 +67,12 @@ class SecondLook:
 
     def _of_group(self, kind: str, path: Location) -> None:
         group = self.data["nodes"][path[1]]
-        # One that is as a whole wrong asks for two things that exclude each other.
+        # An error of a whole group is about two keys that exclude each other.
         keys = {str(path[2])} if len(path) > 2 else {"min", "simulate"}
         if not isinstance(group, dict):
             return
         if kind == _UNKNOWN and len(path) > 3:
-            group = group.get(path[2], {})  # gone where another key in it is wrong
+            group = group.get(path[2], {})  # removed already if another key in it is wrong
             keys = {str(path[3])}
         for key in keys:
             group.pop(key, None)
@@ -83,14 +83,14 @@ class SecondLook:
 
 
 def without(data: dict[str, Any], faults: Iterable[tuple[str, Location]]) -> SecondLook | None:
-    """Leave out of a specification what is wrong in it.
+    """Remove the erroneous values from a specification.
 
     Args:
-        data: What the file has.
-        faults: The kind of each error, as pydantic calls it, and its place.
+        data: The file's data.
+        faults: The kind of each error, as pydantic names it, and its location.
 
     Returns:
-        What is left; None where the rest means nothing without it.
+        The rest; None if it cannot be checked without them.
     """
     look = SecondLook(copy.deepcopy(data))
     for kind, path in faults:

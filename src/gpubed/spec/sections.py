@@ -1,6 +1,6 @@
-"""The sections of `cluster.yml`: what each key means and what it may be.
+"""The sections of `cluster.yml`: meaning and allowed values of each key.
 
-`spec` puts them together, reads the file and explains what is wrong with it.
+`clusterspec` combines them, reads the file and explains its errors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 def _written(value: object) -> object:
-    # A number alone is an address to Python: 0 and false are 0.0.0.0.
+    # Python takes a plain number for an address: 0 and false would be 0.0.0.0.
     if isinstance(value, int):
         raise PydanticKnownError("string_type")
     return value
@@ -85,13 +85,13 @@ def _of_a_server(url: str) -> str:
     return url
 
 
-OF_A_SERVER = AfterValidator(_of_a_server)  # patterns let a host and a port through that are none
-# Folders of the system, and where a node keeps what it serves: a mount hides what is there.
+OF_A_SERVER = AfterValidator(_of_a_server)  # the patterns accept invalid hosts and ports
+# System folders and those that a node serves; a mount would hide their content.
 _SYSTEM = {
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
     *("/proc", "/root", "/run", "/sbin", "/srv/gpubed", "/sys", "/usr"),
 }
-# Those in which there is room for more, below them.
+# Folders that must not be mount points themselves; folders below them may.
 _FULL = {
     *("/home", "/opt", "/srv", "/tmp", "/var"),  # noqa: S108  # nothing is written there
     *("/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
@@ -115,8 +115,8 @@ MountPoint = Annotated[Folder, AfterValidator(_mountable)]
 Device = Annotated[
     str, Field(pattern=wording.pattern(r"^/dev/[A-Za-z0-9/_-]+$", "a device, such as /dev/nvme0n1"))
 ]
-LEAST_MEMORY = 512 * 2**20  # with less, no node boots and is configured
-_LEAST_CPUS = 0.1  # with less, one takes minutes to boot, and is given up
+LEAST_MEMORY = 512 * 2**20  # nodes with less do not boot and cannot be configured
+_LEAST_CPUS = 0.1  # nodes with less take minutes to boot, and are given up
 
 
 Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY)]

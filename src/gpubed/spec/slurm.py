@@ -1,4 +1,4 @@
-"""Slurm in a specification: who shares the cluster, by which shares and limits."""
+"""The Slurm part of a specification: users, their shares and limits, partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from gpubed.core import wording
 from gpubed.core.units import Seconds, Whole, WholeOrNone
 
-# Of the ordinary users' numbers, those that hosts rarely give out by themselves.
+# Numbers of ordinary users that hosts rarely assign by themselves.
 _UIDS = range(10000, 60000)
 _PUBLIC_KEY = wording.pattern(
     r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$",
@@ -22,8 +22,8 @@ _NAME = wording.pattern(
     r"^[a-z][a-z0-9_-]{0,30}$",
     "lower-case letters, digits, '_' and '-', 31 at most, a letter first",
 )
-# Users and groups of Debian and Ubuntu, of what gpubed installs there, and gpubed's own: a
-# researcher gets both by that name, with a number that these have not.
+# Users and groups of Debian and Ubuntu, of packages that gpubed installs, and gpubed's own. A
+# researcher gets a user and a group of the given name, with a number that these do not have.
 _SYSTEM = frozenset(
     (
         *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp"),
@@ -58,7 +58,7 @@ class _Model(BaseModel):
 
 
 def _without_uid(schema: dict[str, Any]) -> None:
-    """Require no number of who writes a specification: it is drawn from the name."""
+    """Make `uid` optional in the schema, since it is derived from the name."""
     schema["required"].remove("uid")
 
 
@@ -110,7 +110,7 @@ class Slurm(_Model):
     )
 
     def partition_of(self, groups: Collection[str]) -> str | None:
-        """Return the first partition with all of some node groups; None where none has them."""
+        """Return the first partition with all of some node groups; None if there is none."""
         fits = (one for one in self.partitions if not one.groups or set(groups) <= {*one.groups})
         return next((one.name for one in fits), None)
 

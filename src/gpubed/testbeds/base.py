@@ -1,9 +1,9 @@
-"""What a testbed must be able to do.
+"""The interface of testbeds.
 
-A `Backend` is what is true of a kind of testbed: what it can do, and its resources as Pulumi
-sees them (`component`). Bound to a cluster it is a `Testbed`, which makes and removes each kind
-of them (`driver`) and can tell what exists (`describe`, `existing`).
-Neither knows anything of Ansible, roles or jobs.
+A `Backend` is a kind of testbed: its abilities, and its resources as Pulumi sees them
+(`component`). Bound to a cluster it is a `Testbed`, which makes and removes each kind of resource
+(`driver`) and lists what exists (`describe`, `existing`).
+Neither knows about Ansible, roles or jobs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Finding:
     """One line of `gpubed doctor`.
 
     Attributes:
-        id: Dotted name of what was looked at.
-        ok: Whether it is as it should be.
-        message: What was found.
-        fix: The command that repairs it, when it is not ok.
+        id: Dotted name of the check.
+        ok: Whether the check passed.
+        message: The result, in words.
+        fix: The command that repairs it, if the check failed.
     """
 
     id: str
@@ -48,23 +48,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Existing:
-    """Something on a testbed that carries a cluster's name.
+    """A resource on a testbed that carries a cluster's name.
 
     Attributes:
-        kind: The testbed's word for it.
-        name: Its name there.
-        id: Its id there, which is also its id in the state.
-        uuid: The cluster it belongs to: names may be used twice, ids not.
-        transient: It ends by itself and no state knows of it: a running job.
-        data: It holds what a researcher wrote: removed only when that was asked for.
-        size: Bytes that are on it, or that it has room for; None where nobody knows.
-        made: When it was made; None where nobody knows.
-        node: The node that it is, if it is one with disks of its own that go with it.
-        address: Its address on the control network, where it is a node in use and another node
-            would have to take it from it; else empty.
-        heir: The node that the specification makes of its host by now, where that is another
-            one; else empty.
-        backend: The testbed that has it; who asks several says so.
+        kind: The testbed's word for this kind of resource.
+        name: Its name on the testbed.
+        id: Its id on the testbed, which is also its id in the state.
+        uuid: The UUID of its cluster: two clusters may have the same name.
+        transient: Whether it ends by itself and is in no state, as a running job.
+        data: Whether it holds a researcher's data, which is removed only when that was asked for.
+        size: Bytes that it holds or can hold; None if unknown.
+        made: When it was made; None if unknown.
+        node: The node's name, if it is a node with disks of its own that are removed with it.
+        address: Its address on the control network, if it is a node in use that another node of
+            this address would replace; else empty.
+        heir: The other node that the specification now makes of its host; else empty.
+        backend: The testbed's backend; set when several testbeds are asked.
     """
 
     kind: str
@@ -86,12 +85,12 @@ class Existing:
 
 @dataclass(frozen=True)
 class Identity:
-    """Which testbed of its kind one is.
+    """Identifies a testbed among those of its kind.
 
     Attributes:
-        id: What no other has.
-        called: What people know it by: where it is, and which way leads there.
-        formerly: What former versions took for its id, which may be that of others, too.
+        id: Unique id.
+        called: Name for messages: where it is, and how it is reached.
+        formerly: Ids that older versions used for it, which other testbeds may share.
     """
 
     id: str
@@ -101,12 +100,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Fault:
-    """A node that the testbed began to make and could not give.
+    """A node that the testbed failed to make.
 
     Attributes:
         node: Its name in the plan.
-        reason: Why, in the testbed's own words.
-        thing: What is left of it.
+        reason: The testbed's error message.
+        thing: What is left of it on the testbed.
     """
 
     node: str
@@ -119,12 +118,12 @@ class Offer:
     """Machines of one kind that a testbed has.
 
     Attributes:
-        name: The testbed's word for them, as `cluster.yml` names it.
-        total: How many there are; None where the testbed does not say.
-        free: How many can be had now.
-        gpus: GPUs per machine; None where the testbed does not say.
-        gpu_model: What they are; may be empty.
-        note: What else there is to know; may be empty.
+        name: The testbed's name for them, as used in `cluster.yml`.
+        total: How many there are; None if the testbed does not say.
+        free: How many are available now; None if the testbed does not say.
+        gpus: GPUs per machine; None if the testbed does not say.
+        gpu_model: Model of the GPUs; may be empty.
+        note: Further remarks; may be empty.
     """
 
     name: str
@@ -137,28 +136,28 @@ class Offer:
 
 @dataclass(frozen=True)
 class Lease:
-    """How long the testbed confirmed the nodes; None where nodes do not expire."""
+    """The lease that the testbed confirmed; its end is None if nodes do not expire."""
 
     granted_until: datetime | None = None
 
 
 class Backend(ABC):
-    """A kind of testbed; what a plan needs to know of it stands in its `BackendConfig`.
+    """A kind of testbed; a plan reads only its `BackendConfig`.
 
     Attributes:
-        name: Its folder's name.
-        engine_required: The only engine that its resources can be made with, if it is one.
+        name: Name of its folder.
+        engine_required: The only engine that can make its resources, if there is such a limit.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
-        shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
-        boots_later: Whether nodes may be granted, or started again, before they answer SSH.
-        boots_within_s: How long a node that was granted, or starts again, may take to answer SSH.
-        restarts: Whether a node that hangs can be restarted by the testbed's own means.
-        nodes_are_here: Whether nodes are on this machine, so that no way to them can fail.
-        exchanges_keys: Whether nodes can be let in with another key than they were made with.
-        vacates: Whether a node that is made takes its address from whatever has it.
-        lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
-        the_way_back: How a testbed of the kind that was left is reached again.
-        is_no_more: How one may have come to be another though it is where it was; may be empty.
+        shapes_on_nodes: Whether nodes limit their links to the declared rate themselves.
+        boots_later: Whether nodes may be granted or restarted before they answer SSH.
+        boots_within_s: Seconds within which a granted or restarted node answers SSH.
+        restarts: Whether the testbed can restart a node that hangs.
+        nodes_are_here: Whether nodes are on this machine, so that no network can fail.
+        exchanges_keys: Whether nodes can accept another SSH key than they were made with.
+        vacates: Whether making a node frees its address by removing the node that has it.
+        lists_nodes: Whether `existing` returns each of its nodes, with the node's id.
+        the_way_back: How to reach a former testbed of the kind again.
+        is_no_more: How a testbed may have been replaced by another in its place; may be empty.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -178,7 +177,7 @@ class Backend(ABC):
     data_records: frozenset[str] = frozenset()
 
     def spelled(self, id_: str) -> str:
-        """Return the id of a testbed of this kind in the one spelling by which ids are compared."""
+        """Return a testbed's id in normal form, for comparison."""
         return id_
 
     @property
@@ -192,7 +191,7 @@ class Backend(ABC):
         """Refuse an engine that cannot make the testbed's resources.
 
         Raises:
-            PrerequisiteMissing: It is not the one that the testbed needs.
+            PrerequisiteMissing: The testbed needs the other engine.
         """
         if self.engine_required and engine != self.engine_required:
             raise PrerequisiteMissing(
@@ -202,31 +201,31 @@ class Backend(ABC):
             )
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return what of the specification this testbed cannot do."""
+        """Return problems of a specification that this testbed cannot satisfy."""
         return []
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Say whether links of the experiment network are held to the declared rate.
+        """Return whether links of the experiment network are limited to the declared rate.
 
-        Else they carry what their owner built, and more than declared is no fault.
+        Otherwise they may be faster than declared.
         """
         return False
 
     @abstractmethod
     def bind(self, reach: Reach, paths: ClusterPaths) -> Testbed:
-        """Return the testbed as a cluster sees it; nothing has been read or asked yet.
+        """Return the testbed as a cluster sees it; nothing is read or asked yet.
 
         Args:
-            reach: How it is reached: what the cluster's specification says of it, when asked.
+            reach: How the cluster's specifications say the testbed is reached.
             paths: The cluster's paths.
         """
 
     def doctor(self) -> list[Finding]:
-        """Look at what must be in place on this machine, whatever the cluster."""
+        """Check this machine's prerequisites that do not depend on a cluster."""
         return []
 
     def repair(self, say: Callable[[str], None]) -> None:
-        """Install what Pulumi's own installer can: `gpubed doctor CLUSTER --fix`."""
+        """Install the testbed's Pulumi plugins, for `gpubed doctor CLUSTER --fix`."""
         say(f"backend {self.name} needs no plugin of Pulumi's")
 
     @abstractmethod
@@ -240,20 +239,20 @@ class Backend(ABC):
         """
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
-        """Return what is known of a node before it is granted: what becomes of it in place."""
+        """Return the parts of a node's data that are known before it is granted."""
         address = node.experiment_address
         return {"experiment_address": str(address) if address else None}
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Return what a plugin's error means to who wrote the specification; None as it is."""
+        """Return a plugin's error in terms of the specification; None to leave it as it is."""
         return None
 
     def driver(self, kind: str) -> Driver:
-        """Return the driver of a kind of dynamic resource that needs none of a cluster's files."""
+        """Return the driver of a kind of dynamic resource that needs no file of a cluster."""
         raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
 
     def load(self) -> None:
-        """Import the libraries that drivers use, where those cannot be imported by two at once."""
+        """Import the drivers' libraries that two threads must not import at once."""
         return
 
     def environment(self) -> dict[str, str]:
@@ -261,18 +260,18 @@ class Backend(ABC):
         return {}
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
-        """Return what decides subnets that a specification does not name; None: the name does."""
+        """Return what decides subnets that a specification leaves open; None if only its name."""
         return None
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Return what somebody who builds on these nodes must know and would not guess."""
+        """Return facts about these nodes that a user would not expect."""
         return []
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
-        """Return the cluster in another tool's words: `rspec`, `espec`.
+        """Return the cluster in another tool's format: `rspec`, `espec`.
 
         Raises:
-            UsageError: The testbed has no such words.
+            UsageError: The testbed has no such format.
         """
         raise UsageError(f"backend {self.name} has no {kind}")
 
@@ -280,13 +279,13 @@ class Backend(ABC):
 class Testbed(ABC):
     """A testbed as one cluster sees it.
 
-    What a look has found out (the way to the testbed, a host behind a thing, what was silent)
-    stays with it for the next question: whoever asks `existing` asks the same one for `unseen`,
-    `left_as_is` and `remove`.
+    The results of a look (how the testbed is reached, a thing's host, what was silent) are kept for
+    later calls, so `unseen`, `left_as_is` and `remove` must be called on the object that was asked
+    for `existing`.
 
     Attributes:
-        backend: Its kind.
-        reach: How it is reached.
+        backend: The testbed's kind.
+        reach: How the testbed is reached.
         paths: The cluster's paths.
     """
 
@@ -295,79 +294,79 @@ class Testbed(ABC):
 
     @abstractmethod
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at everything that must be in place before the first create."""
+        """Check all prerequisites of the first `up`."""
 
     def driver(self, kind: str) -> Driver:
-        """Return the driver of one kind of the cluster's dynamic resources."""
+        """Return the driver of a kind of the cluster's dynamic resources."""
         return self.backend.driver(kind)
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
+        """Return the state of each node by name: ready, stopped, missing, or another word."""
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Restart a node that hangs, as its power switch does; what is on its disks stays.
+        """Power-cycle a node that hangs; its disks are kept.
 
-        Asked only where `Backend.restarts`. It answers SSH some time later.
+        Called only if `Backend.restarts`. The node answers SSH some time later.
 
         Raises:
-            GpubedError: The testbed did not.
+            GpubedError: The testbed did not restart it.
         """
         raise LookupError(f"backend {self.backend.name} restarts no node")
 
     @abstractmethod
     def identity(self) -> Identity | None:
-        """Return which testbed of its kind this is; None where no two can differ.
+        """Return which testbed of its kind this is; None if there is only one.
 
-        By it `down` sees that an edited specification leads elsewhere, and does not take what it
-        finds there, nothing, for all that there is of the cluster. So it is made of what says
-        where things are; credentials and timeouts may change, and it stays the same.
+        `down` uses it to notice that an edited specification leads to another testbed, where
+        finding nothing does not mean that the cluster is gone. The id depends on where
+        resources are, so it does not change with credentials or timeouts.
 
         Raises:
-            GpubedError: It cannot be asked.
+            GpubedError: The testbed cannot be asked.
         """
 
     @abstractmethod
     def existing(self) -> list[Existing]:
-        """Return everything on the testbed that carries the cluster's name, whatever its UUID.
+        """Return all resources on the testbed with the cluster's name, of any UUID.
 
-        What must go first comes first.
+        They are in the order in which they can be removed.
         """
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
-        """Return what the last `existing` could not look at and may hold something of a cluster.
+        """Return places that the last `existing` could not check and that may hold resources.
 
         Args:
-            known: Nodes of which the cluster's state says what became of them.
-            left: Nodes that failed and could not be cleared away.
+            known: Nodes whose fate the cluster's state knows.
+            left: Failed nodes whose remains could not be removed.
         """
         return []
 
     def own_hosts(self) -> dict[str, str]:
-        """Return the hosts that are not the testbed's to take back: by node, where SSH answers."""
+        """Return the addresses of hosts that the testbed does not lend, by node."""
         return {}
 
     def left_as_is(self, uuid: str) -> list[str]:
-        """Say what stays on hosts that a `down` goes without, a line each."""
+        """Say what stays on hosts that a `down` goes without, a sentence each."""
         return []
 
     @abstractmethod
     def remove(self, thing: Existing) -> None:
-        """Remove something that exists, known to the state or not; it may have gone already."""
+        """Remove a resource, in the state or not; it may be gone already."""
 
     def data_within(self) -> list[Existing]:
-        """Return data that outlives nodes and that only they can reach."""
+        """Return data that outlives nodes and can only be reached through them."""
         return []
 
     def remove_data(self) -> list[Existing]:
-        """Remove what `data_within` names; return what of it stays.
+        """Remove the data that `data_within` returns; return what could not be removed.
 
-        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
+        Called only by `gpubed down`, before anything else is removed, and not if data is kept.
         """
         return []
 
     def unrefreshable(self) -> GpubedError | None:
-        """Return why a plugin cannot look at every resource now, with what helps.
+        """Return why a plugin cannot refresh every resource now; None if it can.
 
         Raises:
             GpubedError: The testbed cannot be asked.
@@ -375,65 +374,65 @@ class Testbed(ABC):
         return None
 
     def faults(self) -> list[Fault]:
-        """Return the cluster's own nodes that a plugin asked for and the testbed did not give.
+        """Return the cluster's own nodes that a plugin asked for and the testbed failed to make.
 
-        What is left of them is removed unasked: none of another cluster of the name is among them.
+        Their remains are removed without asking, so none may belong to another cluster of the name.
         """
         return []
 
     def plugin_environment(self) -> dict[str, str]:
-        """Return the variables with which Pulumi's plugin finds what this backend finds.
+        """Return the variables that let Pulumi's plugin find the same testbed as this backend.
 
-        An empty one must not be set: the plugin would take it for the cluster's.
+        Empty values must not be set: the plugin would use them instead of the cluster's.
         """
         return {}
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Ask the testbed how long it confirmed the nodes."""
+        """Return the lease that the testbed confirmed."""
         return Lease()
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Ask for a longer lease; one that lasts as long already is never shortened.
+        """Ask for a longer lease; a lease is never shortened.
 
         Returns:
-            What the testbed granted, read back: it may be less than what was asked for,
-            or more, where that was granted before.
+            The granted lease, read back: its end may be earlier than asked for, or later if
+            that was granted before.
 
         Raises:
-            Refused: The testbed said no.
+            Refused: The testbed refused.
         """
         raise UsageError(f"nodes of backend {self.backend.name} do not expire")
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
-        """Return what machines the testbed has, and how many of them are free now."""
+        """Return the testbed's kinds of machines, and how many of each are free now."""
         raise UsageError(f"backend {self.backend.name} cannot tell what is free")
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
-        """Return sessions to machines that are there before they are nodes, by their names."""
+        """Return sessions to machines that exist before they are nodes, with the nodes' names."""
         return []
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        """Return why the cluster cannot be had now; empty if it can, or if that is unknown."""
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return for what the testbed would say no, as far as that can be asked beforehand.
+        """Return what the testbed would refuse, as far as it can be asked beforehand.
 
-        Asked before anything of a cluster is deleted or replaced; what it holds already counts
-        as its own.
+        Called before anything of a cluster is deleted or replaced; what the cluster already
+        holds does not count against it.
         """
         return []
 
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as its testbed has it.
+    """A job on a testbed.
 
     Attributes:
         id: The testbed's id.
-        name: Its name there.
-        state: The testbed's word for what it does.
-        reason: Why, for example why it waits; may be empty.
+        name: The job's name on the testbed.
+        state: The testbed's word for its state.
+        reason: The reason for the state, for example for waiting; may be empty.
     """
 
     id: str
@@ -445,20 +444,20 @@ class JobState:
 class JobBackend(Backend):
     """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
-    A launcher of its name hands jobs to it, the only one that can.
+    Only the launcher of the same name can pass jobs to it.
     """
 
     @abstractmethod
     def service(self) -> JobService:
-        """Return what takes jobs."""
+        """Return the service that takes jobs."""
 
     @abstractmethod
     def links(self, spec: ClusterSpec) -> dict[str, str]:
-        """Return the URLs of services that the testbed itself has, by name."""
+        """Return the URLs of the testbed's own services, by name."""
 
 
 class JobTestbed(Testbed):
-    """A testbed of such a kind."""
+    """A testbed that runs jobs."""
 
     @abstractmethod
     def jobs(self, uuid: str) -> list[JobState]:

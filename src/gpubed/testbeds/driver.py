@@ -1,4 +1,4 @@
-"""What makes, changes and removes one kind of a testbed's resources."""
+"""The interface that makes, changes and removes one kind of a testbed's resources."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from gpubed.core.errors import GpubedError
 
 Properties = Mapping[str, Any]
-# What Pulumi gives in a preview for a value that is still to come (its SDK's `rpc.UNKNOWN`).
+# Pulumi's placeholder in a preview for a value that is not known yet (its SDK's `rpc.UNKNOWN`).
 UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of a resource's inputs.
+    """The changes to a resource's inputs.
 
     Attributes:
-        replace: Keys that force a replacement.
+        replace: Keys whose change forces a replacement.
         update: Keys that change in place.
     """
 
@@ -28,28 +28,28 @@ class Change:
 
 
 def is_unknown(value: Any) -> bool:
-    """Say whether an input depends on what the engine has yet to do: a preview shows it so.
+    """Return whether an input is unknown, as in a preview of a resource that it depends on.
 
-    Also what depends on a resource that is about to be replaced is asked about in this way.
+    This is also so for inputs that depend on a resource about to be replaced.
     """
-    from pulumi.output import Unknown  # loaded where drivers run; most verbs need none of it
+    from pulumi.output import Unknown  # imported here, since most verbs do without it
 
     return isinstance(value, Unknown)
 
 
 class NodeFailed(GpubedError):
-    """The testbed could not give a node; a cluster may do without it (`min`)."""
+    """The testbed could not make a node; a cluster may do without it (`min`)."""
 
 
 class Silent(GpubedError):
-    """What is asked about does not answer: it may be there, and it may be gone."""
+    """A resource does not answer, so that it is unknown whether it still exists."""
 
 
 class Driver(ABC):
     """Makes, changes and removes one kind of resource of a backend.
 
-    Every method may be repeated after a crash: `create` adopts what an earlier,
-    interrupted call with the same inputs left behind; `delete` of something that
+    All methods may be repeated after a crash: `create` adopts what an earlier,
+    interrupted call with the same inputs left behind; `delete` of a resource that
     is gone succeeds.
     """
 
@@ -57,7 +57,7 @@ class Driver(ABC):
     """Inputs that cannot change in place; None means none can."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare old and new inputs; `result` is what `create` answered."""
+        """Compare old and new inputs; `result` is what `create` returned."""
         changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
         if self.replace_keys is None:
             return Change(replace=changed)
@@ -68,18 +68,18 @@ class Driver(ABC):
 
     @abstractmethod
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Make the resource; returns its id and what others need to know of it."""
+        """Make the resource; return its id and the outputs that other resources need."""
 
     @abstractmethod
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return what `create` would answer now, or None when it is gone.
+        """Return the outputs that `create` would return now, or None if the resource is gone.
 
         Raises:
-            Silent: Nobody can tell; what is known of it stays.
+            Silent: It is unknown whether the resource exists; its recorded state is kept.
         """
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Change the resource in place; returns the new result."""
+        """Change the resource in place; return the new outputs."""
         raise NotImplementedError(f"{type(self).__name__} replaces on every change")
 
     @abstractmethod

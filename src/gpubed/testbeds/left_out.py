@@ -1,8 +1,8 @@
-"""Nodes that the testbed failed to give, and that the cluster does without.
+"""Records nodes that the testbed failed to make and the cluster does without.
 
-Where a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`).
-A plugin of Pulumi's ends the run instead: then the failure is noted in the cluster's record, and
-the program, run again, leaves the node out. What is to be asked for again is noted for one run.
+If a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`).
+A Pulumi plugin ends the run instead: the failure is then noted in the cluster's record, and the
+program, run again, leaves the node out. Nodes to ask for again stay noted for one run only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubed.testbeds.base import Fault
 
 
 def read(paths: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
-    """Return why each node is left out, of those that the plan may do without."""
+    """Return why each node is left out, for nodes that the plan may do without."""
     noted = record.read(paths).left_out
     return {name: noted[name] for name in _policies(plan) if name in noted}
 
@@ -28,14 +28,14 @@ def _policies(plan: ClusterPlan) -> dict[str, str]:
 
 
 class Run:
-    """What failed in one run of `up`."""
+    """The failures of one run of `up`."""
 
     def __init__(self, paths: ClusterPaths, plan: ClusterPlan) -> None:
         self._paths, self._plan = paths, plan
         self._asked_again: set[str] = set()
 
     def add(self, faults: Sequence[Fault]) -> None:
-        """Note failures, so that the program can be run again.
+        """Note failures, which the program reads when it runs again.
 
         Raises:
             Refused: The cluster cannot do without a node that failed.
@@ -53,7 +53,7 @@ class Run:
         self._write(noted)
 
     def forget(self) -> None:
-        """Forget what is to be asked for again, and what the cluster now needs."""
+        """Forget nodes to be asked for again, and all of them if too few would be left."""
         policies = _policies(self._plan)
         noted = read(self._paths, self._plan)
         kept = {name: why for name, why in noted.items() if policies[name] == "leave_out"}
@@ -71,7 +71,7 @@ class Run:
 
 @contextmanager
 def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
-    """Keep notes during a run; one that was killed has left some."""
+    """Keep notes during a run; those of a killed run are removed first."""
     run = Run(paths, plan)
     run.forget()
     try:
@@ -81,10 +81,10 @@ def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
 
 
 def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
-    """Refuse to go on when too much has failed; `failed` has the reason of each node.
+    """Refuse to go on if too many nodes failed; `failed` has the reason for each.
 
     Raises:
-        Refused: The head failed, or fewer nodes are there than a group's `min`.
+        Refused: The head failed, or a group has fewer nodes than its `min`.
     """
     head = plan.nodes[0].name
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())

@@ -1,9 +1,9 @@
-"""The testbeds that a cluster was made on: noted, told from others of their kind, asked together.
+"""Records the testbeds that a cluster was made on, tells them apart, and asks them together.
 
-A specification may name another testbed by now, while what was made on the former one is still
-there: data that outlives nodes, or what a killed run had begun. So each is noted in the cluster's
-record before anything is made on it, with the specification that led there; the cluster's UUID is
-forgotten when all of them are empty.
+A specification may name a new testbed while the former one still has data that outlives nodes, or
+what a killed run began. So each testbed is noted in the cluster's record before anything is made
+on it, with the specification that leads there. The cluster's UUID is forgotten once all of them
+are empty.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gpubed.testbeds.base import Existing, Identity, Testbed
 
 
 class AnotherTestbed(PrerequisiteMissing):
-    """It is of the same kind as the one that the cluster was made on, and not the same."""
+    """The testbed is of the right kind, but not the one that the cluster was made on."""
 
 
 @dataclass(frozen=True)
 class Unasked:
-    """Which testbed could not be asked and why, and the command that says it has nothing."""
+    """Why a testbed could not be asked, and the command that declares it empty."""
 
     why: str
     forget: str
@@ -37,7 +37,7 @@ class Unasked:
 
 @dataclass(frozen=True)
 class Listed:
-    """What testbeds have under a cluster's name, first what must go first; which were not asked."""
+    """Resources with a cluster's name, in order of removal; and the testbeds not asked."""
 
     things: list[Existing]
     unasked: list[Unasked]
@@ -45,7 +45,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Left:
-    """What carries a cluster's UUID where a former specification led, and how it is removed."""
+    """A resource with a cluster's UUID on a former testbed, and how to remove it."""
 
     thing: Existing
     back: str
@@ -56,12 +56,12 @@ class Left:
 
 @dataclass(frozen=True)
 class Testbeds:
-    """The testbeds that may have something of a cluster.
+    """The testbeds that may have resources of a cluster.
 
     Attributes:
-        needed: Those without whose answer nothing goes on: of the state, or the only ones.
-        others: Those that it was made on before; one that cannot be asked is named.
-        recorded: The kinds on which the state names something, or may have begun it.
+        needed: Testbeds that must answer: those of the state, or else the only known ones.
+        others: Former testbeds; one that does not answer is only reported.
+        recorded: The kinds on which the state names resources, or may have begun some.
     """
 
     needed: tuple[Testbed, ...]
@@ -75,34 +75,34 @@ class Testbeds:
         return bool(self.needed or self.others)
 
     def of(self, backend: str) -> Testbed:
-        """Return the one of a kind."""
+        """Return the testbed of a kind."""
         return next(testbed for testbed in self if testbed.backend.name == backend)
 
     def require_engine(self, engine: str) -> None:
-        """Refuse an engine that cannot remove what the state knows.
+        """Refuse an engine that cannot remove the state's resources.
 
         Raises:
-            PrerequisiteMissing: It is not the one that a testbed needs.
+            PrerequisiteMissing: A testbed needs the other engine.
         """
         for testbed in self.needed:
             testbed.backend.require_engine(engine)
 
     def require_refreshable(self) -> None:
-        """Refuse a look at every resource where a plugin would fail on the state of one.
+        """Refuse a refresh on which a plugin would fail.
 
         Raises:
-            GpubedError: It would, or a testbed cannot be asked.
+            GpubedError: A plugin would fail, or a testbed cannot be asked.
         """
         for testbed in self.needed:
             if why := testbed.unrefreshable():
                 raise why
 
     def existing(self) -> Listed:
-        """Ask for everything that carries the cluster's name, whatever its UUID.
+        """List all resources with the cluster's name, of any UUID.
 
         Raises:
-            AnotherTestbed: One that is needed is not the one that the cluster was made on.
-            GpubedError: One that is needed cannot be asked.
+            AnotherTestbed: A needed testbed is not the one that the cluster was made on.
+            GpubedError: A needed testbed cannot be asked.
         """
         found, unasked = list[Existing](), list[Unasked]()
         for testbed in self:
@@ -117,21 +117,21 @@ class Testbeds:
         return Listed(found, unasked)
 
     def require_same(self, testbed: Testbed) -> None:
-        """Refuse one of them that is not the one that the cluster was made on."""
+        """Refuse a testbed if it is not the one that the cluster was made on."""
         require_same(testbed, recorded=testbed.backend.name in self.recorded)
 
     def elsewhere(self, uuid: str) -> tuple[list[Left], list[Unasked]]:
-        """Ask the other testbeds of the same kinds that the cluster was made on.
+        """Ask other testbeds of the same kinds that the cluster was made on.
 
-        As after an edit of what says which testbed is meant: the one of now knows nothing of the
-        cluster, and the former one may have all of it.
+        After an edit of the specification, the present testbed may have nothing of the cluster,
+        and a former one all of it.
 
         Returns:
-            What carries the cluster's UUID there; and which cannot be asked.
+            Resources with the cluster's UUID on those testbeds; and those that cannot be asked.
         """
         found, unasked = list[Left](), list[Unasked]()
         for testbed in self:
-            with suppress(GpubedError):  # that it cannot be asked itself is told by `existing`
+            with suppress(GpubedError):  # `existing` reports an error of the testbed itself
                 for made in _others(testbed):
                     for name in made.specifications:
                         copy = testbed.paths.specifications / name
@@ -148,25 +148,25 @@ class Testbeds:
         return found, unasked
 
     def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
-        """Return what the last `existing` could not look at; see `Testbed.unseen`."""
+        """Return places that the last `existing` could not check; see `Testbed.unseen`."""
         return [why for testbed in self for why in testbed.unseen(known, left)]
 
     def remove(self, things: Sequence[Existing]) -> list[str]:
-        """Remove what `existing` listed, each from the testbed that has it; return the names."""
+        """Remove resources that `existing` listed, each from its testbed; return their names."""
         for thing in things:
             self.of(thing.backend).remove(thing)
         return [str(thing) for thing in things]
 
     def data_within(self) -> list[Existing]:
-        """Return data that outlives nodes and that only they can reach."""
+        """Return data that outlives nodes and can only be reached through them."""
         return [thing for each in self for thing in _marked(each, each.data_within())]
 
     def remove_data(self) -> list[Existing]:
-        """Remove what `data_within` names; return what of it stays."""
+        """Remove the data that `data_within` returns; return what could not be removed."""
         return [thing for each in self for thing in _marked(each, each.remove_data())]
 
     def note(self) -> None:
-        """Note all of them: what stays there must be found again."""
+        """Note all of them, so that resources that stay there are found again."""
         for testbed in self:
             note(testbed)
 
@@ -177,10 +177,9 @@ def kinds(paths: ClusterPaths) -> list[str]:
 
 
 def note(testbed: Testbed, *, applied: bool = False) -> None:
-    """Note that something of a cluster is made on a testbed; what was noted of its kind stays.
+    """Note a testbed on which something is about to be made; earlier notes of its kind are kept.
 
     Args:
-        testbed: Where.
         applied: Whether its specification is about to be applied, and so is kept as the last one.
     """
     known = record.read(testbed.paths)
@@ -192,7 +191,7 @@ def note(testbed: Testbed, *, applied: bool = False) -> None:
 
 def _note(testbed: Testbed, *, applied: bool = False) -> None:
     now = None
-    with suppress(GpubedError):  # who makes something there says why it cannot be asked
+    with suppress(GpubedError):  # making something there reports the error
         now = testbed.identity()
     had = _of_now(testbed, record.read(testbed.paths), now)
     keeps = bool(applied or had is None or not had.specifications) and testbed.reach.wanted
@@ -202,14 +201,14 @@ def _note(testbed: Testbed, *, applied: bool = False) -> None:
         made = _of_now(testbed, known, now) or Made(backend=testbed.backend.name)
         if now:
             made.id, made.called = now.id, now.called
-        # Not before: one that somebody removed counts no more.
+        # Kept only now: a testbed whose copy was removed by hand does not count.
         if keeps and (kept := testbed.reach.keep()):
             made.specifications = [*(n for n in made.specifications if n != kept), kept]
         known.testbeds = [*(one for one in known.testbeds if one is not made), made]
 
 
 def forget_attempts(testbed: Testbed) -> None:
-    """Forget the specifications of former runs on a testbed: what they began has been adopted."""
+    """Forget the specifications of earlier runs on a testbed, whose resources were adopted."""
     with suppress(GpubedError):
         now, paths = testbed.identity(), testbed.paths
         with record.changed(paths) as known:
@@ -222,19 +221,19 @@ def forget_attempts(testbed: Testbed) -> None:
 
 
 def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
-    """Refuse a testbed that is not the one that the cluster was made on.
+    """Refuse a testbed if it is not the one that the cluster was made on.
 
-    One that has something under the cluster's UUID is the same, whatever its id is by now. While
-    no state names anything, the cluster may go on where it was before, and may leave a testbed
-    that has nothing of it.
+    A testbed with resources of the cluster's UUID is the same, even if its id has changed. While
+    no state names a resource, the cluster may return to an earlier testbed, and may leave one that
+    has nothing of it.
 
     Args:
-        testbed: The one of now.
-        recorded: Whether the cluster's state names something on a testbed of the kind.
+        testbed: The present one.
+        recorded: Whether the cluster's state names a resource on a testbed of the kind.
 
     Raises:
         AnotherTestbed: It is another one.
-        GpubedError: The testbed cannot be asked, or the record not be read.
+        GpubedError: The testbed cannot be asked, or the record cannot be read.
     """
     known = record.read(testbed.paths)
     of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
@@ -262,7 +261,7 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
 
 
 def forget_command(paths: ClusterPaths, backend: str) -> str:
-    """Return the command that says that nothing of a cluster is on a kind of testbed any more."""
+    """Return the command that declares a kind of testbed empty of a cluster."""
     return _forget_command(
         paths, [made for made in record.read(paths).testbeds if made.backend == backend]
     )
@@ -275,7 +274,7 @@ def _forget_command(paths: ClusterPaths, testbeds: Sequence[Made]) -> str:
 
 
 def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | None:
-    """Return what is noted of the testbed of now; None where nothing is."""
+    """Return the note of the present testbed, or None."""
     of_kind = [made for made in reversed(known.testbeds) if made.backend == testbed.backend.name]
     if now is None:
         return next(iter(of_kind), None)
@@ -286,9 +285,9 @@ def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | Non
 
 
 def _resolved(testbed: Testbed, made: Made, now: Identity) -> Made:
-    """Return a note with the id that its specification tells where that is not, or hardly, known.
+    """Return a note with the id of the testbed that its specification leads to, if it lacks one.
 
-    A former version noted less: what may be the id of others, too.
+    Older versions noted no id, or one that other testbeds may share.
     """
     if made.id and testbed.backend.spelled(made.id) not in now.formerly:
         return made
@@ -316,10 +315,10 @@ def _is_empty(testbed: Testbed, made: Made, uuid: str | None) -> bool:
 
 
 def _asked(testbed: Testbed, made: Made, name: str, uuid: str | None) -> list[Existing]:
-    """Return what is under the cluster's UUID where a kept specification leads.
+    """Return resources with the cluster's UUID on the testbed of a kept specification.
 
     Raises:
-        AnotherTestbed: The environment has it lead elsewhere by now.
+        AnotherTestbed: The environment now makes it lead to another testbed.
         GpubedError: The testbed cannot be asked.
     """
     way = _by(testbed, name)

@@ -1,7 +1,7 @@
-"""How a testbed of a cluster is reached: the one place that reads specifications for a testbed.
+"""Reads a cluster's specifications for its testbed; no other module does.
 
-What a backend is bound with reads them when it is asked, so that a testbed which needs no word of
-them works without, and `down` does while the file is being edited.
+They are read only when asked for, so that testbeds that need none of their options work without,
+and `down` works while the file is being edited.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 
 
 class Reach:
-    """How one testbed of a cluster is reached, as the cluster's specifications say.
+    """How one testbed of a cluster is reached, according to the cluster's specifications.
 
-    What was read of the specification of now stays: a testbed is bound anew for each verb.
+    The present specification is read once; each verb makes a new object.
 
     Args:
         backend: The testbed's kind.
         paths: The cluster's paths.
         check: Reads a specification, given its file and the cluster's name.
-        copy: The kept specification that alone counts; None for the one of now.
+        copy: The kept specification to read instead of the present one, or None.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Reach:
 
     @cached_property
     def specification(self) -> ClusterSpec:
-        """What says how the testbed is reached: the specification, else the last one there.
+        """The present specification, or else the last one applied on this testbed.
 
-        Where a kept one alone counts, none stands in for it: that would lead elsewhere.
+        A specification given as `copy` is never replaced by another, which would lead elsewhere.
 
         Raises:
-            UsageError: It has errors, or there is none, and no copy was kept.
+            UsageError: It has errors or is missing, and no copy was kept.
             PrerequisiteMissing: It names another testbed, and no copy was kept.
         """
         found, errors = self._checked
@@ -65,26 +65,26 @@ class Reach:
 
     @property
     def is_former(self) -> bool:
-        """Whether a kept specification alone counts."""
+        """Whether only a kept specification is read."""
         return self._copy is not None
 
     @property
     def wanted(self) -> ClusterSpec | None:
-        """The specification, whatever testbed it names; None where it cannot be used."""
+        """The specification, whatever testbed it names; None if it is unusable."""
         return self._checked[0]
 
     @property
     def last(self) -> ClusterSpec | None:
-        """The specification that was applied last there; None where none can be used."""
+        """The specification that was last applied on this testbed; None if it is unusable."""
         with suppress(UsageError):
             return self.applied()
         return None
 
     def applied(self) -> ClusterSpec:
-        """Return the specification that was applied last there.
+        """Return the specification that was last applied on this testbed.
 
         Raises:
-            UsageError: No copy was kept, or it has errors for this version.
+            UsageError: No copy was kept, or it has errors in this version.
         """
         found, errors = self._check(self._last, self._paths.name)
         if found is None:
@@ -92,7 +92,7 @@ class Reach:
         return found
 
     def keep(self) -> str:
-        """Keep the specification of now; return its name, empty where it cannot be used."""
+        """Keep a copy of the present specification; return its name, empty if it is unusable."""
         found = self.wanted
         if found is None or spec_backend(found) != self._backend:
             return ""
@@ -100,30 +100,29 @@ class Reach:
         name = f"{self._backend}-{record.digest(text)}.yml"
         if not (copy := self._paths.specifications / name).is_file():
             files.make(self._paths.specifications)
-            files.write(copy, text, durable=True)  # what it led to is found by it alone
+            files.write(copy, text, durable=True)  # needed to find resources on that testbed again
         return name
 
     @cached_property
     def options(self) -> Mapping[str, Any] | None:
-        """The `backend:` of the specification, whatever else is wrong with the file.
+        """The section `backend:` of the specification, unchecked, even if the file has errors.
 
-        None where that says nothing of a testbed of this kind, or cannot be read. No option was
-        checked.
+        None if it is for another kind of testbed, or cannot be read.
         """
         return self._section(self._file)
 
     def former_options(self) -> list[Mapping[str, Any] | None]:
-        """Return those of all kept specifications."""
+        """Return the sections `backend:` of all kept specifications."""
         kept = [self._copy] if self._copy else record.specifications(self._paths, self._backend)
         return [self._section(copy) for copy in kept]
 
     @property
     def last_options(self) -> Mapping[str, Any] | None:
-        """Those of the one that was applied last there."""
+        """The section `backend:` of the specification that was last applied on this testbed."""
         return self._section(self._last)
 
     def by(self, copy: Path) -> Reach:
-        """Return the way that a kept specification leads, whatever the one of now says."""
+        """Return how a kept specification says the testbed is reached."""
         return Reach(self._backend, self._paths, self._check, copy)
 
     @property

@@ -1,4 +1,4 @@
-"""Finds a testbed by its name: its kind, how a cluster reaches it, and itself as the cluster's."""
+"""Finds a testbed by its backend's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubed.testbeds.reach import Reach
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the backend of that name; a half-installed one raises its ImportError.
+    """Return the backend of a name; its ImportError is raised if it is only half installed.
 
     Raises:
         UsageError: There is no such backend.
@@ -29,20 +29,20 @@ def backend(name: str) -> Backend:
 
 
 def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification and find everything that is wrong with it, the testbed's part too.
+    """Read a specification and find all its errors, including those that its testbed reports.
 
     Args:
         path: The file.
-        name: The cluster's; as its folder is called where it is empty.
+        name: The cluster's name; if empty, the name of the file's folder.
 
     Returns:
-        The specification (None when it is not usable) and all errors by line.
+        The specification, or None if it is unusable; and all errors by line.
     """
     return clusterspec.read(path, name, lambda found: backend(spec_backend(found)).check(found))
 
 
 def bound(name: str, paths: ClusterPaths) -> Testbed:
-    """Return the testbed of that name as a cluster sees it; nothing is read or asked yet.
+    """Return the testbed of a cluster on a backend; nothing is read or asked yet.
 
     Raises:
         UsageError: There is no such backend.

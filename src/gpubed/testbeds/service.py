@@ -1,4 +1,4 @@
-"""What a testbed that runs jobs itself must be able to do with one."""
+"""The interface of testbeds that run jobs themselves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class World:
     """One Horovod world of a task: a job of its own on a testbed that runs jobs.
 
     Attributes:
-        label: What to call it to the user; empty when it is the only one.
-        here: Where its results go on the controller; the folder exists when it runs.
+        label: Its name for messages; empty if it is the only one.
+        here: The local folder for its results; it exists when the world runs.
         command: What each rank runs.
         ranks: World size.
     """
@@ -29,15 +29,15 @@ class World:
 
 @dataclass(frozen=True)
 class Task:
-    """A job that is ready to be handed to a testbed.
+    """A job that is ready to be passed to a testbed.
 
     Attributes:
-        job: Its name.
-        source: Its folder, which must travel to the testbed.
+        job: The job's name.
+        source: The job's folder, which must be copied to the testbed.
         run_id: Unique in the cluster.
-        here: The run's folder on the controller.
+        here: The run's local folder.
         worlds: As many as the plan has nodes.
-        own: Names of gpubed's own files in a run's folder: no result may have one of them.
+        own: Names of gpubed's own files in a run's folder, which no result may have.
         image: The container image to run in, instead of the testbed's usual one.
     """
 
@@ -51,20 +51,20 @@ class Task:
 
 
 class JobService(ABC):
-    """Hands a task to a testbed that runs jobs, and brings results back; needs no node."""
+    """Runs tasks on a testbed that runs jobs, and fetches their results; needs no node."""
 
     ends_early: bool = False
 
     @abstractmethod
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
-        """Run all worlds to their ends; an interruption ends all of them on the testbed.
+        """Run all worlds to their ends; an interruption stops all of them on the testbed.
 
         Args:
             on_output: Called with each line that a world prints.
 
         Returns:
-            For each world why it failed, with the end of its log; empty where it did not.
+            For each world why it failed, with the end of its log; empty if it did not.
 
         Raises:
-            Refused: The testbed takes none of them.
+            Refused: The testbed accepts none of them.
         """

@@ -1,4 +1,4 @@
-"""`cluster.yml`, held against its testbed: its plan, and all that is wrong with it.
+"""Reads `cluster.yml`, checks it with its testbed, and plans it.
 
 A run of `up` freezes it beside the cluster's record; the program, the providers and all later
 steps of the run read that copy.
@@ -27,7 +27,7 @@ def load(path: Path, name: str = "") -> ClusterSpec:
     """Read a specification.
 
     Raises:
-        UsageError: It has errors; all of them are in the message.
+        UsageError: The specification has errors, which the message lists.
     """
     found, errors = check(path, name)
     if found is None:
@@ -36,10 +36,10 @@ def load(path: Path, name: str = "") -> ClusterSpec:
 
 
 def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecError]]:
-    """Read a specification, plan it, and find everything that is wrong with it.
+    """Read a specification, plan it, and find all its errors.
 
     Returns:
-        The plan (None when there is none) and all errors by line.
+        The plan, or None if there are errors; and all errors by line.
     """
     found, errors = check(path, name)
     if found is None:
@@ -56,7 +56,7 @@ def load_plan(path: Path, name: str = "") -> ClusterPlan:
     """Read and plan a specification.
 
     Raises:
-        UsageError: It has errors; all of them are in the message.
+        UsageError: The specification has errors, which the message lists.
     """
     found, errors = planned(path, name)
     if found is None:
@@ -65,12 +65,12 @@ def load_plan(path: Path, name: str = "") -> ClusterPlan:
 
 
 def load_cluster(paths: ClusterPaths) -> Cluster:
-    """Read what was granted for a cluster, and what is planned.
+    """Read a cluster's allocation and plan.
 
     Raises:
-        NotUp: Nothing was granted.
-        UsageError: The specification has errors; all of them are in the message.
-        GpubedError: What was granted cannot be read.
+        NotUp: There is no allocation.
+        UsageError: The specification has errors, which the message lists.
+        GpubedError: The allocation cannot be read.
     """
     allocation = load_allocation(paths.allocation)
     return Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
@@ -82,16 +82,16 @@ def load_current(
     *,
     granted: Allocation | None = None,
 ) -> Cluster:
-    """Read what was granted, and what is planned; else, while it is edited, what was applied last.
+    """Read a cluster's allocation and plan; if the specification is unusable, the last applied.
 
     Args:
-        paths: The cluster's.
-        tell: Is told where what was applied last counts.
-        granted: What is granted, where that is known; None for what its file says.
+        paths: The cluster's paths.
+        tell: Called with a message if the last applied specification is used.
+        granted: The allocation, if known; None to read its file.
 
     Raises:
-        NotUp: Nothing is granted.
-        GpubedError: What is granted, or what was applied last, cannot be read.
+        NotUp: There is no allocation.
+        GpubedError: The allocation or the last applied specification cannot be read.
     """
     allocation, wanted = granted or load_allocation(paths.allocation), None
     found, _ = planned(paths.spec_in_use, paths.name)
@@ -108,7 +108,7 @@ def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
     """Freeze the specification that a run applies, for all of its steps and processes.
 
     Raises:
-        GpubedError: It asks for something else by now.
+        GpubedError: The file no longer asks for what the run was planned for.
     """
     files.write(paths.frozen, files.read(paths.spec, located.MAX_BYTES))
     require_same(load_plan(paths.frozen, paths.name), wanted.spec.digest, paths)
@@ -121,10 +121,10 @@ def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
 
 
 def require_same(found: ClusterPlan, digest: str, paths: ClusterPaths) -> None:
-    """Refuse a specification that was edited since a run has begun to apply it.
+    """Refuse a specification that was edited since a run began to apply it.
 
     Raises:
-        GpubedError: It asks for something else by now.
+        GpubedError: It asks for something else now.
     """
     if found.spec.digest != digest:
         raise GpubedError(
