@@ -140,7 +140,7 @@ def agree_on_start(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader, device: torch.device
 ) -> tuple[float, int]:
-    """One pass over this rank's share; its mean loss and its number of images."""
+    """One pass over this rank's share of the data; returns mean loss and number of images."""
     model.train()
     loss_sum, images_seen = 0.0, 0
     for images, labels in batches:

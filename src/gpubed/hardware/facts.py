@@ -202,7 +202,7 @@ class Facts(_Model):
         return ", ".join([f"{self.cpus} CPUs", memory, *kinds])
 
     def summary(self) -> dict[str, Any]:
-        """Return what `status --json` shows of a node's hardware."""
+        """Return a node's hardware for `status --json`."""
         return {
             "cpus": self.cpus,
             "memory_kib": self.memory_kib,

@@ -209,7 +209,7 @@ def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the model that a report holds."""
+    """Print the model that is recorded from a report."""
     if len(arguments) != 2:
         raise UsageError("python -m gpubed.hardware.recording REPORT MODEL")
     found = model(read(Path(arguments[0])), arguments[1])

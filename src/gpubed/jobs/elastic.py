@@ -307,7 +307,7 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
 
 
 def begin_anew(paths: ClusterPaths, request: Request) -> str:
-    """Return the hint that begins a training from nothing, with the same arguments."""
+    """Return a hint: the command that begins a training from nothing, with equal arguments."""
     settings = (shlex.quote(f"{name}={value}") for name, value in request.settings.items())
     words = " ".join(f"--set {setting}" for setting in settings)
     return f"gpubed run {paths.name} {request.job} --elastic {words} begins anew"

@@ -249,7 +249,7 @@ class _Run:
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The run's request."""
         return self.record.request
 
     @property

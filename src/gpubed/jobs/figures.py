@@ -41,7 +41,6 @@ def one_line(text: str) -> str:
 
 
 def _three(value: float) -> str:
-    """Write three digits, or the whole number where it has more."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 

@@ -301,7 +301,7 @@ class Job(_Model):
         return [name for name, one in self.metrics.items() if one.unit and not one.columns]
 
     def odd(self, metrics: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is wrong with names or types of metrics, by name, whatever the conditions."""
+        """Return what is wrong with names and types of metrics; `sanity` judges the values."""
         found = {name: self._odd(name, value) for name, value in metrics.items()}
         return {name: why for name, why in found.items() if why}
 

@@ -97,7 +97,7 @@ class Lookout:
         return self._steps > 0
 
     def hear(self, line: str) -> None:
-        """Take a line of the training's output."""
+        """Process a line of the training's output."""
         progress = job_progress.read(line)
         if progress or rank_output.is_said(line):
             self._live()

@@ -61,7 +61,7 @@ def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
 
 
 def copy(cluster: Cluster, folder: Path) -> None:
-    """Copy what a run is made with into its folder; none of it is secret."""
+    """Copy into a run's folder what the run is made with; none of it is secret."""
     paths = cluster.paths
     origin = folder / ORIGIN
     origin.mkdir()
