@@ -126,7 +126,6 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _folders(names: Iterable[str]) -> set[str]:
-    """The folders that contain files with these names."""
     found = {parent for name in names for parent in PurePath(name).parents}
     return {str(parent) for parent in found if parent.name}
 

@@ -66,7 +66,6 @@ def _skipped(node: Node, ids: Sequence[str], reason: str) -> Iterator[Check]:
 
 
 def _missing(node: Node, proof: Proof) -> list[str]:
-    """Return why not all GPUs were tested."""
     if proof.error:
         return [proof.error]
     if len(proof.gpus) < node.gpus:
@@ -131,7 +130,6 @@ def _unsummed(proof: Proof, which: str) -> list[str]:
 
 
 def _gpus(sum_: Collective, known: facts.Facts | None) -> list[facts.GPU]:
-    """Return the facts of the GPUs of a collective."""
     told = {gpu.index: gpu for gpu in known.gpus} if known else {}
     return [told.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
 

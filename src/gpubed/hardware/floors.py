@@ -52,7 +52,6 @@ def pair(one: GPU, other: GPU, *, switched: bool = False) -> tuple[float, str]:
 
 
 def _pcie(gpu: GPU) -> tuple[float, str]:
-    """Return the rate of a GPU's link, and its description."""
     if gpu.pcie:
         return gpu.pcie.rate, str(gpu.pcie)
     card = Pcie(gts=_PCIE.get(gpu.generation or "", _PCIE_3), lanes=_LANES)

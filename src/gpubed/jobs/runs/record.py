@@ -371,7 +371,6 @@ def _sum(digest: str, name: str) -> str:
 
 
 def _named_sum(line: str) -> tuple[str, str]:
-    """Return name and checksum of a line that `_sum` wrote."""
     digest, _, name = line.removeprefix("\\").partition("  ")
     if line.startswith("\\"):
         meant = {written: character for character, written in _ESCAPES.items()}
