@@ -14,20 +14,20 @@ import torch
 SMALLEST = 64 << 10
 LARGEST = 1 << 30
 ELEMENT = 4
-# Of all repetitions of a size: enough for a median, few enough that the whole series stays below
-# a minute. Where one size is judged, three will do.
+# Seconds for all repetitions of a size: enough for a median, and the whole series stays below a
+# minute. A single size gets less, as three repetitions are enough.
 BUDGET_S, ALONE_S = 4.0, 1.5
 MOST_REPETITIONS = 20
 FEWEST_REPETITIONS = 3
 # Share of a layer-2 rate that TCP payload reaches at an MTU of 1500.
 GOODPUT = 0.94
-# An allreduce below this share of what TCP can do is compared with one without a link.
+# An allreduce below this share of TCP's goodput is compared with one on this machine alone.
 SLOW = 0.9
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One size: the median time, and how busy the machine was meanwhile (0 to 1)."""
+    """One size: the median time, and the machine's CPU use (0 to 1)."""
 
     size: int
     seconds: float
@@ -35,7 +35,7 @@ class Timing:
 
 
 def bus_factor(ranks: int) -> float:
-    """What every rank must send, per byte reduced (NCCL tests, PERFORMANCE.md)."""
+    """Bytes that every rank must send per byte reduced (NCCL tests, PERFORMANCE.md)."""
     return 2 * (ranks - 1) / ranks
 
 
@@ -48,24 +48,24 @@ def sizes_up_to(limit: int) -> list[int]:
 
 
 def sizes_to(size: int) -> list[int]:
-    """The same, and the size itself at the end, in whole elements."""
+    """The sizes of `sizes_up_to`, and last the size itself in whole elements."""
     last = size - size % ELEMENT
     return [*(smaller for smaller in sizes_up_to(last) if smaller < last), last]
 
 
 def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
-    """The size that takes so long at this rate, and fits into a node."""
+    """The size whose allreduce takes so many seconds at this rate, at most 1 GiB."""
     return min(LARGEST, int(rate_bps / 8 * GOODPUT * seconds / bus_factor(ranks)))
 
 
 def busy_seconds() -> float:
-    """Processor time that this machine has spent so far, on anything."""
+    """CPU time that this machine has spent so far, on anything."""
     times = psutil.cpu_times()
     return sum(times[:3]) + getattr(times, "irq", 0) + getattr(times, "softirq", 0)
 
 
 def run_once(tensor: torch.Tensor, name: str) -> float:
-    """Seconds of one allreduce, started together."""
+    """Seconds of one allreduce, started on all ranks together."""
     hvd.barrier()
     start = time.perf_counter()
     hvd.allreduce_(tensor, op=hvd.Sum, name=name)
@@ -75,7 +75,7 @@ def run_once(tensor: torch.Tensor, name: str) -> float:
 
 
 def slowest(seconds: float) -> float:
-    """The longest time that any rank has seen."""
+    """The longest time of all ranks."""
     return float(hvd.allreduce(torch.tensor([seconds], dtype=torch.float64), op=hvd.Max)[0])
 
 
@@ -94,7 +94,7 @@ def time_size(size: int, device: torch.device, budget_s: float) -> Timing:
 def measure(
     sizes: list[int], device: torch.device, tell: Callable[[int, int], None]
 ) -> list[Timing]:
-    """One size after the other; tells how many are done, of how many."""
+    """Times one size after the other; calls `tell` with the number of finished sizes and of all."""
     timings: list[Timing] = []
     budget_s = BUDGET_S if len(sizes) > 1 else ALONE_S
     for size in sizes:

@@ -1,12 +1,12 @@
 """Measures the experiment network with plain TCP streams between pairs of nodes.
 
-Runs before Horovod starts, since its background thread talks every
-millisecond. Nodes find each other through the run folder on shared storage.
-All of them walk through the same timetable, in which a node has one partner
-at a time; a receiver that gives the word is all the coordination there is.
+This runs before Horovod starts, since its background thread communicates every millisecond. Nodes
+find each other through the run folder on shared storage. All nodes follow the same timetable, in
+which each has one partner at a time; senders wait for the receiver's signal, and no other
+coordination is needed.
 
-One stream does where it can carry the declared rate; faster links need several,
-whose sum counts. Python lets threads send and receive at the same time.
+A single stream is enough if it can carry the declared rate; faster links need several, whose sum
+counts. Python's threads can send and receive at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARM_UP_S = 0.5
 PATIENCE_S = 60.0
 WINDOWS = 5
 ENOUGH = 0.98
-# What one TCP stream carries on any machine; and the most streams that are of use.
+# The rate that one TCP stream carries on any machine; and the most streams that help.
 ONE_STREAM_BPS = 10e9
 MOST_STREAMS = 64
 CHUNK = bytes(1 << 20)
@@ -41,7 +41,7 @@ OPTIONS_AT, BYTES_AT, SEGMENTS_AT = 5, 128, 152
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a node waits for streams."""
+    """Where a node accepts streams."""
 
     rank: int
     name: str
@@ -51,7 +51,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a socket has received so far."""
+    """Totals of what a socket has received so far."""
 
     seconds: float
     payload: int
@@ -61,9 +61,8 @@ class Reading:
 def read_socket(connection: socket.socket) -> Reading:
     """Asks the kernel for a connection's totals.
 
-    The bytes on the wire come from the number of segments: interface counters
-    of virtual and offloading devices count many segments as one large packet,
-    with one header.
+    The bytes on the wire are computed from the number of segments: interface counters of virtual
+    and offloading devices count many segments as one large packet, with one header.
     """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (payload,) = struct.unpack_from("=Q", info, BYTES_AT)
@@ -73,12 +72,12 @@ def read_socket(connection: socket.socket) -> Reading:
 
 
 def streams_for(declared: float | None) -> int:
-    """How many streams it takes to carry a rate."""
+    """The number of streams that a rate needs."""
     return max(1, min(MOST_STREAMS, math.ceil((declared or 0) / ONE_STREAM_BPS)))
 
 
 def timetable(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs in which everyone meets everyone (circle method)."""
+    """Rounds of disjoint pairs in which each node meets each other (circle method)."""
     seats = [*range(count), *([-1] if count % 2 else [])]
     for _ in range(len(seats) - 1):
         half = len(seats) // 2
@@ -88,7 +87,7 @@ def timetable(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def meet(folder: Path, me: Peer, count: int) -> list[Peer]:
-    """Tells the others where this node waits, and learns the same of them."""
+    """Publishes where this node accepts streams, and waits for the same of all others."""
     folder.mkdir(exist_ok=True)
     draft = folder / f".{me.rank}"
     draft.write_text(json.dumps(asdict(me)))
@@ -103,14 +102,14 @@ def meet(folder: Path, me: Peer, count: int) -> list[Peer]:
 
 
 class Door:
-    """Lets senders in one by one; who is early waits outside, in silence."""
+    """Admits senders one by one; senders that come early wait without sending."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._waiting: dict[int, list[socket.socket]] = {}
 
     def admit(self, rank: int, count: int = 1) -> list[socket.socket]:
-        """Waits for all streams of this sender and tells it to start."""
+        """Waits for all streams of a sender and signals it to start."""
         while len(self._waiting.get(rank, [])) < count:
             stream, _ = self._listener.accept()
             stream.settimeout(PATIENCE_S)
@@ -123,7 +122,7 @@ class Door:
 
 
 def send(peer: Peer, rank: int, patience: float, count: int = 1) -> None:
-    """Sends from its turn on, until the receiver has seen enough and hangs up."""
+    """Sends once the receiver signals, until it has enough and closes the connection."""
     with ThreadPoolExecutor(count) as pool:
         streams = [pool.submit(pour, peer, rank, patience) for _ in range(count)]
     for stream in streams:
@@ -144,7 +143,7 @@ def pour(peer: Peer, rank: int, patience: float) -> None:
 
 
 def drain(stream: socket.socket, enough: threading.Event) -> None:
-    """Receives until it is enough, then hangs up."""
+    """Receives until it has enough, then closes the connection."""
     buffer = bytearray(len(CHUNK))
     with stream:
         while not enough.is_set():
@@ -155,12 +154,11 @@ def drain(stream: socket.socket, enough: threading.Event) -> None:
 def receive(
     streams: list[socket.socket], seconds: float, declared: float | None
 ) -> tuple[float, float]:
-    """Takes one sender's streams: bits per second of payload and on the wire.
+    """Receives one sender's streams; returns bit/s of payload and on the wire.
 
-    A busy host may starve a stream for a while, which says nothing about the
-    link: so up to `WINDOWS` windows are taken, and the fastest counts. A link
-    that cannot carry its rate has no such window, and one that carries more
-    than declared shows it.
+    A busy host may starve a stream for a while, which says nothing about the link. So up to
+    `WINDOWS` windows are measured, and the fastest counts. A link that cannot carry its rate has no
+    fast window, and one that carries more than declared shows it.
     """
     enough = threading.Event()
     with ThreadPoolExecutor(len(streams)) as pool:
@@ -190,7 +188,7 @@ def fastest(
 
 
 def total(streams: list[socket.socket]) -> Reading:
-    """What several sockets have received together."""
+    """The total of what several sockets have received."""
     readings = [read_socket(stream) for stream in streams]
     return Reading(
         sum(reading.seconds for reading in readings) / len(readings),
@@ -200,7 +198,7 @@ def total(streams: list[socket.socket]) -> Reading:
 
 
 def between(before: Reading, after: Reading) -> tuple[float, float]:
-    """The rates between two readings."""
+    """The rates between two readings, in bit/s of payload and on the wire."""
     elapsed = after.seconds - before.seconds
     return 8 * (after.payload - before.payload) / elapsed, 8 * (after.wire - before.wire) / elapsed
 
@@ -215,17 +213,17 @@ def measure(
     declared: float | None,
     tell: Callable[[int, int], None],
 ) -> list[dict[str, str | float]]:
-    """Takes part in all streams of this node; returns what it has received.
+    """Takes part in all streams of this node; returns the rates that it received.
 
     Args:
-        folder: Where the nodes meet, on shared storage.
+        folder: Folder on shared storage through which the nodes find each other.
         rank: This node's place among the nodes.
         count: The number of nodes.
         name: This node's name.
         address: Its address in the experiment network.
         seconds: Length of each measurement.
-        declared: The rate that the links should have, in bit/s, if they have one.
-        tell: Told how many pairs of nodes were measured, of how many.
+        declared: The rate that the links should have, in bit/s, if any.
+        tell: Called with the number of measured pairs of nodes and of all pairs.
     """
     patience = PATIENCE_S + 4 * count * (WARM_UP_S + WINDOWS * seconds)
     streams = streams_for(declared)
@@ -246,7 +244,7 @@ def measure(
 
 
 def row(source: Peer, target: Peer, goodput: float, wire: float) -> dict[str, str | float]:
-    """One direction of one pair, as it is reported."""
+    """The result for one direction of a pair."""
     return {
         "src": source.name,
         "dst": target.name,

@@ -39,7 +39,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Reads what horovodrun or mpirun has set."""
+        """Reads the variables of horovodrun or mpirun."""
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         prefix = "HOROVOD_" if "HOROVOD_RANK" in os.environ else "OMPI_COMM_WORLD_"
         return cls(*(int(os.environ[prefix + name]) for name in names))
@@ -68,21 +68,21 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def progress(place: Place, what: str, done: int, of: int) -> None:
-    """Says how far the measurement is, in the form that gpubed shows as progress."""
-    # Within another measurement (`--only-allreduce`) nobody looks at the steps.
+    """Prints the progress in the form that gpubed shows."""
+    # Not within another measurement (`--only-allreduce`), whose steps are not shown.
     if place.rank == 0 and "--only-allreduce" not in sys.argv:
         print(f"progress: {done}/{of} {what}", flush=True)
 
 
 def hosts(out: Path) -> list[str]:
-    """The nodes of this run, which may differ in their number of ranks."""
+    """The nodes of this run, which may have different numbers of ranks."""
     return [line.split()[0] for line in (out / "hostfile").read_text().splitlines()]
 
 
 def measure_links(
     place: Place, seconds: float, declared: float | None, out: Path
 ) -> list[dict[str, Any]]:
-    """One rank of each node takes part."""
+    """Measures the links with one rank of each node."""
     nodes = hosts(out)
     if place.local_rank or len(nodes) < 2:
         return []
@@ -94,7 +94,7 @@ def measure_links(
 
 
 def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
-    """What all nodes have received, with the declared rate."""
+    """The rates that all nodes received, with the declared rate."""
     everything = [link for part in hvd.allgather_object(mine) for link in part]
     rows = [
         {"src": link["src"], "dst": link["dst"], "declared_bps": declared, **link}
@@ -106,7 +106,7 @@ def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dic
 def rows_of(
     timings: list[collective.Timing], ranks: int, rate: float | None
 ) -> list[dict[str, Any]]:
-    """Bus bandwidth per size, and its share of what TCP can reach on the link."""
+    """Bus bandwidth per size, and its share of TCP's goodput on the link."""
     rows = []
     for timing in timings:
         busbw = 8 * collective.bus_factor(ranks) * timing.size / timing.seconds
@@ -123,7 +123,7 @@ def rows_of(
 
 
 def device_of_this_rank() -> torch.device:
-    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    """The device that `gpubed-rank` chose; for an unusable GPU there is no fallback to CPU."""
     device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -133,8 +133,7 @@ def device_of_this_rank() -> torch.device:
 def host_limit(ranks: int, size: int) -> float:
     """Bus bandwidth of as many ranks on this machine alone, over its loopback.
 
-    What the processors cannot move through the loopback they cannot drive
-    through a link either.
+    CPUs that cannot move more through the loopback cannot drive more through a link either.
     """
     folder = Path(tempfile.mkdtemp(prefix="allreduce-"))
     clean = ("HOROVOD_", "OMPI_", "PMIX_", "GPUBED_")
@@ -153,10 +152,10 @@ def host_limit(ranks: int, size: int) -> float:
 
 
 def limit_without_links(ranks: int, size: int) -> float | None:
-    """The bus bandwidth of this many ranks here, or None where not even two find room.
+    """The bus bandwidth of this many ranks here, or None if there is no memory for two.
 
-    Where some find no room, the others move what all would share: processors that are busy
-    do no more for more ranks.
+    If there is memory for only some of them, their bandwidth is shared out to all: CPUs that are
+    busy do no more for more ranks.
     """
     fitting = room.ranks(ranks)
     if fitting < 2:
@@ -167,7 +166,7 @@ def limit_without_links(ranks: int, size: int) -> float | None:
 
 
 def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
-    """The figures of the largest size, and what carried them; one rank alone has none."""
+    """The figures of the largest size, and the backend; for a single rank there are none."""
     largest = rows[-1] if rows else {}
     return {
         "allreduce": rows,
@@ -184,7 +183,7 @@ def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
 
 
 def write(metrics: dict[str, Any], folder: Path) -> None:
-    """Writes the metrics, whole or not at all."""
+    """Writes the metrics atomically."""
     draft = folder / ".metrics.json"
     draft.write_text(json.dumps(metrics, indent=2) + "\n")
     draft.rename(folder / "metrics.json")
@@ -209,7 +208,7 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
         sizes = collective.sizes_up_to(limit)
     if arguments.sizes == "largest":
         sizes = sizes[-1:]
-    # Within a node there is no link whose rate would count.
+    # Within a node there is no link to compare with.
     rate = arguments.rate if rows_links else None
     timings = collective.measure(sizes, device, partial(progress, place, "sizes"))
     rows = rows_of(timings, place.size, rate)

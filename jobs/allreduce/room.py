@@ -1,22 +1,22 @@
-"""How many more ranks this node has memory for."""
+"""Computes for how many more ranks this node has memory."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# A node that is a container sees the memory of the whole machine, and may use its cgroup's.
+# A container sees the memory of the whole machine, but may use only that of its cgroup.
 LIMITS = {
     "memory.max": "anon",  # cgroup v2
     "memory.limit_in_bytes": "total_rss",  # v1
 }
-SPARE = 0.2  # of what is free: left to all else that runs here
+SPARE = 0.2  # of the free memory: left to other programs
 
 
 def ranks(wanted: int, root: Path = Path("/")) -> int:
-    """As many as are wanted, or as find room when each takes what this one does (bytes).
+    """The wanted number of ranks, or as many as have room if each takes as much as this one.
 
-    Ranks beyond that would read their programs from disk again and again, for ever.
+    Further ranks would make the system read programs from disk again and again, without an end.
     """
     own = 1024 * _number(root / "proc/self/status", "RssAnon:")
     return min(wanted, max(0, int((1 - SPARE) * _free(root) // own)))
@@ -35,7 +35,7 @@ def _free(root: Path) -> int:
 def _groups(root: Path) -> list[Path]:
     """The folders of this process' cgroup and of those above it, for v2 and for v1.
 
-    A container sees all of the tree, or its own part as if that were all, so any may be absent.
+    A container sees the whole tree, or only its own part as the root, so any may be absent.
     """
     said, found = (root / "proc/self/cgroup").read_text(), []
     for controllers, path in (line.split(":")[1:3] for line in said.splitlines()):

@@ -28,7 +28,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def tell(of: int, done: int, rate: float) -> None:
-    """Says how far the training is, in the form that gpubed shows as progress."""
+    """Prints the progress in the form that gpubed shows."""
     if hvd.rank() == 0:
         print(f"progress: {done}/{of} epochs, {rate:.0f} images/s", flush=True)
 

@@ -28,13 +28,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 TEST_SHARE = 0.2
-# What the rank was started with; a world that re-forms shares the cores out anew.
+# The rank's number of threads at its start; `limit_threads` never exceeds it.
 THREADS = torch.get_num_threads()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a researcher may change."""
+    """Settings that a researcher may change."""
 
     epochs: int = 20
     batch: int = 32  # images per rank and step
@@ -65,7 +65,7 @@ class DigitsNet(nn.Module):
 
 
 class Load:
-    """Processor and GPU use of this rank between construction and `read`."""
+    """CPU and GPU use of this rank between construction and `read`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,24 +79,24 @@ class Load:
         return times.user + times.system
 
     def sample(self) -> None:
-        """Looks at the GPU, which keeps no total of its own."""
+        """Samples the GPU's use, of which the GPU keeps no total."""
         # torch asks the GPU's driver through nvidia-ml-py, which a container may lack.
         with suppress(ImportError, RuntimeError):
             if self._device.type == "cuda":
                 self._gpu.append(float(torch.cuda.utilization(self._device)))
 
     def read(self) -> tuple[float, float]:
-        """Percent of one core, and percent of the GPU (-1 where nothing told it)."""
+        """Percent of one core, and percent of the GPU (-1 if unknown)."""
         cpu = 100 * (self._seconds() - self._cpu) / (time.perf_counter() - self._wall)
         return cpu, statistics.mean(self._gpu) if self._gpu else -1.0
 
 
 def limit_threads() -> int:
-    """Shares the cores of a machine among the ranks that run on it.
+    """Divides the cores of a machine among the ranks that run on it.
 
-    Containers of one machine have its boot id in common, so this is right for
-    nodes that are containers as well. A container may use no more than its own part of them:
-    that is what the rank was started with (OMP_NUM_THREADS).
+    Containers of one machine share its boot id, so this works for nodes that are containers as
+    well. A container may use no more than its own part of the cores: the rank's number of threads
+    at its start (OMP_NUM_THREADS).
     """
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
     neighbours = hvd.allgather_object(boot_id).count(boot_id)
@@ -117,16 +117,16 @@ def load_data(seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def scaled(learning_rate: float, ranks: int) -> float:
-    """The learning rate for as many ranks: more of them take fewer and larger steps.
+    """The learning rate for a number of ranks: more ranks take fewer and larger steps.
 
-    Adam's steps have the gradient's noise divided out, which falls with the square root of
-    the images per step. Growing with the ranks, as it does for SGD, it is too much from 10 on.
+    Adam divides the gradient's noise out of its steps, and the noise falls with the square root of
+    the images per step. Scaled linearly as for SGD, the learning rate is too high from 10 ranks on.
     """
     return learning_rate * math.sqrt(ranks)
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """Adam, whose gradients are averaged over all ranks."""
+    """Adam, with gradients that are averaged over all ranks."""
     optimizer = torch.optim.Adam(model.parameters(), lr=scaled(settings.learning_rate, hvd.size()))
     return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -140,7 +140,7 @@ def agree_on_start(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader, device: torch.device
 ) -> tuple[float, int]:
-    """One pass over this rank's share; its mean loss and its number of images."""
+    """One pass over this rank's share of the data; returns mean loss and number of images."""
     model.train()
     loss_sum, images_seen = 0.0, 0
     for images, labels in batches:
@@ -155,7 +155,7 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> tuple[float, float]:
-    """Accuracy and loss on the test set, every rank looking at its part of it."""
+    """Accuracy and loss on the test set, of which each rank evaluates a part."""
     model.eval()
     images, labels = (part[hvd.rank() :: hvd.size()].to(device) for part in data.tensors)
     scores = model(images)
@@ -174,7 +174,7 @@ def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> tup
 def run_epochs(
     model: nn.Module, data: TensorDataset, settings: Settings, device: torch.device, load: Load
 ) -> Iterator[dict[str, float]]:
-    """Trains epoch by epoch and tells what all ranks did in each."""
+    """Trains epoch by epoch; yields figures over all ranks for each."""
     optimizer = make_optimizer(model, settings)
     agree_on_start(model, optimizer)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs)
@@ -192,12 +192,12 @@ def run_epochs(
 
 
 def device_of_this_rank() -> torch.device:
-    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    """The device that `gpubed-rank` chose; for an unusable GPU there is no fallback to CPU."""
     return torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
 
 
 def describe_backend(device: torch.device) -> dict[str, Any]:
-    """Which software carried the gradients."""
+    """The software that carried the gradients."""
     return {
         "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
         "data_plane": "nccl"
@@ -210,7 +210,7 @@ def describe_backend(device: torch.device) -> dict[str, Any]:
 
 
 def save(model: nn.Module, settings: Settings) -> None:
-    """Writes the weights of rank 0, whole or not at all."""
+    """Writes the weights of rank 0 atomically."""
     if settings.checkpoint is None or hvd.rank() != 0:
         return
     partial = settings.checkpoint.with_suffix(".partial")
@@ -220,7 +220,7 @@ def save(model: nn.Module, settings: Settings) -> None:
 
 
 def mean_over_ranks(value: float) -> float:
-    """The mean of what the ranks have measured."""
+    """The mean of a value over the ranks."""
     return float(hvd.allreduce(torch.tensor([value], dtype=torch.float64), name="mean")[0])
 
 
@@ -231,7 +231,7 @@ def train(
 
     Args:
         settings: The same on every rank.
-        on_epoch: Told how many epochs are done, and the images per second of the last.
+        on_epoch: Called with the number of finished epochs, and the images per second of the last.
 
     Returns:
         The metrics of the whole job, the same on every rank.

@@ -1,8 +1,8 @@
-"""What Horovod's autotuner found, out of the log that it writes.
+"""Reads the result of Horovod's autotuner from the log that it writes.
 
-The format is that of Horovod 0.28.1 (`horovod/common/parameter_manager.cc`): a head, a row for
-each setting that was tried with its score, and at the end of the search the best row again. A
-score is the bytes that were summed per microsecond, the median of five samples.
+The format is that of Horovod 0.28.1 (`horovod/common/parameter_manager.cc`): a header, a row with
+the score of each setting that was tried, and at the end of the search the best row again. A score
+is the bytes that were summed per microsecond, the median of five samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "autotune.csv"
-# Of the log's columns, those that are settings, as metrics call them.
+# Columns of the log that are settings, with the names of their metrics.
 _SETTINGS = {
     "tensor_fusion_threshold": "tuned_fusion_mb",
     "cycle_time_ms": "tuned_cycle_ms",
@@ -22,7 +22,7 @@ _SWITCHES = {
     "cache_enabled": "tuned_cache",
 }
 _RATE, _TRIES = "tuned_rate_bps", "tuned_tries"
-#: What there is to say where nothing was looked for, or the search did not end.
+#: The metrics without a search, or if the search did not end.
 NOTHING: dict[str, Any] = dict.fromkeys((*_SETTINGS.values(), *_SWITCHES.values(), _RATE, _TRIES))
 _BIT_PER_S = 8e6  # of a byte per microsecond
 
@@ -31,14 +31,14 @@ def found(log: Path) -> dict[str, Any]:
     """Returns the best settings as metrics: MiB, ms, and the rate that they reached in bit/s.
 
     Args:
-        log: What `HOROVOD_AUTOTUNE_LOG` named. Where it is missing, or the search was not over
-            when the run was, all is None.
+        log: The file of `HOROVOD_AUTOTUNE_LOG`. If it is missing, or the run ended before the
+            search, all metrics are None.
     """
     try:
         with log.open(newline="") as lines:
             *tried, best = csv.DictReader(lines, skipinitialspace=True)
         if best not in tried or float(best["score"]) < max(float(row["score"]) for row in tried):
-            return NOTHING  # a row like the others: it was still looking
+            return NOTHING  # the best row is not repeated: the search did not end
         return {
             **{name: float(best[column]) for column, name in _SETTINGS.items()},
             **{name: best[column] == "1" for column, name in _SWITCHES.items()},
@@ -50,7 +50,7 @@ def found(log: Path) -> dict[str, Any]:
 
 
 def told(tuned: dict[str, Any]) -> str:
-    """Returns a sentence for what was found, with the arguments that ask for it again."""
+    """Returns a sentence about the best settings, with the arguments that set them."""
     if tuned == NOTHING:
         return "autotune did not come to its end: it found nothing"
     fusion, cycle = (tuned[name] for name in _SETTINGS.values())

@@ -1,9 +1,9 @@
 """Three ways to average gradients over the ranks, behind one interface.
 
-`Horovod`, `DDP` and `FSDP` are torch's and Horovod's own. Each says when a rank's own backward
-pass is through (phase `compute`), and when the averages are there (phase
-`exposed_communication`): what lies between could not be hidden behind the computation.
-Horovod's launchers start the ranks in every case.
+`Horovod`, `DDP` and `FSDP` are Horovod's and torch's own. Each marks the end of a rank's own
+backward pass (phase `compute`), and the arrival of the averages (phase `exposed_communication`):
+the time between is communication that computation could not hide. Horovod's launchers start the
+ranks in every case.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from torch.optim import Optimizer
 
 MIB = 1 << 20
 FP16_BYTES, FP32_BYTES = 2, 4
-# Horovod's defaults, set so that no other environment changes how long its autotune looks.
+# Horovod's defaults, set here so that the environment cannot change the length of its search.
 AUTOTUNE = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "3",
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "10",
     "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "20",
-    # Each of these that is left open doubles it.
+    # Each of these that is not set doubles the search.
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
     "HOROVOD_TORUS_ALLREDUCE": "0",
     "HOROVOD_CACHE_CAPACITY": "1024",
 }
-# What it looks for, unless it is set.
+# What autotune searches for, unless it is set.
 TUNED = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
-# Then 3 + 21 tries of 5 times 10 steps and one, and some until all ranks know what was found.
+# With these: 3 + 21 tries of 5 times 10 steps and one, and some until all ranks know the result.
 AUTOTUNE_STEPS = 1250
 Mark = Callable[[str], None]
 
 
 class Unfit(Exception):
-    """The ranks cannot average as was asked for; says why."""
+    """The ranks cannot average as requested; says why."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,15 @@ class Options:
     """How gradients are averaged.
 
     Attributes:
-        overlap: While the backward pass still computes; else by one call after it.
-        compression: Whether gradients travel as fp16.
-        passes: Backward passes whose gradients are summed up before they are averaged.
-        fusion_mb: Size in MiB up to which gradients travel together; None leaves the default.
-        cycle_ms: How often Horovod looks for gradients that are ready; None leaves its default.
+        overlap: Whether to average during the backward pass; else by one call after it.
+        compression: Whether gradients are sent as fp16.
+        passes: Number of backward passes whose gradients are summed before they are averaged.
+        fusion_mb: Size in MiB up to which gradients are sent together; None leaves the default.
+        cycle_ms: Interval at which Horovod looks for gradients that are ready; None leaves its
+            default.
         hierarchical: Whether Horovod sums within each node, between nodes, and within each again.
-        autotune: Whether Horovod looks for the best `fusion_mb` and `cycle_ms` itself.
-        folder: Of the run, on storage that all ranks see.
+        autotune: Whether Horovod searches for the best `fusion_mb` and `cycle_ms` itself.
+        folder: The run's folder, on storage that all ranks see.
     """
 
     overlap: bool = True
@@ -82,7 +83,7 @@ class Averaging(ABC):
 
     #: Whether ranks also wait for each other within the forward and the backward pass.
     waits_throughout = False
-    #: Steps at the start in which settings are tried out: their times say nothing.
+    #: Steps at the start in which settings are tried out, so that they must not be timed.
     searching_steps = 0
     network: nn.Module
     optimizer: Optimizer
@@ -99,7 +100,7 @@ class Averaging(ABC):
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """One forward and backward pass; gradients are averaged after the last of a step."""
+        """Context of a forward and backward pass; the last of a step averages gradients."""
         with nullcontext() if last else self._without_averaging():
             yield
 
@@ -115,11 +116,11 @@ class Averaging(ABC):
             mark(COMMUNICATION)
 
     def _average_now(self) -> None:
-        """Averages by one call: nothing is hidden, so its time is that of the network."""
+        """Averages by one call: nothing hides it, so its time is that of the network."""
         gradients = [w.grad for w in self.network.parameters() if w.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         sent = flat.half() if self.options.compression else flat
-        # Divided before it is summed, or fp16 could overflow.
+        # Divided before the sum, as fp16 could overflow.
         self.sum_(sent.div_(self.size))
         parts = sent.to(flat.dtype).split([gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
@@ -130,7 +131,7 @@ class Averaging(ABC):
         scaler.step(self.optimizer)
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer state, whole; all ranks must ask for it together."""
+        """Complete weights and optimizer state; all ranks must call it together."""
         module = getattr(self.network, "module", self.network)
         return {"network": module.state_dict(), "optimizer": self.optimizer.state_dict()}
 
@@ -140,16 +141,17 @@ class Averaging(ABC):
 
     @property
     def gradient_width(self) -> int:
-        """Bytes of a gradient as it travels."""
+        """Bytes of a gradient as it is sent."""
         return FP16_BYTES if self.options.compression else FP32_BYTES
 
     def sent_bytes_per_step(self, parameters: int) -> float:
         """Bytes that each rank must send for a step, however the ranks are connected.
 
         Args:
-            parameters: Weights of the whole model.
+            parameters: Number of weights of the whole model.
         """
-        # An average is a reduce-scatter and an allgather; each moves the share of all others.
+        # An average is a reduce-scatter and an allgather; in each, a rank sends (N - 1) / N of the
+        # data.
         return 2 * self._of_others() * parameters * self.gradient_width
 
     def _of_others(self) -> float:
@@ -168,16 +170,16 @@ class Averaging(ABC):
         """Returns the values of all ranks, in their order, on every rank."""
 
     def versions(self) -> dict[str, str]:
-        """The versions of what averages, beyond torch's own."""
+        """Versions of the averaging software, beyond torch's own."""
         return {}
 
     def tuned(self) -> dict[str, Any]:
-        """What a search for the best settings found, as metrics; all None without one."""
+        """The best settings that a search found, as metrics; all None without a search."""
         return autotune.NOTHING
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves the others; all ranks must."""
+        """Disconnects from the other ranks; all ranks must call it."""
 
 
 def place() -> tuple[int, int, int]:
@@ -194,13 +196,13 @@ class Horovod(Averaging):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.autotune:
-            # What the node sets would be left alone: these are to be looked for.
+            # Horovod does not search for what the node's settings fix.
             for name in TUNED:
                 os.environ.pop(name, None)
         os.environ |= self._environment()
-        # Only now: a node that runs the others need not have it.
+        # Imported here: nodes that use DDP or FSDP need not have Horovod.
         import horovod.torch
-        from horovod.torch import mpi_ops  # which has what `horovod.torch` of 0.28.1 lacks
+        from horovod.torch import mpi_ops  # `horovod.torch` of 0.28.1 lacks `is_homogeneous`
 
         self._hvd = horovod.torch
         self._hvd.init()
@@ -212,7 +214,7 @@ class Horovod(Averaging):
             self.searching_steps = AUTOTUNE_STEPS
 
     def _environment(self) -> dict[str, str]:
-        """What Horovod reads when it starts; what is left out keeps its default."""
+        """Variables that Horovod reads at its start; others keep their defaults."""
         given = self.options
         found: dict[str, str] = {}
         if given.autotune:
@@ -222,8 +224,8 @@ class Horovod(Averaging):
         if given.cycle_ms is not None:
             found["HOROVOD_CYCLE_TIME"] = str(given.cycle_ms)
         if given.hierarchical:
-            # What HOROVOD_HIERARCHICAL_ALLREDUCE asks for is there with MPI alone
-            # (Horovod 0.28.1, `CreateOperationManager`); this does the same with NCCL.
+            # HOROVOD_HIERARCHICAL_ALLREDUCE needs MPI (Horovod 0.28.1, `CreateOperationManager`);
+            # this does the same with NCCL.
             found["HOROVOD_TORUS_ALLREDUCE"] = "1"
         return found
 
@@ -263,7 +265,7 @@ class Horovod(Averaging):
 
     def gather(self, value: Any) -> list[Any]:
         """See `Averaging`."""
-        # Horovod would name it after its type, which may differ between the ranks.
+        # By default Horovod names it after its type, which may differ between the ranks.
         return self._hvd.allgather_object(value, name="gather")
 
     def versions(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there, with their SHA-256 beside them.
+"""Checkpoints that are complete or absent, each with its SHA-256 in a file beside it.
 
-`images-000000640000.pt` and `images-000000640000.pt.sha256`, which `sha256sum -c` reads, too.
-Named after the images that the model has seen: another number of ranks counts other steps.
-A damaged one is set aside with its SHA-256, `.damaged` at the end of their names; so is one that
-is no checkpoint of this job, whatever wrote it.
+The files are `images-000000640000.pt` and `images-000000640000.pt.sha256`, which `sha256sum -c`
+reads, too. The name counts images that the model has seen, as steps depend on the number of ranks.
+A damaged checkpoint, or a file that is no checkpoint of this job, is renamed with its SHA-256 to
+end in `.damaged`.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from typing import Any
 import torch
 
 _FILES, _DRAFTS = "images-*.pt", "images-*.part"
-HOST_MEMORY = "DefaultCPUAllocator"  # says torch of what it lacks, in a RuntimeError
+HOST_MEMORY = "DefaultCPUAllocator"  # in torch's RuntimeError if memory is short
 
 
 class NotWritten(Exception):
-    """A checkpoint could not be written; says why, and what is there instead."""
+    """A checkpoint could not be written; says why, and which one remains."""
 
 
 class Unread(Exception):
-    """A checkpoint cannot be read, and may be whole all the same; says why."""
+    """A checkpoint cannot be read, but may be undamaged; says why."""
 
 
 class NotOne(Exception):
-    """A file is read, and is no checkpoint of this job; says why."""
+    """A file can be read, but is no checkpoint of this job; says why."""
 
 
 class Checkpoints:
-    """The checkpoints of one training, newest last.
+    """The checkpoints of one training.
 
     Args:
-        folder: Where they are; made when the first is written.
-        kept: How many stay.
-        say: Told what an owner should know.
+        folder: Their folder; made with the first one.
+        kept: Number of checkpoints to keep.
+        say: Called with messages for the owner.
     """
 
     def __init__(self, folder: Path, kept: int, say: Callable[[str], None] = print) -> None:
         self._folder, self._kept, self._say = folder, kept, say
 
     def all(self) -> list[Path]:
-        """All there are, oldest first."""
+        """All checkpoints, oldest first."""
         return sorted(self._folder.glob(_FILES))
 
     def newest(self, holds: Collection[str] = ()) -> tuple[Path, dict[str, Any]] | None:
-        """The newest that is whole, and its content; says which are not, and sets them aside.
+        """The newest undamaged checkpoint and its content; damaged ones are reported and set aside.
 
         Args:
             holds: Names that its content must have.
 
         Raises:
-            Unread: The storage does not give one.
+            Unread: The storage fails to read one.
         """
         for path in reversed(self.all()):
             try:
@@ -76,14 +76,14 @@ class Checkpoints:
     def write(self, images: int, state: dict[str, Any]) -> None:
         """Writes a checkpoint, then removes the oldest beyond those to keep.
 
-        What a writer left that was killed goes first: it would fill the storage bit by bit.
+        Drafts of writers that were killed are removed first: they would fill the storage over time.
 
         Args:
-            images: How many images the model has seen.
-            state: What `read` shall return.
+            images: Number of images that the model has seen.
+            state: The content that `read` returns.
 
         Raises:
-            NotWritten: There is no room for it, or no permission; earlier ones are as before.
+            NotWritten: There is no room for it, or no permission; earlier ones remain.
         """
         path = self._folder / f"images-{images:012d}.pt"
         draft = path.with_suffix(".part")
@@ -99,12 +99,12 @@ class Checkpoints:
         except (OSError, RuntimeError) as error:
             self._remove([draft] if path.exists() else [draft, _sum_of(path)])
             raise NotWritten(self._reason(path, error)) from error
-        # Another may count more images: a damaged one that could not be set aside.
+        # Another one may count more images: a damaged one that could not be set aside.
         for old in (old for old in self.all()[: -self._kept] if old != path):
             self._remove([old, _sum_of(old)])
 
     def _remove(self, paths: Iterable[Path]) -> None:
-        """Removes files; a storage that refuses is told, and no reason to end a training."""
+        """Removes files; a failure is reported, but does not end a training."""
         for path in paths:
             try:
                 path.unlink(missing_ok=True)
@@ -118,7 +118,7 @@ class Checkpoints:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the disk said, which torch wraps into what it was doing itself."""
+    """The OSError behind an exception of torch, if there is one."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__cause__ or found.__context__
@@ -128,20 +128,20 @@ def _cause(error: BaseException) -> BaseException:
 def read(path: Path, holds: Collection[str] = ()) -> dict[str, Any]:
     """Returns a checkpoint's content: tensors, numbers and names, never code.
 
-    It comes to the host: of a model that is sharded, no GPU may have room for all of it.
+    Tensors are loaded to the host: no GPU may have room for all of a sharded model.
 
     Args:
-        holds: Names that it must have.
+        holds: Names that the content must have.
 
     Raises:
-        NotOne: It is something else; nothing of it has been executed.
-        OSError: The storage does not give it.
+        NotOne: It is another kind of file; no code of it was executed.
+        OSError: The storage fails to read it.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of bytes that anybody may have written: it raises all kinds
+    except Exception as error:  # any exception is possible, as the bytes may be anything
         _tell_what_is_no_content(error, path)
-        # Not in torch's words, which advise to load what may be anybody's program.
+        # torch's own message advises to load the file as code, which may be malicious.
         kind = type(error).__name__
         raise NotOne(f"torch finds no tensors, numbers and names in it ({kind})") from None
     if not isinstance(state, dict):
@@ -152,21 +152,21 @@ def read(path: Path, holds: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _tell_what_is_no_content(error: Exception, path: Path) -> None:
-    """Raises what says nothing of a file's content: too little memory, or a storage that is gone.
+    """Raises errors that are not about the file's content: too little memory, or failing storage.
 
     Raises:
-        OSError: The storage does not give it.
+        OSError: The storage fails to read the file.
     """
     if isinstance(error, MemoryError) or HOST_MEMORY in str(error):
         raise error
-    # It seeks to before the start where a file was cut off.
+    # For a file that was cut off, torch seeks to before its start, which gives EINVAL.
     if isinstance(error, OSError) and error.errno != errno.EINVAL:
         raise error
     digest(path)
 
 
 def is_whole(path: Path) -> bool:
-    """Says whether a checkpoint has the checksum beside it.
+    """Whether a checkpoint has the checksum in the file beside it.
 
     Raises:
         OSError: One of the two cannot be read, which is no damage.
@@ -189,7 +189,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _set_aside(path: Path) -> str:
-    """Renames a checkpoint, so that it counts no more among those to keep; says what became."""
+    """Renames a checkpoint, so that it does not count among those to keep; returns a message."""
     places = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
     aside = next(place for place in places if not place.exists())
     try:
@@ -211,7 +211,6 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _settle(descriptor: int) -> None:
-    """Returns when the disk has what was written."""
     os.fsync(descriptor)
 
 

@@ -19,12 +19,12 @@ import pictures
 import shards
 from shards import Item, Unusable
 
-# Shards per rank from which on one more or less is no matter: a twentieth of a pass.
+# From so many shards per rank on, one more or less does not matter: a twentieth of a pass.
 MANY_SHARDS = 20
-# What job `stage` leaves in a dataset that is whole: the SHA-256 of the manifest that it had.
+# The mark that job `stage` leaves in a complete dataset: the SHA-256 of its manifest.
 MARK, MANIFEST = ".staged", "SHA256SUMS"
-# Images of a shard that stay together, since the disk gives neighbours at once; and shards among
-# whose images they are mixed, which are open meanwhile.
+# Images of a shard that stay together, as the disk reads neighbours at once; and the number of
+# shards whose images are mixed, all of them open.
 TOGETHER, MIXED = 16, 16
 
 
@@ -32,14 +32,14 @@ TOGETHER, MIXED = 16, 16
 class Deal:
     """Which images of an epoch's order a rank takes.
 
-    They are dealt out in batches, to one rank after the other: what all of them have had is the
-    first part of the order, so that any number of ranks can go on behind it.
+    Images are dealt out in batches to one rank after the other. The images that all ranks have
+    taken are thus the first part of the order, and any number of ranks can continue after them.
 
     Attributes:
-        rank: Who takes them.
-        ranks: Of how many.
+        rank: The rank that takes them.
+        ranks: Number of ranks.
         batch: Images of a batch.
-        after: Images of the order that have been had.
+        after: Number of images of the order that were taken before.
     """
 
     rank: int
@@ -48,7 +48,7 @@ class Deal:
     after: int = 0
 
     def places(self) -> Iterator[int]:
-        """The places of its images, rising without an end; an order begins anew behind its last."""
+        """Places of the rank's images, rising endlessly; the order repeats after its last image."""
         for first in itertools.count(self.after + self.rank * self.batch, self.ranks * self.batch):
             yield from range(first, first + self.batch)
 
@@ -57,9 +57,9 @@ class Source(ABC):
     """Encoded images with their classes.
 
     Attributes:
-        folder: Where they are.
-        images: How many there are.
-        classes: Their classes' names.
+        folder: Their folder.
+        images: Number of images.
+        classes: Names of the classes.
     """
 
     folder: Path
@@ -72,11 +72,11 @@ class Source(ABC):
 
     @abstractmethod
     def dealt(self, order: str, deal: Deal) -> Iterator[tuple[int, Item]]:
-        """A rank's images of an epoch, each with its place, without an end.
+        """A rank's images of an epoch, each with its place, endlessly.
 
         Args:
             order: Seed of the epoch's order.
-            deal: Which of them.
+            deal: Which of them the rank takes.
         """
 
 
@@ -89,14 +89,14 @@ class Shards(Source):
         self.classes, self._names = description["classes"], description["shards"]
         if self.images < 1:
             raise ValueError("it has no image")
-        # Those of former versions, and of other programs, have no indexes.
+        # Datasets of former versions, and of other programs, have no indexes.
         counts = description.get("shard_images")
         if counts is not None and (len(counts), sum(counts)) != (len(self._names), self.images):
             raise ValueError("shard_images does not fit shards and images")
         self._counts = dict(zip(self._names, counts or (), strict=False))
 
     def share(self, rank: int, ranks: int) -> Iterator[Item]:
-        """See `Source`; of shards with an index, it reads nothing else."""
+        """See `Source`; with an index, only the share is read."""
         if not self._counts:
             yield from itertools.islice(self._walk(self._names), rank, None, ranks)
             return
@@ -112,9 +112,9 @@ class Shards(Source):
     def dealt(self, order: str, deal: Deal) -> Iterator[tuple[int, Item]]:
         """See `Source`.
 
-        Without an index, a rank has shards of its own where all get as many, or nearly: to go
-        through all of them takes longer than to train. Then only the same number of ranks goes on
-        where it was.
+        Without an index, each rank has its own shards if all get (nearly) the same number of them:
+        reading all shards takes longer than training. Then a training only continues at the right
+        place if the number of ranks is the same.
         """
         names, chance = list(self._names), random.Random(order)  # noqa: S311  # an order, no secret
         chance.shuffle(names)
@@ -127,7 +127,7 @@ class Shards(Source):
         return self._among_all(names, deal)
 
     def _mixed(self, names: Sequence[str], chance: random.Random) -> list[tuple[str, int, int]]:
-        """Parts of shards: which one, the first of its images, and the one after them."""
+        """Parts of shards in mixed order: name, first image, and the image after the last."""
         found = []
         for group in (names[first : first + MIXED] for first in range(0, len(names), MIXED)):
             parts = [
@@ -142,7 +142,7 @@ class Shards(Source):
     def _picked(
         self, parts: Sequence[tuple[str, int, int]], deal: Deal
     ) -> Iterator[tuple[int, Item]]:
-        """The images at a rank's places; nothing else is read."""
+        """The images at a rank's places; no others are read."""
         ends = list(itertools.accumulate(last - first for _, first, last in parts))
         with shards.Opened(self.folder, self._counts, MIXED) as opened:
             for place in deal.places():
@@ -159,7 +159,7 @@ class Shards(Source):
                 wanted = next(places)
 
     def _again_and_again(self, names: Sequence[str]) -> Iterator[Item]:
-        """Shards that hold fewer images than a rank's part of an epoch begin again."""
+        """Images of shards, repeated if they are fewer than a rank's part of an epoch."""
         while True:
             item = None
             for item in self._walk(names):
@@ -173,7 +173,7 @@ class Shards(Source):
 
 
 class Folder(Source):
-    """A folder of images per class, as torchvision's ImageFolder takes it."""
+    """A folder of images per class, in the layout of torchvision's ImageFolder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -200,13 +200,13 @@ def _file(found: pictures.Sample) -> Item:
 
 
 def find(name: str) -> Path:
-    """A dataset's folder: on this node's scratch where job `stage` put all of it, else shared.
+    """A dataset's folder: on this node's scratch if job `stage` copied all of it, else shared.
 
-    What else is on the scratch, be it of a dataset that has changed since or without the mark that
-    it is whole, is read only where the shared storage has nothing.
+    Other content of the scratch, such as an old version of the dataset or a copy without the mark,
+    is read only if the shared storage does not have the dataset.
 
     Raises:
-        Unusable: It is in neither.
+        Unusable: The dataset is in neither.
     """
     staged, shared = _places(name)
     places = [staged, shared] if _is_current(name) else [shared, staged]
@@ -218,7 +218,7 @@ def find(name: str) -> Path:
 
 
 def passed_over(name: str) -> str:
-    """Says that this node's scratch has something of a dataset that is not read; empty if not.
+    """Message that a dataset's copy on this node's scratch is not read; empty if there is none.
 
     Raises:
         Unusable: There is no such dataset.
@@ -232,18 +232,18 @@ def passed_over(name: str) -> str:
 
 
 def _places(name: str) -> tuple[Path | None, Path]:
-    """Where a dataset would be on this node's scratch, if it has one, and on the shared storage."""
+    """A dataset's path on this node's scratch, if it has one, and on the shared storage."""
     scratch, shared = os.environ.get("GPUBED_SCRATCH"), os.environ.get("GPUBED_DATASETS", ".")
     return Path(scratch) / "datasets" / name if scratch else None, Path(shared) / name
 
 
 def _is_current(name: str) -> bool:
-    """Whether job `stage` put a dataset, or one that it is a part of, here as it is now."""
+    """Whether job `stage` copied the present version of a dataset, or of one that contains it."""
     for part in map(str, (PurePath(name), *PurePath(name).parents)):
         staged, shared = _places(part)
         if staged and (staged / MARK).is_file():
             manifest, mark = shared / MANIFEST, (staged / MARK).read_bytes()
-            # Without a manifest, a dataset does not say that it has changed.
+            # Without a manifest, changes of a dataset cannot be noticed.
             return not manifest.exists() or mark == _sha256(manifest).encode()
     return False
 
@@ -258,10 +258,10 @@ def _mend(name: str) -> str:
 
 
 def load(folder: Path) -> Source:
-    """Reads what a dataset's folder holds.
+    """Opens the dataset in a folder.
 
     Raises:
-        Unusable: Neither shards nor images.
+        Unusable: It has neither shards nor images.
     """
     try:
         return Shards(folder) if (folder / "dataset.json").exists() else Folder(folder)
@@ -270,10 +270,10 @@ def load(folder: Path) -> Source:
 
 
 def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
-    """The images to train on, and those to validate with if there are any.
+    """The images to train on, and those to validate with, if any.
 
     Raises:
-        Unusable: One is missing, or they do not have the same classes.
+        Unusable: A dataset is missing, or the two do not have the same classes.
     """
     folder = find(name)
     parts = pictures.parts(folder)
@@ -289,9 +289,10 @@ def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
 
 
 def told(source: Source | None) -> str:
-    """What ranks compare of the images they read: how many, and a digest of what describes them.
+    """Number of images and a digest of their description, for ranks to compare what they read.
 
-    That is `dataset.json` and the size of each shard, or the name and the size of each image.
+    The digest is of `dataset.json` and the size of each shard, or of the name and size of each
+    image.
 
     Raises:
         Unusable: Some of it cannot be read.
@@ -308,7 +309,7 @@ def told(source: Source | None) -> str:
         else:
             paths = [path for path, _, _ in source.share(0, 1)]
         for path in paths:
-            # Not by way of `Path`: there may be more than a million.
+            # Without `Path`, for speed: there may be more than a million.
             size = os.stat(path).st_size  # noqa: PTH116
             found.update(os.fsencode(f"{path.removeprefix(folder)} {size}\n"))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -319,11 +320,11 @@ def told(source: Source | None) -> str:
 
 
 def apart(name: str, everyone: Sequence[tuple[str, str]]) -> str:
-    """Says where other images are read than by most ranks; empty where all read the same.
+    """Says where ranks read other images than most ranks; empty if all read the same.
 
     Args:
-        name: The dataset's.
-        everyone: For each rank, where it reads and what it has `told` of that.
+        name: The dataset's name.
+        everyone: For each rank, where it reads and the `told` of that.
     """
     (usual, _), *others = Counter(said for _, said in everyone).most_common()
     if not others:

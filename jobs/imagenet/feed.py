@@ -1,4 +1,4 @@
-"""What a rank trains on: one batch of noise, or a dataset."""
+"""The batches that a rank trains on: one batch of noise again and again, or a dataset."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from averaging import Averaging
 from pipeline import Batch, Pipeline
 from schedule import Epoch
 
-# Of ImageNet's training set, which noise stands for.
+# Size of ImageNet's training set, which noise stands for.
 IMAGENET_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
 
 
 def noise(batch: int, size: int, classes: int, device: torch.device, seed: int) -> Iterator[Batch]:
-    """One batch, made once and on the device: what it takes to train without reading anything."""
-    # Drawn on the host, since a seed gives other numbers on another device.
+    """One batch again and again, made once and on the device: nothing is read."""
+    # Drawn on the host, since random numbers of a seed depend on the device.
     drawn = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, 3, size, size, generator=drawn).to(device)
     labels = torch.randint(classes, (batch,), generator=drawn).to(device)
@@ -33,16 +33,16 @@ class Feed:
         settings: The job's arguments.
         averaging: This rank among the others.
         size: Side of the images in pixels.
-        device: Where the batches go.
+        device: Device of the batches.
 
     Attributes:
-        images: Images of the training set.
-        classes: Their classes.
-        held_out: The images to validate with, if there are any.
+        images: Number of images of the training set.
+        classes: Number of their classes.
+        held_out: The images to validate with, if any.
 
     Raises:
-        data.Unusable: The dataset is not there or cannot be read, by this rank or by another; or
-            they do not read the same.
+        data.Unusable: The dataset is missing or cannot be read by any of the ranks, or ranks do not
+            read the same.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Feed:
             self.held_out = Pipeline(held_out, *rest)
 
     def _sources(self, averaging: Averaging) -> tuple[data.Source, data.Source | None]:
-        """What to train on, and to validate with, where all ranks read the same.
+        """The sources for training and validation, if all ranks read the same.
 
         Raises:
-            data.Unusable: See `Feed`; on every rank, with the same words.
+            data.Unusable: See `Feed`; on every rank, with the same message.
         """
         names = self._settings.dataset, self._settings.validation or self._settings.dataset
         node, wrong = os.uname().nodename, ""
@@ -77,7 +77,7 @@ class Feed:
                 where = f"{node}:{source.folder}" if source else node
                 mine.append((where, data.told(source)))
         except (data.Unusable, OSError) as error:
-            # Not before the others know, who wait for this rank.
+            # Raised below, once the other ranks, which wait for this one, know it.
             wrong = f"{node}: {error}"
         everyone = averaging.gather((wrong, mine))
         if said := next((wrong for wrong, _ in everyone if wrong), ""):

@@ -1,4 +1,4 @@
-"""What of a training a checkpoint holds, and how all ranks go on from one."""
+"""The content of a training's checkpoints, and how all ranks resume from one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import torch
 from averaging import Averaging
 from torch import Tensor
 
-# What a training goes on by; one that is no checkpoint of this job lacks some of it.
+# Required names; a file without one of them is no checkpoint of this job.
 HOLDS = ("model", "classes", "images", "network", "optimizer", "random")
-# A slow disk is given its time, where a rank that is silent for two minutes is taken for stuck.
+# Interval of messages while a checkpoint is written: a rank that is silent for two minutes is taken
+# for stuck.
 TELL_S = 30.0
 
 
@@ -26,14 +27,14 @@ class Failed(Exception):
 
 
 class Keeper:
-    """Writes checkpoints on rank 0, and tells all ranks which one to go on from.
+    """Writes checkpoints on rank 0, and tells all ranks which one to resume from.
 
-    They are below the shared storage's `checkpoints`: they outlive the run, and stay there when
-    its folder comes back.
+    They are in `checkpoints` of the shared storage: they outlive the run, and are not copied back
+    with its folder.
 
     Attributes:
-        failures: Checkpoints that could not be written.
-        path: The checkpoint that it goes on from; None where it begins.
+        failures: Number of checkpoints that could not be written.
+        path: The checkpoint that it resumes from, if any.
     """
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
@@ -52,10 +53,10 @@ class Keeper:
         return self._files is not None
 
     def newest(self, classes: int) -> dict[str, Any] | None:
-        """What the newest whole checkpoint holds; None without one.
+        """The content of the newest undamaged checkpoint; None without one.
 
         Raises:
-            Failed: It is of another model, or the storage does not give it.
+            Failed: It is of another model, or the storage fails to read it.
         """
         found, why = None, ""
         if self._files and self._averaging.rank == 0:
@@ -88,12 +89,12 @@ class Keeper:
         return self._files is not None and (at_end or done % self._settings.checkpoint_steps == 0)
 
     def write(self, place: dict[str, int], classes: int, scaler: dict[str, Any]) -> None:
-        """Has rank 0 write a checkpoint; a disk that is full is told, and counted on all ranks.
+        """Lets rank 0 write a checkpoint; a failure is reported, and counted on all ranks.
 
         Args:
-            place: What it has had (`Schedule.place`).
-            classes: Classes of the model.
-            scaler: State of the scaler of losses.
+            place: The place in the data (`Schedule.place`).
+            classes: Number of the model's classes.
+            scaler: State of the loss scaler.
         """
         state = self._averaging.state()
         randoms = self._averaging.gather(get_random(self._device))
@@ -110,14 +111,14 @@ class Keeper:
         self.failures += bool(self._averaging.gather(said)[0])
 
     def restore_random(self, kept: dict[str, Any]) -> None:
-        """Has each rank draw what it would have drawn, where there are as many as before."""
+        """Restores each rank's random state if there are as many ranks as before."""
         if len(kept["random"]) == self._averaging.size:
             set_random(kept["random"][self._averaging.rank])
 
 
 @contextmanager
 def saying(words: str) -> Iterator[None]:
-    """Says now and again that something goes on."""
+    """Prints a message from time to time while something goes on."""
     over = threading.Event()
 
     def say() -> None:
@@ -132,13 +133,13 @@ def saying(words: str) -> Iterator[None]:
 
 
 def get_random(device: torch.device) -> list[Tensor]:
-    """What this rank draws next: on the host and, if it has one, on its GPU."""
+    """The random state of this rank: of the host and, if it has one, of its GPU."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device).cpu()] if device.type == "cuda" else states
 
 
 def set_random(states: list[Tensor]) -> None:
-    """Goes on drawing where `get_random` was."""
+    """Restores a state of `get_random`."""
     torch.set_rng_state(states[0].cpu())
     if len(states) > 1 and torch.cuda.is_available():
         torch.cuda.set_rng_state(states[1].cpu())

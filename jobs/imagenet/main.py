@@ -20,16 +20,16 @@ from checkpoint import HOST_MEMORY
 from keeping import Failed
 from training import Training
 
-# What the rank was started with; a world that re-forms shares the cores out anew.
+# The rank's number of threads at its start; `share_processors` never exceeds it.
 THREADS = torch.get_num_threads()
 FRAMEWORKS = ("horovod", "ddp", "fsdp")
-# What Horovod, Gloo and NCCL say of a rank that is gone.
+# Messages of Horovod, Gloo and NCCL about a rank that is gone.
 ANOTHER_ENDED = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer"),
     *("Broken pipe", "remote process exited"),
 )
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# What CPUs have not, and would take as if nobody had asked for it.
+# Settings for GPUs alone, which CPUs would silently ignore.
 ON_GPUS: tuple[tuple[str, Callable[[argparse.Namespace], bool], str], ...] = (
     ("precision=tf32", lambda given: given.precision == "tf32", "they have fp32"),
     ("transport=rdma", lambda given: given.transport == "rdma", "Gloo knows TCP alone"),
@@ -49,7 +49,7 @@ def truth(text: str) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line; job.yml says what each option is, and has the same defaults."""
+    """The command line; job.yml describes each option, and has the same defaults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--image-size", type=int)
@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def fault(given: argparse.Namespace) -> str:
-    """Says what is wrong with the arguments, before a rank waits for another; empty if nothing."""
+    """Checks the arguments before ranks wait for each other; returns what is wrong, else empty."""
     if given.framework == "fsdp" and not given.overlap:
         return "overlap=false is for horovod and ddp: fsdp has no gradients to average at once"
     if given.hierarchical_allreduce and given.framework != "horovod":
@@ -98,7 +98,7 @@ def fault(given: argparse.Namespace) -> str:
 
 
 def averaging_of(given: argparse.Namespace) -> Averaging:
-    """Joins the other ranks in the way that was asked for."""
+    """Joins the other ranks with the framework that was asked for."""
     options = Options(
         overlap=given.overlap,
         compression=given.compression == "fp16",
@@ -111,7 +111,7 @@ def averaging_of(given: argparse.Namespace) -> Averaging:
     )
     if given.framework == "horovod":
         return Horovod(options)
-    # torch's loads slowly, and nothing else needs it.
+    # Imported here, as it loads slowly and only DDP and FSDP need it.
     import torch_averaging
 
     chosen = {"ddp": torch_averaging.DDP, "fsdp": torch_averaging.FSDP}
@@ -119,44 +119,44 @@ def averaging_of(given: argparse.Namespace) -> Averaging:
 
 
 def device_of_this_rank(precision: str) -> torch.device:
-    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    """The device that `gpubed-rank` chose; for an unusable GPU there is no fallback to CPU."""
     device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        # Images of one size: the fastest way to convolve them is worth a search.
+        # For images of one size, the search for the fastest convolution pays off.
         torch.backends.cudnn.benchmark = True
         round_factors(wanted=precision == "tf32")
     return device
 
 
 def round_factors(*, wanted: bool) -> None:
-    """Lets tensor cores round what they multiply to TF32's 10 bits of mantissa, or not.
+    """Lets tensor cores round factors to TF32's 10 bits of mantissa, or not.
 
-    torch does so by default where it convolves and nowhere else, so that fp32 would be another
-    arithmetic on GPUs from Ampere on than on older ones.
+    By default, torch does so only in convolutions, so that fp32 would compute differently on GPUs
+    from Ampere on than on older ones.
     """
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    if hasattr(convolutions, "conv"):  # torch 2.9 and later, which warns of the older names
+    if hasattr(convolutions, "conv"):  # torch 2.9 and later, which warn of the older names
         products.fp32_precision = convolutions.conv.fp32_precision = "tf32" if wanted else "ieee"
     else:
         products.allow_tf32 = convolutions.allow_tf32 = wanted
 
 
 def share_processors(averaging: Averaging) -> None:
-    """Shares the cores of a machine among the ranks that run on it, in containers as well.
+    """Divides the cores of a machine among its ranks, also if they are in several containers.
 
-    A container may use no more than its own part of them: that is what the rank was started with
-    (OMP_NUM_THREADS).
+    A container may use no more than its own part of the cores: the rank's number of threads at its
+    start (OMP_NUM_THREADS).
     """
     boot_id, own = BOOT_ID.read_text(), os.sched_getaffinity(0)
     there = [cores for machine, cores in averaging.gather((boot_id, own)) if machine == boot_id]
-    # Ranks that are bound to cores of their own have shared them out already.
+    # Ranks that are bound to cores of their own have divided them already.
     share = len(set().union(*there)) // len(there)
     torch.set_num_threads(max(1, min(THREADS, share, len(own))))
 
 
 def too_large(given: argparse.Namespace, device: torch.device, error: Exception) -> str:
-    """The sentence for a rank whose memory does not do."""
+    """The error message for a rank that runs out of memory."""
     size = model.image_size(given.model, given.image_size)
     said = (
         f"{given.model} with batch_size {given.batch_size}, images of {size} x {size} pixels "
@@ -173,7 +173,7 @@ def too_large(given: argparse.Namespace, device: torch.device, error: Exception)
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first."""
+    """The first line of an error's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -199,7 +199,7 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
 
 
 def words(error: Exception, given: argparse.Namespace, device: torch.device) -> str:
-    """The sentence for what ended this rank; empty where only a traceback can say it."""
+    """The error message for what ended this rank; empty if only a traceback helps."""
     said = str(error)
     if isinstance(error, data.Unusable | Failed | Unfit):
         return said
@@ -233,5 +233,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
-        # Not by way of Horovod, which would wait for ranks that wait for this one.
+        # Without Horovod's shutdown, which would wait for ranks that wait for this one.
         os._exit(code)

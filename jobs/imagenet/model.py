@@ -9,17 +9,17 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-# What models were made for, where it is not the usual 224 pixels.
+# Image sizes of models that were not made for the usual 224 pixels.
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224
-# Images of a step that a learning rate is given for (arXiv:1706.02677).
+# Images of a step that learning rates refer to (arXiv:1706.02677).
 IMAGES_OF_RATE = 256
-# These ask whether to draw their weights the slow way, and warn if nobody says.
+# These models warn if `init_weights`, a slow initialisation, is not set.
 _ASKING = ("googlenet", "inception_v3")
-# Weights of the loss of the heads on the way, as their authors have them.
+# Weights of the losses of auxiliary heads, as in the papers.
 _AUXILIARY = {"InceptionOutputs": 0.4, "GoogLeNetOutputs": 0.3}
 _NORMALIZING = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
-# What layers are told to compute in; of fp32, `main.round_factors` says more.
+# Data types that layers compute in; see `main.round_factors` for fp32 and tf32.
 PRECISIONS = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -39,14 +39,14 @@ def image_size(name: str, asked: int | None) -> int:
 
 
 def fault(name: str, size: int, batch: int = 2) -> str:
-    """Says what is wrong with a model's name or the images it should take; empty if nothing is.
+    """Returns what is wrong with a model's name or the images it should take; else empty.
 
-    Tried without computation, so that a rank ends before it has read a dataset.
+    The model is tried without computation, so that a rank fails before it reads a dataset.
 
     Args:
         name: The model.
         size: Side of the images in pixels.
-        batch: How many it takes at once.
+        batch: Number of images in a batch.
     """
     known = names()
     if name not in known:
@@ -67,7 +67,7 @@ def _refusal(name: str, size: int, images: int) -> str:
             with torch.device("meta"):
                 network = make(name, 10)
         except NotImplementedError:
-            # RegNets read numbers from tensors while they are made; tensors of "meta" have none.
+            # RegNets read numbers from tensors while they are made; "meta" tensors have none.
             network = make(name, 10).to("meta")
         network(torch.empty(images, 3, size, size, device="meta"))
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -76,18 +76,18 @@ def _refusal(name: str, size: int, images: int) -> str:
 
 
 def make(name: str, classes: int) -> nn.Module:
-    """A model with random weights that tells so many classes apart."""
+    """A model with random weights for a number of classes."""
     settings = {"init_weights": False} if name in _ASKING else {}
     return torchvision.models.get_model(name, weights=None, num_classes=classes, **settings)
 
 
 def usual_learning_rate(network: nn.Module) -> float:
-    """The learning rate for 256 images a step: 0.1, or 0.01 where nothing is normalised."""
+    """The learning rate for 256 images a step: 0.1, or 0.01 for models without normalisation."""
     return 0.1 if any(isinstance(part, _NORMALIZING) for part in network.modules()) else 0.01
 
 
 def loss_of(outputs: Tensor | tuple[Tensor, ...], labels: Tensor, smoothing: float) -> Tensor:
-    """Mean cross entropy in nat; models with heads on the way add theirs while they train."""
+    """Mean cross entropy in nat; in training, losses of auxiliary heads are added."""
     if isinstance(outputs, Tensor):
         return functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
     main, *others = (
@@ -99,7 +99,7 @@ def loss_of(outputs: Tensor | tuple[Tensor, ...], labels: Tensor, smoothing: flo
 
 
 def parameters_of(network: nn.Module) -> int:
-    """The number of weights that training changes."""
+    """The number of trainable weights."""
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
 
 
@@ -110,7 +110,7 @@ def learning_rate(base: float, images: int, step: int, total: int, warm_up: int)
     1/3, 2/3 and 8/9 of the run, which are epochs 30, 60 and 80 of 90.
 
     Args:
-        base: Of `IMAGES_OF_RATE` images a step.
+        base: The learning rate for `IMAGES_OF_RATE` images a step.
         images: Images of one step, over all ranks.
         step: The step, counted from 0.
         total: Steps of the whole run.

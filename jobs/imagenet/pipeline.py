@@ -1,4 +1,4 @@
-"""From encoded images to batches on the device, decoded by threads while the rank computes."""
+"""Turns encoded images into batches on the device; threads decode while the rank computes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch import Tensor
 # ImageNet's mean and standard deviation by colour, of values from 0 to 255.
 _MEAN = torch.tensor([0.485, 0.456, 0.406]) * 255
 _DEVIATION = torch.tensor([0.229, 0.224, 0.225]) * 255
-# Shares of an image's area and shapes that a random crop may have.
+# Ranges of a random crop's share of the image's area, and of its aspect ratio.
 _AREA, _SHAPE = (0.08, 1.0), (3 / 4, 4 / 3)
-# Validation resizes the shorter side to this much of the side, and takes the middle.
+# Validation resizes the shorter side to this multiple of `size`, and crops the middle.
 _MARGIN = 256 / 224
-# Batches that wait for the rank.
+# Number of batches that are prepared in advance.
 _AHEAD = 2
 Decoded = tuple[numpy.ndarray, int]
 Batch = tuple[Tensor, Tensor]
@@ -36,11 +36,11 @@ class Pipeline:
     """The batches of one rank.
 
     Args:
-        source: Where the images come from.
+        source: Source of the images.
         batch: Images of a batch.
-        size: Their side in pixels.
-        threads: How many of them are decoded at once.
-        device: Where the batches go.
+        size: Side of the images in pixels.
+        threads: Number of images that are decoded at once.
+        device: Device of the batches.
         place: This rank, and the number of ranks.
     """
 
@@ -58,17 +58,17 @@ class Pipeline:
         self._scale = _MEAN.to(device), _DEVIATION.to(device)
 
     def train(self, seed: int, epochs: Iterable[Epoch], passes: int) -> Iterator[Batch]:
-        """Batches of the epochs, each in an order of its own.
+        """Batches of the epochs, each epoch in its own order.
 
         Args:
-            seed: Of the orders and of the crops.
+            seed: Seed of the orders and of the crops.
             epochs: See `Schedule.epochs`.
             passes: Batches of a step.
         """
         return self._on_device(self._ahead(self._epochs(seed, epochs, passes)))
 
     def validation(self) -> Iterator[Batch]:
-        """Each image once over all ranks; as many batches on each, the last ones maybe empty."""
+        """Each image once over all ranks; ranks have equally many batches, the last maybe empty."""
         rank, ranks = self._place
         count = -(-self._source.images // (ranks * self._batch))
         decoded = self._decoded(enumerate(self._source.share(rank, ranks)), None)
@@ -84,7 +84,7 @@ class Pipeline:
                 yield _together(decoded, self._batch, self._size)
 
     def _decoded(self, items: Iterable[tuple[int, Item]], seed: str | None) -> Iterator[Decoded]:
-        """Decodes in threads, in order; `seed` of the random crops, None takes the middle."""
+        """Decodes in threads, in order; with a seed, crops are random, else of the middle."""
         waiting: deque[Future[Decoded]] = deque()
         for place, (name, read, label) in items:
             chance = None if seed is None else random.Random(f"{seed} {place}")  # noqa: S311
@@ -95,19 +95,19 @@ class Pipeline:
             yield waiting.popleft().result()
 
     def _ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Makes the next batches while this one is used."""
+        """Prepares the next batches while this one is used."""
         ready: queue.Queue[Batch | Exception] = queue.Queue(_AHEAD)
 
         def fill() -> None:
             on_gpu = self._device.type == "cuda"
             try:
                 if on_gpu:
-                    torch.cuda.set_device(self._device)  # of this thread
+                    torch.cuda.set_device(self._device)  # per thread
                 for images, labels in batches:
-                    # From pinned memory a batch reaches the GPU while it computes.
+                    # Batches in pinned memory can be copied to the GPU while it computes.
                     pinned = (images.pin_memory(), labels.pin_memory()) if on_gpu else None
                     ready.put(pinned or (images, labels))
-            except Exception as error:  # raised where the batch is wanted
+            except Exception as error:  # raised by the consumer below
                 ready.put(error)
 
         threading.Thread(target=fill, daemon=True).start()
@@ -121,7 +121,7 @@ class Pipeline:
         mean, deviation = self._scale
         for images, labels in batches:
             pixels = images.to(self._device, non_blocking=True).float()
-            # From (image, row, column, colour), which is torch's channels_last already.
+            # The order (image, row, column, colour) is torch's channels_last already.
             yield (
                 ((pixels - mean) / deviation).permute(0, 3, 1, 2),
                 labels.to(self._device, non_blocking=True),
@@ -129,7 +129,7 @@ class Pipeline:
 
 
 def _together(decoded: Iterator[Decoded], batch: int, size: int) -> Batch:
-    """The next images as one tensor; fewer, or none, where there are no more."""
+    """The next images as one tensor; fewer, or none, at the end."""
     images, labels = numpy.zeros((batch, size, size, 3), numpy.uint8), []
     for number, (pixels, label) in enumerate(itertools.islice(decoded, batch)):
         images[number] = pixels

@@ -1,4 +1,4 @@
-"""The figures of a run: what `metrics.json` holds."""
+"""The metrics of a run, as written to `metrics.json`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from averaging import Averaging
 from timing import PHASES
 from training import Training
 
-# Steps from which on a training that begins must have learned something.
+# From so many steps on, a new training must have learned something.
 LEARNING = 100
 _MEANS = ("step_s", "step_sd_s", *(f"{p}{sd}_s" for p in PHASES for sd in ("", "_sd")))
 
 
 def metrics(training: Training) -> dict[str, Any]:
-    """The metrics of the whole run, the same on every rank; seconds, bytes, bit/s."""
+    """The metrics of the whole run, equal on all ranks; in seconds, bytes, bit/s."""
     averaging, given = training.averaging, training.settings
     figures = timing.summary(training.clock)
     if averaging.waits_throughout:
@@ -79,33 +79,33 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _interface(ranks: int, went_by: str) -> str | None:
-    """The one that gradients went over; None where none carried any."""
+    """The network interface of the gradients; None if no interface carried any."""
     carried = ranks > 1 and transport.is_tcp(went_by)
     return os.environ.get("HOROVOD_GLOO_IFACE", "") if carried else None
 
 
 def _is_learning(training: Training) -> bool:
-    """Whether the loss must fall: noise is not learned, and a few steps or the last may not."""
+    """Whether the loss must fall: not for noise, a few steps, or a resumed training."""
     plan = training.schedule
     return bool(training.settings.dataset) and not plan.start and plan.total >= LEARNING
 
 
 def _stragglers(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Which rank computes longest, and how much longer than the others do."""
+    """The rank that computes longest, and its ratio to the median of the others."""
     if any(rank["compute_s"] is None for rank in ranks):
         return {"slowest_rank": None, "straggler_ratio": None}
     *others, slowest = sorted(ranks, key=lambda rank: rank["compute_s"])
-    # Without its own time: of two ranks, half of it would be in the middle.
+    # Without its own time, which of two ranks would be half of the median.
     median = statistics.median(rank["compute_s"] for rank in others) if others else None
     return {
-        # In words: as a number, repetitions would be averaged.
+        # As text, since repetitions would average a number.
         "slowest_rank": f"rank {slowest['rank']} on {slowest['host']}",
         "straggler_ratio": slowest["compute_s"] / median if median else None,
     }
 
 
 def _traffic(training: Training, exposed_s: float | None) -> dict[str, Any]:
-    """What each rank must send for a step; its rate where nothing hides it."""
+    """Bytes that each rank must send for a step, and their rate if no computation hides it."""
     averaging, weights = training.averaging, training.parameters
     least = averaging.sent_bytes_per_step(weights)
     is_exposed = averaging.size > 1 and not training.settings.overlap
@@ -117,7 +117,7 @@ def _traffic(training: Training, exposed_s: float | None) -> dict[str, Any]:
 
 
 def _use(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the ranks of how busy they were, and the most memory that one took."""
+    """Means of the ranks' use of CPU, GPU and network, and their largest use of memory."""
 
     def known(name: str) -> list[float]:
         return [rank[name] for rank in ranks if rank[name] is not None]
@@ -144,7 +144,7 @@ def _versions(averaging: Averaging) -> dict[str, str | None]:
 
 
 def write(figures: dict[str, Any], folder: Path) -> None:
-    """Writes `metrics.json`, whole or not at all."""
+    """Writes `metrics.json` atomically."""
     draft = folder / ".metrics.json"
     draft.write_text(json.dumps(figures, indent=2) + "\n")
     draft.replace(folder / "metrics.json")

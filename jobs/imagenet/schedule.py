@@ -1,34 +1,35 @@
-"""Where a training is in its epochs, and how far it goes, in steps of the ranks that are there."""
+"""The steps and epochs of a training, counted in steps of the present ranks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 
-# An epoch's number from 0, how many images of its order have been had, and its steps that are left.
+# An epoch's number from 0, the images of its order that were taken, and its steps that are left.
 Epoch = tuple[int, int, int]
 
 
 class Schedule:
-    """The steps of a training, from the one it begins with to the last one.
+    """The steps of a training, from the first of this run to the last.
 
-    What of an epoch has been had is the first part of its order (`data.Deal`), on however many
-    ranks: others go on behind it. What is left is made in whole steps, as an epoch is.
+    The images of an epoch that were taken are the first part of its order (`data.Deal`), whatever
+    the number of ranks, so any number of ranks can continue after them. The rest of an epoch, like
+    a whole epoch, consists of whole steps.
 
     Args:
         images: Images of an epoch.
         images_per_step: Images of a step, over all ranks.
-        epochs: How many are asked for; None where `steps` are.
-        steps: As many steps of the ranks that it began with.
-        kept: What a checkpoint says of the place: `images` that the model has seen, `epoch` and
-            `of_epoch`, images of that epoch, and `images_per_step` when it began. Those of former
-            versions have `images` alone.
+        epochs: Number of epochs; None if `steps` is given.
+        steps: Number of steps, in steps of the ranks that began the training.
+        kept: The place in a checkpoint: `images` that the model has seen, `epoch`, `of_epoch`
+            (images of that epoch), and `images_per_step` when the training began. Checkpoints of
+            former versions have `images` alone.
 
     Attributes:
         per_epoch: Steps of an epoch.
         begun_with: Images of a step when the training began, perhaps on other ranks.
-        resumed_at: Steps that a checkpoint has, as the ranks of now count them; 0 without one.
-        start: The step that it begins with: there, or with the last one, which is made in any case.
+        resumed_at: Steps of the checkpoint, in steps of the present ranks; 0 without one.
+        start: The first step: that of the checkpoint, at most the last step, which always runs.
         total: Steps of the whole training.
     """
 
@@ -53,10 +54,10 @@ class Schedule:
             self.total = epochs * self.per_epoch
             self.resumed_at = (self._first[0] + 1) * self.per_epoch - self._first[2]
         else:
-            # As many images are due as when it began.
+            # Keeps the number of images of the training as it began.
             self.total = math.ceil(steps * self.begun_with / images_per_step)
             self.resumed_at = self._seen // images_per_step
-        # One that was killed after its last checkpoint has told nobody its figures yet.
+        # The last step always runs: a run that was killed may have reported no metrics.
         self.start = min(self.resumed_at, self.total - 1)
 
     def epochs(self) -> Iterator[Epoch]:
@@ -67,11 +68,11 @@ class Schedule:
             place = (place[0] + 1, 0, self.per_epoch)
 
     def ends_epoch(self, done: int) -> bool:
-        """Whether an epoch is over after so many steps."""
+        """Whether an epoch ends after so many steps."""
         return self._into_next(done) >= 0 and self._into_next(done) % self.per_epoch == 0
 
     def place(self, done: int) -> dict[str, int]:
-        """What a checkpoint says of the place after so many steps; see `kept`."""
+        """The place that a checkpoint stores after so many steps; see `kept`."""
         epoch, had, _ = self._first
         made = (done - self.start) * self.images_per_step
         if (ahead := self._into_next(done)) < 0:
@@ -87,5 +88,5 @@ class Schedule:
         }
 
     def _into_next(self, done: int) -> int:
-        """Steps since the first epoch's end; below 0 before it."""
+        """Steps since the end of the first epoch; negative before it."""
         return done - self.start - self._first[2]

@@ -1,7 +1,7 @@
-"""Shards of images: tar files in WebDataset's layout, as job `prepare` writes them.
+"""Reads shards of images: tar files in WebDataset's layout, as job `prepare` writes them.
 
-Beside each it writes an index, which says where the images in it are. Without one, whoever wants
-some of them must go through all.
+The job also writes an index of each shard with the places of its images. Without an index, a reader
+must go through the whole shard.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-# What an image is called, how to read it, and the number of its class.
+# An image's name, a function that reads it, and the number of its class.
 Item = tuple[str, Callable[[], bytes], int]
-# What an index says of an image: its file in the shard, where that begins, its bytes, its class.
+# An image in an index: name of its file in the shard, first byte, length in bytes, class.
 Place = tuple[str, int, int, int]
 _REPAIR = "stage it again, or prepare it anew"
 
@@ -25,7 +25,7 @@ class Unusable(Exception):
 
 
 def all_of(shard: Path) -> Iterator[Item]:
-    """The images of a shard, each read when it is asked for.
+    """The images of a shard, each read on demand.
 
     Raises:
         Unusable: The shard is missing, cut off, or no tar file.
@@ -45,11 +45,11 @@ def all_of(shard: Path) -> Iterator[Item]:
 
 
 class Shard:
-    """A shard that is open at the images that its index tells: nothing else of it is read.
+    """An open shard with an index; only the requested images are read.
 
     Args:
         path: The shard.
-        images: How many it has.
+        images: Its number of images.
 
     Raises:
         Unusable: The shard or its index is missing or broken, or they do not belong together.
@@ -69,23 +69,23 @@ class Shard:
             raise _broken(path, error) from error
 
     def close(self) -> None:
-        """Nothing is read of it any more."""
+        """Closes the file; images cannot be read any more."""
         self._file.close()
 
     def image(self, number: int) -> Item:
-        """One of its images, counted from 0; it can be read as long as the shard is open."""
+        """An image by its number from 0; it can be read while the shard is open."""
         place = self._places[number]
         read = partial(_at, self._path, self._file, place)
         return f"{place[0]} in {self._path}", read, place[3]
 
 
 class Opened:
-    """The shards that are open, by name; one more than so many closes the first of them.
+    """Open shards by name; the oldest is closed if there are too many.
 
     Args:
-        folder: Where they are.
-        images: How many each has.
-        most: How many are open at once.
+        folder: Folder of the shards.
+        images: Number of images of each.
+        most: Largest number of open shards.
     """
 
     def __init__(self, folder: Path, images: Mapping[str, int], most: int) -> None:
@@ -111,7 +111,7 @@ class Opened:
 
 
 def _index(shard: Path) -> tuple[int, list[Place]]:
-    """The bytes of a shard and its images, by its index."""
+    """The size of a shard in bytes and its images, from its index."""
     path = shard.with_suffix(".index.json")
     try:
         told = json.loads(path.read_text())
@@ -125,14 +125,14 @@ def _index(shard: Path) -> tuple[int, list[Place]]:
 
 
 def _at(shard: Path, file: BinaryIO, place: Place) -> bytes:
-    """An image by its place, if that is where its shard has it."""
+    """Reads an image at its place, and checks that it is there."""
     name, start, length, _ = place
     try:
         file.seek(start - tarfile.BLOCKSIZE)
         found = file.read(tarfile.BLOCKSIZE + length)
     except (OSError, ValueError) as error:
         raise _broken(shard, error) from error
-    # A tar file has each file's name before it, in so many bytes.
+    # In a tar file, a header with the file's name precedes the content.
     named = found[: tarfile.LENGTH_NAME].rstrip(b"\0")
     if named != name.encode() or len(found) != tarfile.BLOCKSIZE + length:
         raise _apart(shard, f"{name} is not at byte {start}")

@@ -1,4 +1,4 @@
-"""A training that is asked to end (SIGTERM) keeps a checkpoint first, on all ranks together."""
+"""On SIGTERM to any rank, ends a training on all ranks together, after a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from contextlib import contextmanager
 
 from averaging import Averaging
 
-# Seconds between two meetings of the ranks: whoever asks waits for ten, and then kills.
+# Seconds between two meetings of the ranks: ten seconds after SIGTERM, SIGKILL follows.
 MEET_S = 3.0
-# A rank that was asked waits for the next meeting as long as this many meetings, or steps, take.
+# A rank that got SIGTERM waits for the next meeting as long as this many meetings, or steps, take.
 PATIENCE = 2
 
 
 class Stop:
-    """Whether any rank was asked to end, as all ranks agree after the same step.
+    """Whether any rank got SIGTERM; all ranks agree on it after the same step.
 
-    Steps take as long on all ranks, so they meet after a number of steps. A rank that waits for
-    one that is gone meets nobody, and ends as it would have without this.
+    Steps take equally long on all ranks, so ranks meet after a number of steps. A rank that waits
+    for a lost one never gets to the next meeting, and ends as without this class.
 
     Args:
-        averaging: By which ranks tell each other.
-        begun: Steps that were done before these ranks began.
+        averaging: Connects this rank to the others.
+        begun: Number of steps done before this run.
     """
 
     def __init__(self, averaging: Averaging, begun: int) -> None:
         self._averaging = averaging
         self._asked, self._ends = threading.Event(), threading.Event()
         self._next, self._met, self._slowest_s = begun, (begun, time.monotonic()), MEET_S
-        self._turns = 0  # odd while something takes its time
+        self._turns = 0  # odd within `at_length`
         heard, told = os.pipe()
         os.set_blocking(told, False)
-        # Python's own handlers wait while the main thread waits for other ranks.
+        # Python runs handlers in the main thread only, which may wait for other ranks.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
@@ -48,7 +48,7 @@ class Stop:
         turns = self._turns
         while not self._ends.wait(PATIENCE * max(MEET_S, self._slowest_s)):
             before, turns = turns, self._turns
-            # From when nothing takes its time any more, there is as long to meet.
+            # The patience counts from the end of `at_length`.
             if turns == before and turns % 2 == 0:
                 said = "asked to end, and the other ranks do not answer"
                 print(said, file=sys.stderr, flush=True)
@@ -56,10 +56,10 @@ class Stop:
 
     @contextmanager
     def at_length(self) -> Iterator[None]:
-        """Has a rank that is asked meanwhile wait for the end of what happens inside.
+        """Context of long work: a rank that gets SIGTERM meanwhile waits for its end.
 
-        A validation or a checkpoint may take minutes, in which no rank meets another. Who has
-        less time for them kills.
+        A validation or a checkpoint may take minutes, in which ranks do not meet. SIGKILL still
+        ends them.
         """
         self._turns += 1
         try:
@@ -68,11 +68,11 @@ class Stop:
             self._turns += 1
 
     def meets(self, done: int) -> bool:
-        """Whether ranks meet after so many steps; the same on all of them."""
+        """Whether ranks meet after so many steps; equal on all ranks."""
         return done >= self._next
 
     def agreed(self, done: int) -> bool:
-        """Whether any rank was asked; every rank calls it after a step for which they meet."""
+        """Whether any rank got SIGTERM; all ranks must call it after a step at which they meet."""
         step, at = self._met
         now = time.monotonic()
         seconds = (now - at) / max(1, done - step)

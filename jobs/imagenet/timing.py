@@ -1,7 +1,7 @@
-"""Where the time of a step goes: waiting for data, computing, waiting for the other ranks.
+"""Divides the time of steps: waiting for data, computing, waiting for other ranks.
 
-On a CPU, marks are the clock's time. On a GPU they are events in the stream that computes: the
-host runs ahead of it, and its clock would count what the GPU does in whichever call waits for it.
+On a CPU, marks are times of the clock. On a GPU they are events in the compute stream: the host
+runs ahead of the GPU, and its clock would count the GPU's work in whichever call waits for it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import torch
 
 DATA, COMPUTE, COMMUNICATION = "data", "compute", "exposed_communication"
 PHASES = (DATA, COMPUTE, COMMUNICATION)
-# Steps whose events are kept before they are read: the GPU is past them by then.
+# Number of steps after which events are read: the GPU has passed them by then.
 _LAG = 64
 _Stamp = float | torch.cuda.Event
 
 
 class Clock:
-    """Times the phases of steps; what happens before `start` and while paused is not counted.
+    """Times the phases of steps, except before `start` and while paused.
 
     Attributes:
         phases: Seconds of each step, by phase.
-        wall_s: Seconds from start to stop by the host's clock, pauses left out.
+        wall_s: Seconds from start to stop by the host's clock, without pauses.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,13 +42,13 @@ class Clock:
         self._told = 0
 
     def start(self) -> None:
-        """Starts with the next step, once the device has done all it was given."""
+        """Starts with the next step, after the device has finished its work."""
         self._settle()
         self._running, self._since = True, time.perf_counter()
         self._marks = [("", self._stamp())]
 
     def mark(self, phase: str) -> None:
-        """Says that the time since the last mark was of a phase."""
+        """Ends a phase: the time since the last mark belongs to it."""
         if self._running:
             self._marks.append((phase, self._stamp()))
 
@@ -61,7 +61,7 @@ class Clock:
                 self._read()
 
     def stop(self) -> None:
-        """Reads what there is, once the device has done it."""
+        """Stops, and reads all events after the device has finished."""
         if self._running:
             self._settle()
             self.wall_s += time.perf_counter() - self._since
@@ -71,7 +71,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Does not count what happens inside: checkpoints, validation."""
+        """Context whose time does not count: checkpoints, validation."""
         was_running = self._running
         self.stop()
         yield
@@ -80,13 +80,13 @@ class Clock:
 
     @property
     def steps(self) -> int:
-        """How many steps were timed."""
+        """The number of timed steps."""
         return len(self.phases[COMPUTE])
 
     def lately(self) -> dict[str, float]:
-        """Mean seconds of each phase over the steps that ended since the last call.
+        """Mean seconds of each phase over the steps that ended since the last call, if any.
 
-        Empty without any. Waits for no GPU: a step that it has not done yet is of the next call.
+        It does not wait for the GPU: unfinished steps count in the next call.
         """
         while self._unread and _is_past(self._unread[0][-1][1]):
             self._read()
@@ -126,10 +126,10 @@ def _seconds(before: _Stamp, after: _Stamp) -> float:
 
 
 def summary(clock: Clock) -> dict[str, Any]:
-    """Mean and standard deviation of a step and its phases, in seconds; one step deviates by None.
+    """Mean and standard deviation (None for one step) of a step and its phases, in seconds.
 
-    `step_s` comes from the host's clock over all timed steps, not from the phases: that their
-    sum is equal shows that nothing was left out.
+    `step_s` is from the host's clock over all timed steps, not from the phases: if their sum is
+    equal, no time is missing.
     """
     steps = [sum(parts) for parts in zip(*clock.phases.values(), strict=True)]
     figures = {"step_s": clock.wall_s / clock.steps, "step_sd_s": _spread(steps)}
@@ -146,14 +146,15 @@ def _spread(seconds: list[float]) -> float | None:
 
 
 def without_sharding(figures: dict[str, Any], alone_s: float | None) -> dict[str, Any]:
-    """The same, where ranks wait for each other throughout a step: what exceeds one alone.
+    """Redistributes times if ranks wait for each other throughout a step, as with sharding.
 
-    How far the two parts spread from step to step nobody can tell there, so that is None.
+    The time beyond that of a rank alone is communication. The deviations of the two parts are
+    unknown, so they are None.
 
     Args:
-        figures: What `summary` gives.
-        alone_s: Seconds that this rank computes for a step with nobody to wait for; where that is
-            not known, the two parts cannot be told apart, and are None as well.
+        figures: Result of `summary`.
+        alone_s: Seconds that this rank computes for a step without waiting for others; if it is
+            None, the two parts are unknown, too, and None.
     """
     compute = communication = None
     if alone_s is not None:

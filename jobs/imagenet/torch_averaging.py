@@ -22,15 +22,15 @@ from torch.utils._pytree import tree_map
 
 # DDP's own default, in MiB.
 BUCKET_MB = 25
-# A list of layers with less than this part of a model is gathered as one.
+# A list of layers with less than 1 / this of a model's weights is gathered as one.
 MANY_BLOCKS = 20
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class TorchRanks(Averaging):
-    """Ranks that meet through a file in the run's folder: no port opens for it.
+    """Ranks that meet through a file in the run's folder, without an open port.
 
-    They talk over the interface that Horovod would use: Gloo on CPUs, NCCL on GPUs.
+    They use the interface that Horovod would use, with Gloo on CPUs and NCCL on GPUs.
     """
 
     def __init__(self, options: Options) -> None:
@@ -38,11 +38,11 @@ class TorchRanks(Averaging):
         self.device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
         if interface := os.environ.get("HOROVOD_GLOO_IFACE"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        # A run that is repeated in its folder must not meet the one before.
+        # A repeated run in the same folder must not read the earlier file.
         started = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0")
         self._meeting = options.folder / f".ranks-{started}"
         distributed.init_process_group(
-            # What is gathered for the report stays on the host.
+            # Gloo gathers objects for the report on the host.
             "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
             store=distributed.FileStore(str(self._meeting), self.size),
             rank=self.rank,
@@ -71,7 +71,7 @@ class TorchRanks(Averaging):
 
 
 class DDP(TorchRanks):
-    """torch's DistributedDataParallel: gradients travel in buckets that are fixed at the start."""
+    """torch's DistributedDataParallel: gradients are sent in buckets, fixed at the start."""
 
     def wrap(self, network: nn.Module, make_optimizer: Callable[[Any], Optimizer]) -> None:
         """See `Averaging`."""
@@ -79,7 +79,7 @@ class DDP(TorchRanks):
         self._is_wrapped = self.options.overlap and self.size > 1
         if self._is_wrapped:
             with warnings.catch_warnings():
-                # The name that newer versions of torch want, older ones don't know.
+                # Older versions of torch do not know the new name of the argument.
                 warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
                 self.network = self._wrapped(network)
 
@@ -87,12 +87,12 @@ class DDP(TorchRanks):
         wrapped = DistributedDataParallel(
             network,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            # As with Horovod, each rank has the statistics of its own images.
+            # As in Horovod, each rank keeps the statistics of its own images.
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             bucket_cap_mb=BUCKET_MB if self.options.fusion_mb is None else self.options.fusion_mb,
         )
-        # Not the method itself: torch refuses annotations that are not evaluated.
+        # A lambda, as torch refuses the method's annotations, which are strings.
         wrapped.register_comm_hook(None, lambda _state, bucket: self._send(bucket))
         return wrapped
 
@@ -118,9 +118,9 @@ class DDP(TorchRanks):
 
 
 class FSDP(TorchRanks):
-    """torch's fully sharded training: each rank keeps its share of weights and optimizer state.
+    """torch's fully sharded training: each rank has its share of weights and optimizer state.
 
-    The model comes on the host and is shared out part by part: no rank has all of it at once.
+    The model starts on the host and is sharded part by part: no GPU has all of it at once.
     """
 
     waits_throughout = True
@@ -137,19 +137,19 @@ class FSDP(TorchRanks):
             ),
         )
         for part in _blocks(network, sum(map(_weights, network.children()))):
-            shard(part)  # which brings to the device what it then shares out
+            shard(part)  # moves the part to the device, then shards it
         self.network = shard(network)
         self.optimizer = make_optimizer(network.parameters())
         self._excess = 1.0 if self.options.compression else self._measured_excess()
 
     def _measured_excess(self) -> float:
-        """What an average over the ranks is too large by: Gloo of torch 2.7 sums instead."""
+        """Factor by which averages over the ranks are too large: Gloo of torch 2.7 sums instead."""
         ones, average = (torch.ones(count, device=self.device) for count in (self.size, 1))
         distributed.reduce_scatter_tensor(average, ones, distributed.ReduceOp.AVG)
         return average.item()
 
     def backward(self, loss: Tensor, last: bool, mark: Mark) -> None:
-        """See `Averaging`; what is waited for is told apart by `timing.without_sharding`."""
+        """See `Averaging`; `timing.without_sharding` separates the waiting later."""
         self.network.set_requires_gradient_sync(last)
         (loss / self._excess).backward()
         mark(COMPUTE)
@@ -176,12 +176,12 @@ class FSDP(TorchRanks):
 def _blocks(part: nn.Module, whole: int) -> Iterator[nn.Module]:
     """Layers that are gathered together, while those before them compute.
 
-    What is called as one stays one, but for what has much of the model: of that, and of all that
-    is a list of others, each.
+    A module that is called is one block, unless it has much of the model; otherwise its children
+    are blocks.
 
     Args:
         part: Part of a model.
-        whole: Weights of the model.
+        whole: Number of weights of the model.
     """
     for child in part.children():
         count, is_list = _weights(child), isinstance(child, _LISTS)
@@ -198,12 +198,12 @@ def _weights(part: nn.Module) -> int:
 
 
 def _whole(value: Any) -> Any:
-    # On the host: no GPU need have room for all of them.
+    # On the host, as no GPU may have room for all of them.
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def _share(value: Any, weight: nn.Parameter) -> Any:
-    """This rank's share of a tensor that belongs to a weight."""
+    """This rank's share of a tensor with the shape of a weight."""
     if isinstance(value, Tensor) and isinstance(weight, DTensor) and value.shape == weight.shape:
         return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
     return value

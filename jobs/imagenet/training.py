@@ -1,4 +1,4 @@
-"""One training loop, whatever averages the gradients."""
+"""The training loop, for any way to average the gradients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from timing import COMPUTE, DATA, Clock, without_sharding
 from torch import Tensor, nn
 from usage import Usage
 
-# Goyal et al. warm up for 5 epochs of 90; a shorter run does so for a tenth of it.
+# Goyal et al. warm up for 5 epochs of 90; short runs for a tenth of their steps.
 WARM_UP_EPOCHS, WARM_UP_SHARE = 5, 10
-# Steps at the start and at the end whose mean loss is reported.
+# Number of steps at the start and at the end whose mean loss is reported.
 LOSS_STEPS = 10
-# Steps of a rank alone, of which the median counts.
+# Timed and untimed steps of a rank alone; the median counts.
 ALONE_STEPS, ALONE_WARM_UP = 5, 2
 TELL_S = 1.0
-# Steps to time that are proposed where too few are left.
+# Number of timed steps that is proposed if too few are left.
 TIMED_STEPS = 100
-# Steps between looks at whether the loss still is a number, for which ranks must meet.
+# Steps between checks that the loss is finite, for which ranks must meet.
 LOOK_STEPS = 500
 
 
@@ -43,18 +43,17 @@ class Training:
     Args:
         settings: The job's arguments.
         averaging: This rank among the others.
-        device: What it computes on.
+        device: The device that it computes on.
 
     Attributes:
         schedule: Its steps.
-        accuracy: The share of the held-out images that are recognised, if there are any.
-        alone_s: Seconds of a step that waits for nobody, where ranks wait throughout; None where
-            they do not, or where the whole model does not fit one of them.
+        accuracy: Share of the held-out images that are recognised, if there are any.
+        alone_s: Seconds of a step without other ranks, if ranks wait throughout; None if they do
+            not, or if the whole model does not fit a rank.
 
     Raises:
-        data.Unusable: The dataset is not there, or broken.
-        Failed: A checkpoint is of another model; or settings would be tried out in steps that are
-            timed.
+        data.Unusable: The dataset is missing or broken.
+        Failed: A checkpoint is of another model, or autotune would run in timed steps.
     """
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
@@ -82,7 +81,7 @@ class Training:
         self._make(kept)
 
     def _of_steps(self) -> str:
-        """Says why it makes other steps than were asked for; empty where it does not."""
+        """Returns why the number of steps differs from the arguments; empty if it does not."""
         plan, given = self.schedule, self.settings
         if plan.resumed_at >= plan.total:
             return (
@@ -97,7 +96,7 @@ class Training:
         )
 
     def _make(self, kept: dict[str, Any] | None) -> None:
-        """Makes model and optimizer, alike on all ranks, or as a checkpoint has them."""
+        """Makes model and optimizer, equal on all ranks, from scratch or from a checkpoint."""
         given = self.settings
         torch.manual_seed(given.seed)
         network = model.make(given.model, self.feed.classes)
@@ -113,13 +112,13 @@ class Training:
         else:
             network = network.to(self.device)
         self.averaging.wrap(network, self._optimizer)
-        # Crops, and what a model drops at random, differ between the ranks.
+        # Crops and dropout differ between the ranks.
         torch.manual_seed(given.seed + self.averaging.rank)
         if kept:
             self._restore(kept)
 
     def _untimed_steps(self) -> int:
-        """Steps at the start that are not timed; at least one step is."""
+        """Number of steps at the start that are not timed; at least one step is timed."""
         start = self.schedule.start
         ahead, searching = self.schedule.total - start, self.averaging.searching_steps
         untimed = min(self.settings.warmup_steps, ahead - 1)
@@ -133,13 +132,14 @@ class Training:
         return untimed
 
     def _restore(self, kept: dict[str, Any]) -> None:
-        """Goes on with what the optimizer has learned, and with the settings of this run."""
+        """Restores the optimizer's state, but keeps the settings of this run."""
         given = self.settings
         self.averaging.restore(kept["optimizer"])
-        # The run before may have had others, which have come back with its state.
+        # The state also restores settings of the run before, which may differ.
         for group in self.averaging.optimizer.param_groups:
             group |= {"momentum": given.momentum, "weight_decay": given.weight_decay}
-        # Of a run in another precision it is empty, and a new one finds its scale within steps.
+        # It is empty after a run in another precision; a new scaler finds its scale within a few
+        # steps.
         if self._scaler.is_enabled() and kept["scaler"]:
             self._scaler.load_state_dict(kept["scaler"])
         self.keeper.restore_random(kept)
@@ -155,16 +155,16 @@ class Training:
         )
 
     def _time_alone(self, network: nn.Module) -> float | None:
-        """Seconds of a step with nobody to wait for; None where a rank has no room for all of it.
+        """Seconds of a step without other ranks; None if the model does not fit any of the ranks.
 
         Args:
-            network: The model, on the host: what is sharded need not fit one GPU.
+            network: The model, on the host, as a sharded model may not fit one GPU.
         """
         seconds: float | None = None
         with suppress(torch.OutOfMemoryError):
             seconds = self._steps_alone(copy.deepcopy(network).to(self.device))
         if self.device.type == "cuda":
-            # It is over, and nothing of what training takes.
+            # Its memory must not count as that of the training.
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
         return None if None in self.averaging.gather(seconds) else seconds
@@ -187,17 +187,17 @@ class Training:
         return statistics.median(clock.phases[COMPUTE])
 
     def run(self) -> None:
-        """Trains from the step it starts with to the last one.
+        """Trains from the first to the last step of the schedule.
 
         Raises:
             data.Unusable: A file of the dataset is broken.
-            Failed: The loss is no number any more, or somebody asked it to end.
+            Failed: The loss is not finite any more, or the training was asked to end.
         """
         start, total = self.schedule.start, self.schedule.total
         passes = self.settings.backward_passes_per_step
         batches = self.feed.batches(self.schedule.epochs(), passes)
         self._told_at, self._told_step = time.monotonic(), start
-        # Who keeps nothing ends at once.
+        # Without checkpoints, SIGTERM ends a rank at once.
         self.stop = Stop(self.averaging, start) if self.keeper.keeps else None
         self.averaging.network.train()
         for step in range(start, total):
@@ -236,7 +236,8 @@ class Training:
         warm_up = min(WARM_UP_EPOCHS * plan.per_epoch, plan.total // WARM_UP_SHARE)
         images = plan.images_per_step
         if not self.settings.dataset:
-            # Nothing is learned, and a large world would only come to a loss that is no number.
+            # Noise cannot be learned, and the learning rate of a large world would make the loss
+            # overflow.
             images = min(images, model.IMAGES_OF_RATE)
         return model.learning_rate(self._base_rate, images, step, plan.total, warm_up)
 
@@ -245,7 +246,7 @@ class Training:
         return torch.autocast(self.device.type, self._precision, enabled=is_wanted)
 
     def _loss(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        # Of the images alone, which the layers follow: Horovod takes no weights in this layout.
+        # Only images have the layout, and layers follow it: Horovod does not take weights in it.
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         with self._autocast():
             outputs = network(images.contiguous(memory_format=layout))
@@ -257,7 +258,7 @@ class Training:
         self._last_losses.append(loss)
 
     def _between(self, done: int) -> None:
-        """What is due after a step, and is not part of one."""
+        """Runs what is due after a step: validation, checks, checkpoints, a requested end."""
         plan, feed = self.schedule, self.feed
         at_end = done == plan.total
         if feed.held_out and (at_end or plan.ends_epoch(done)):
@@ -271,7 +272,7 @@ class Training:
             with self._paused():
                 asked = self.stop.agreed(done)
         failures = self.keeper.failures
-        # A step that is made once more would stand in the place of one that another run kept.
+        # A repeated step must not replace the checkpoint of an earlier run.
         if asked or (done > plan.resumed_at and self.keeper.is_due(done, at_end)):
             with self._paused():
                 self._check_loss()
@@ -283,19 +284,19 @@ class Training:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        """Counts what happens inside as no part of a step: neither its time nor what it uses."""
+        """Context that counts neither for the time of steps nor for their use of the machine."""
         with self.clock.paused(), self.usage.paused():
             yield
 
     @contextmanager
     def _at_length(self) -> Iterator[None]:
-        """The same for what may take minutes; who is asked to end meanwhile does so after it."""
+        """Like `_paused`, for long work; SIGTERM takes effect after it."""
         with self._paused(), self.stop.at_length() if self.stop else nullcontext():
             yield
 
     @torch.no_grad()
     def _validate(self, held_out: Pipeline) -> float:
-        """The share of the held-out images that are recognised, each counted once."""
+        """Share of the held-out images that are recognised, each counted once."""
         network = self.averaging.network.eval()
         right = seen = 0
         reached = f"{self._told_step}/{self.schedule.total} steps"
@@ -304,7 +305,7 @@ class Training:
             with self._autocast():
                 right += int((network(images).argmax(1) == labels).sum())
             seen += len(labels)
-            # Who is silent for long is taken for stuck.
+            # A long silence would be taken for a stuck training.
             if self.averaging.rank == 0 and time.monotonic() - told_at > TELL_S:
                 print(f"progress: {reached}, validation: {seen} images", flush=True)
                 told_at = time.monotonic()
@@ -325,7 +326,8 @@ class Training:
         if not math.isfinite(loss):
             begun = self.averaging.gather(self._first_losses[0].item())
             if (path := self.keeper.path) and not all(map(math.isfinite, begun)):
-                # A step's loss is that of the weights before it: it can be kept with what is none.
+                # A step's loss is that of the weights before it, so broken weights may have been
+                # kept with a finite loss.
                 raise Failed(
                     f"the loss is {loss} in the first step from checkpoint {path} on: what it "
                     f"learned is lost; rename it to {path.name}.damaged, to go on from the one "
@@ -337,7 +339,7 @@ class Training:
             )
 
     def _tell(self, done: int) -> None:
-        """Says how far the training is, in the form that gpubed shows as progress."""
+        """Prints the progress in the form that gpubed shows."""
         now, plan = time.monotonic(), self.schedule
         if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == plan.total):
             rate = (done - self._told_step) * plan.images_per_step / (now - self._told_at)
@@ -346,10 +348,10 @@ class Training:
             self._told_at, self._told_step = now, done
 
     def _parts(self) -> list[str]:
-        """This rank's steps since it told last, by where their time went."""
+        """Mean times of the phases of this rank's steps since the last progress line."""
         phases = self.clock.lately()
         if phases and self.averaging.waits_throughout and self.alone_s is None:
-            phases = {DATA: phases[DATA]}  # the others cannot be told apart
+            phases = {DATA: phases[DATA]}  # the others cannot be separated
         elif phases and self.alone_s is not None:
             step = {"step_s": sum(phases.values()), "data_s": phases[DATA]}
             alone = without_sharding(step, self.alone_s)

@@ -1,4 +1,4 @@
-"""What gradients travel by between GPUs: asked for before NCCL starts, told by NCCL itself."""
+"""Sets what NCCL transports gradients by between GPUs, and reads what NCCL used."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import transports
 
 FOLDER = ".nccl"
-# NCCL's names of its own ways between nodes (its documentation, NCCL_NET). It ends where one that
-# was asked for is not there; left to itself, it goes over TCP without a word.
+# NCCL's names of its network transports (its documentation, NCCL_NET). NCCL fails if a transport
+# that was set is missing; without a setting, it silently falls back to TCP.
 ASKED: dict[str, dict[str, str]] = {
     "auto": {},
     "tcp": {"NCCL_NET": "Socket"},
@@ -19,19 +19,19 @@ ASKED: dict[str, dict[str, str]] = {
 
 
 def choose(asked: str, device: torch.device, folder: Path) -> None:
-    """Has NCCL use what was asked for, and tell in the run's folder what it uses."""
+    """Sets NCCL's transport, and lets NCCL log to the run's folder."""
     if device.type == "cuda":
         os.environ |= ASKED[asked]
         transports.listen(folder / FOLDER)
 
 
 def told(device: torch.device, folder: Path) -> str:
-    """What gradients went by, such as `NET/IB/GDRDMA, P2P/CUMEM`; Gloo on CPUs goes by TCP."""
+    """The transports of gradients, such as `NET/IB/GDRDMA, P2P/CUMEM`; on CPUs, Gloo uses TCP."""
     if device.type != "cuda":
         return "TCP"
     return ", ".join(sorted(transports.told(folder / FOLDER)))
 
 
 def is_tcp(told: str) -> bool:
-    """Whether an interface of the node carried some of it."""
+    """Whether a network interface of the node carried any gradients."""
     return "TCP" in told or "NET/Socket" in told

@@ -1,4 +1,4 @@
-"""How busy processor, GPU, memory and network of a rank are while it trains."""
+"""Measures a rank's use of CPU, GPU, memory and network while it trains."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Moved = tuple[int | None, int | None]
 
 
 class Usage:
-    """Looks once per second from `start` on, but while paused; `read` says what it saw.
+    """Samples once per second from `start` on, except while paused; `read` returns the result.
 
-    Network figures are those of the interface that jobs use, which the ranks of a node share; of
-    GPUs, also those of RDMA adapters, which no interface counts.
+    Network figures are those of the interface that jobs use, which the ranks of a node share; with
+    GPUs, RDMA adapters count as well, as interfaces do not count their traffic.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,14 +42,14 @@ class Usage:
         self._bytes: list[int | None] = [0, 0]
 
     def start(self) -> None:
-        """Starts to look."""
+        """Starts sampling."""
         self._before = self._now()
         self._ended.clear()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more, until it is started again."""
+        """Stops sampling until the next `start`."""
         if self._thread is None:
             return
         self._ended.set()
@@ -65,9 +65,9 @@ class Usage:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Does not count what happens inside, as `timing.Clock` does not: checkpoints, validation.
+        """Context that does not count, as in `timing.Clock`: checkpoints, validation.
 
-        What the network brought or took then would be told as that of the steps.
+        Network traffic within it would otherwise count as that of the steps.
         """
         was_looking = self._thread is not None
         self.stop()
@@ -76,7 +76,7 @@ class Usage:
             self.start()
 
     def read(self) -> dict[str, Any]:
-        """Percent of one core and of the GPU, bytes of memory, bit/s; null is not known."""
+        """Percent of one core and of the GPU, bytes of memory, bit/s; None if unknown."""
         self.stop()
         sent, received = (
             None if moved is None else 8 * moved / self._seconds for moved in self._bytes
@@ -98,7 +98,7 @@ class Usage:
         with suppress(ImportError, RuntimeError):
             while not self._ended.wait(PERIOD_S):
                 self._gpu.append(float(torch.cuda.utilization(self._device)))
-            if not self._gpu:  # it was over sooner; the driver tells of the last second, or less
+            if not self._gpu:  # ended within a second; the driver reports at most the last second
                 self._gpu.append(float(torch.cuda.utilization(self._device)))
 
     def _now(self) -> tuple[float, float, Moved]:
@@ -106,20 +106,20 @@ class Usage:
         return time.perf_counter(), times.user + times.system, self._moved()
 
     def _moved(self) -> Moved:
-        """Bytes that the node has sent and received so far; None is not known."""
+        """Bytes that the node has sent and received so far; None if unknown."""
         counted = psutil.net_io_counters(pernic=True).get(self._interface)
         by_ip = (counted.bytes_sent, counted.bytes_recv) if counted else (None, None)
         by_rdma = adapters_moved() if self._device.type == "cuda" else None
         if by_rdma is None:
             return by_ip
-        # IP over InfiniBand is in the adapter's count already.
+        # The adapter's count includes IP over InfiniBand.
         if counted is None or _type(self._interface) == ARPHRD_INFINIBAND:
             return by_rdma
         return by_rdma[0] + counted.bytes_sent, by_rdma[1] + counted.bytes_recv
 
 
 def adapters_moved() -> tuple[int, int] | None:
-    """Bytes that the node's RDMA adapters have sent and received; None where there are none."""
+    """Bytes that the node's RDMA adapters have sent and received; None without adapters."""
     sums = [0, 0]
     ports = sorted((SYS / "infiniband").glob("*/ports/*/counters"))
     try:

@@ -31,9 +31,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs one rank; the dataset appears under its name when it is whole."""
+    """Runs one rank; the dataset gets its name once it is complete."""
     arguments = parse_arguments()
-    # Written through the shared storage: `GPUBED_DATASETS` may be read-only.
+    # Written to the shared storage, as `GPUBED_DATASETS` may be read-only.
     root = Path(os.environ["GPUBED_SHARED"]) / "datasets"
     source, target = root / arguments.source, root / arguments.dataset
     if Path(arguments.dataset).name != arguments.dataset or arguments.dataset == "..":
@@ -59,7 +59,7 @@ def main() -> None:
     hvd.barrier()
     everyone = {}
     for part, (_, samples) in found.items():
-        # Shuffled once, alike on all ranks: a shard must not be all of one class.
+        # Shuffled once, equally on all ranks: a shard must not be all of one class.
         order = list(enumerate(samples))
         random.Random(arguments.seed).shuffle(order)  # noqa: S311  # an order, not a secret
         made = shards.pack(
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def told(made: shards.Packed) -> dict:
-    """Returns what a rank tells the others of what it has made."""
+    """Returns what the other ranks need to know of a rank's work."""
     files = [path for shard in made.shards for path in (shard.path, shard.index)]
     return {
         "images": made.images,
@@ -98,12 +98,12 @@ def finish(
     """Writes manifest, descriptions and metrics, and gives the dataset its name.
 
     Args:
-        arguments: The job's.
-        draft: The dataset's folder until it is whole.
-        target: Its name.
-        classes: Their names, the same in each part.
-        everyone: What `told` returned on each rank, by part; a dataset without parts is "".
-        seconds: The time that it took.
+        arguments: The job's arguments.
+        draft: The dataset's folder until it is complete.
+        target: Its folder then.
+        classes: Names of the classes, equal in all parts.
+        everyone: Results of `told` on each rank, by part; "" if the dataset has no parts.
+        seconds: Duration.
     """
     made, digests = [], {}
     for part, ranks in everyone.items():

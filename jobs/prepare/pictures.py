@@ -23,7 +23,7 @@ class Sample(NamedTuple):
 
 
 def parts(folder: Path) -> list[str]:
-    """Returns the names of a dataset's parts, such as `train` and `val`; none if it has classes."""
+    """Returns a dataset's parts, such as `train` and `val`; none if its folders are classes."""
     there = set(_folders(folder))
     found = [name for name in (TRAIN, *VALIDATION, TEST) if name in there]
     return found if TRAIN in found and len(found) > 1 else []
@@ -53,7 +53,7 @@ def _folders(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         if not path.name.startswith("."):
             if path.is_symlink():
-                path.stat()  # raises where it leads nowhere
+                path.stat()  # raises if it is broken
             if path.is_dir():
                 yield path.name
 
@@ -62,7 +62,7 @@ def _images(folder: Path) -> Iterator[Path]:
     seen = set()
     for at, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         place = Path(at).stat()
-        if (place.st_dev, place.st_ino) in seen:  # a link that leads back
+        if (place.st_dev, place.st_ino) in seen:  # a circular link
             folders.clear()
             continue
         seen.add((place.st_dev, place.st_ino))
@@ -81,13 +81,13 @@ def rgb(file: Path | BinaryIO) -> Image.Image:
 
     Raises:
         OSError: The file is not an image, or is cut short.
-        ValueError: It does not say which of its values are black and white.
+        ValueError: It does not tell which values are black and white.
         SyntaxError: It is damaged.
     """
     with Image.open(file) as image:
         with suppress(Exception):  # for damaged EXIF data, Pillow raises any error
             ImageOps.exif_transpose(image, in_place=True)
-        # Pillow would cut off what is above 255.
+        # Pillow would clip values above 255.
         if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
             bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
             scale = 255 / (2**bits - 1)

@@ -1,7 +1,7 @@
 """Packs resized images into tar files: one `KEY.jpg` and one `KEY.cls` per image.
 
 The layout is WebDataset's, which training code reads in order, without a seek per image. An index
-beside each says where its images are, so that whoever wants some of them reads nothing else.
+beside each tar file has the places of its images, so that some of them can be read alone.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard that is whole, and how many images are in it."""
+    """A complete shard, and its number of images."""
 
     path: Path
     images: int
 
     @property
     def index(self) -> Path:
-        """The file that says where its images are."""
+        """The file with the places of its images."""
         return self.path.with_suffix(".index.json")
 
 
 @dataclass
 class Packed:
-    """What one rank has made."""
+    """The results of one rank."""
 
     shards: list[Shard] = field(default_factory=list)
     images: int = 0
@@ -44,7 +44,7 @@ class Draft:
     """A shard that is being written.
 
     Args:
-        path: Of the tar file.
+        path: Path of the tar file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def bytes(self) -> int:
-        """How long it is by now."""
+        """The present size of the shard."""
         return self._archive.offset
 
     def add(self, number: int, jpeg: bytes, label: int) -> None:
@@ -63,7 +63,7 @@ class Draft:
         self._append(f"{number:09d}.cls", str(label).encode())
 
     def close(self) -> Shard:
-        """Ends it and writes its index: of each image its file, where that begins, bytes, class."""
+        """Closes the shard and writes its index: name, first byte, length and class per image."""
         self._archive.close()
         shard = Shard(self._path, len(self._places))
         told = {"bytes": self._path.stat().st_size, "images": self._places}
@@ -109,7 +109,7 @@ def pack(
     for number, sample in samples:
         try:
             jpeg = resized(sample.path, size, quality)
-        # A damaged PNG is a SyntaxError to Pillow.
+        # Pillow raises SyntaxError for a damaged PNG.
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             made.broken.append(f"{sample.path}: {error}")
             continue

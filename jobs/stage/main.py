@@ -24,13 +24,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def manifest_of(source: Path) -> tuple[dict[str, str], str]:
-    """Returns the dataset's manifest and its mark, the digest of it as a file.
+    """Returns the dataset's manifest and its mark, the digest of the manifest as a file.
 
-    Without such a file, all ranks together compute what would be in it.
+    If there is no manifest, all ranks together compute it.
     """
     path = source / staging.MANIFEST
     text = path.read_bytes() if hvd.rank() == 0 and path.exists() else None
-    # Horovod would name it after its type, which differs between the ranks.
+    # By default Horovod names it after its type, which differs between the ranks.
     given = hvd.broadcast_object(text, name="manifest")
     if given is not None:
         return staging.read_manifest(os.fsdecode(given)), hashlib.sha256(given).hexdigest()
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def report(out: Path, source: Path, manifest: dict[str, str], nodes: list[dict]) -> None:
-    """Writes `metrics.json`, and names the files that are not what the manifest says."""
+    """Writes `metrics.json`, and prints the files that differ from the manifest."""
     seconds = max(node["seconds"] for node in nodes)
     copied = sum(node["bytes"] for node in nodes)
     metrics = {

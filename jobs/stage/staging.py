@@ -1,7 +1,7 @@
-"""Copies a folder file by file, resuming what was interrupted, and checks each by SHA-256.
+"""Copies a folder file by file, resuming after interruptions, and checks each file by SHA-256.
 
-The manifest is what `sha256sum` writes, so a user can check and make it without gpubed. A copy has
-its name only while it is whole; its file `.staged` says of which manifest.
+The manifest has the format of `sha256sum`, so a user can check and make it without gpubed. A copy
+has its name only while it is complete; its file `.staged` names the manifest by its digest.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-# What job `imagenet` looks for, too.
+# Job `imagenet` reads these names, too.
 MANIFEST, MARK = "SHA256SUMS", ".staged"
 _BLOCK = 8 * 2**20
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What came of one file; `bytes` were read from the source, 0 when it was there already."""
+    """The result for one file; `bytes` were read from the source, 0 if it was there already."""
 
     name: str
     bytes: int
@@ -45,12 +45,12 @@ def files(folder: Path) -> list[str]:
 def read_manifest(text: str) -> dict[str, str]:
     """Returns the digest of each file; the format is sha256sum's, binary or text mode."""
     lines = (line for line in text.splitlines() if line.strip())
-    # As paths: where `find` named the files, they begin with `./`.
+    # Normalized, as names that come from `find` begin with `./`.
     return {str(PurePath(line[66:])): line[:64].lower() for line in lines}
 
 
 def write_manifest(digests: dict[str, str]) -> str:
-    """Returns what `sha256sum` says of files with these digests, in the order of their names."""
+    """Returns the output of `sha256sum` for files with these digests, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
@@ -59,16 +59,16 @@ def stage(
 ) -> list[Copied]:
     """Makes another folder hold the files of a manifest, its mark and nothing else.
 
-    What changes does so in a draft beside, which gets the folder's name when it is whole: a run
-    that is stopped leaves no part of a dataset in place, and the next one goes on with its draft.
-    A folder in place becomes the draft itself, since a disk may have no room for another.
+    Changes are made in a draft beside it, which gets the folder's name once it is complete: a run
+    that is stopped leaves no incomplete dataset in place, and the next one continues with its
+    draft. An existing folder becomes the draft itself, since a disk may have no room for another.
 
     Args:
-        source: Where the files are.
-        target: The folder; one that is whole is not touched, as a training may be reading it.
+        source: The folder to copy from.
+        target: The folder to fill; a complete one is not touched, as a training may be reading it.
         manifest: The digest of each file.
-        mark: What tells this manifest from any other.
-        streams: Files at once.
+        mark: Text that identifies the manifest.
+        streams: Number of files to copy at once.
 
     Raises:
         OSError: A file cannot be read or written, as on a disk that is full.
@@ -77,7 +77,7 @@ def stage(
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(target.parent), ThreadPoolExecutor(streams) as pool:
         if target.is_symlink():
-            # What it leads to is somebody's own, and not to be tidied up.
+            # The link's target belongs to the user, and must not be changed.
             target.unlink()
         in_place = target.exists()
         folder = target if in_place else draft
@@ -92,7 +92,7 @@ def stage(
             shutil.rmtree(draft, ignore_errors=True)
             target.rename(draft)
         draft.mkdir(exist_ok=True)
-        # Before anything is copied, which needs the room.
+        # Before copying, which needs the room.
         _clear(draft, right | {_part(name) for name in manifest if name not in right})
 
         def bring(name: str) -> Copied:
@@ -109,7 +109,7 @@ def stage(
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Waits for other runs that stage into a folder; the lock goes with the process."""
+    """Waits for other runs that stage into a folder; the lock ends with the process."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -119,30 +119,29 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """Names of all that is below a folder, what is in a folder before it; follows no link."""
+    """Names of everything below a folder, contents before their folder; follows no link."""
     start = len(f"{folder}/")
     for root, folders, names in os.walk(folder, topdown=False):
         yield from (f"{root}/{name}"[start:] for name in (*names, *folders))
 
 
 def _folders(names: Iterable[str]) -> set[str]:
-    """The folders that files with these names are in."""
     found = {parent for name in names for parent in PurePath(name).parents}
     return {str(parent) for parent in found if parent.name}
 
 
 def _is(path: Path, wanted: str) -> bool:
-    """Whether a file of its own, and no link to one, has this digest."""
+    """Whether a path is a regular file, not a link, with this digest."""
     return path.is_file() and not path.is_symlink() and digest(path) == wanted
 
 
 def _mark(folder: Path) -> str:
-    # What a machine that lost its power has left of it need not be text.
+    # After a power failure, the file may hold anything.
     return (folder / MARK).read_text(errors="replace")
 
 
 def _clear(draft: Path, kept: set[str]) -> None:
-    """Removes what is below a folder but these files, and the folders that they are in."""
+    """Removes everything below a folder except these files and the folders that contain them."""
     folders = _folders(kept)
     for name in _below(draft):
         path = draft / name
@@ -154,19 +153,19 @@ def _clear(draft: Path, kept: set[str]) -> None:
 
 
 def _part(name: str) -> str:
-    """What a file is called until it is whole."""
+    """The name of a file until its copy is complete."""
     path = PurePath(name)
     return str(path.with_name(f".{path.name}.part"))
 
 
 def _bring(source: Path, draft: Path, name: str, wanted: str) -> Copied:
-    """Copies a file, and goes on where a former run was interrupted."""
+    """Copies a file, resuming an interrupted copy."""
     here, part = draft / name, draft / _part(name)
     here.parent.mkdir(parents=True, exist_ok=True)
     copied = _append(source / name, part)
     right = digest(part) == wanted
     if not right and copied < part.stat().st_size:
-        # The part that an earlier run left was not of this file.
+        # The part of an earlier run was of another file.
         part.unlink()
         copied += _append(source / name, part)
         right = digest(part) == wanted

@@ -1,7 +1,7 @@
-"""Pages that only this user may see, in this user's browser.
+"""Opens pages that only this user may see in the user's browser.
 
-A token in a URL would be an argument of the browser, which every user of this machine can list.
-So the browser is handed a file that leads on, as `use_redirect_file` of JupyterLab does.
+Every user of this machine can list the arguments of the browser, such as a URL with a token. So the
+browser gets a file that redirects to the URL, as with `use_redirect_file` of JupyterLab.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from gpubed.core import secret
 
 
 def of_windows() -> bool:
-    """Say whether the browser is one of Windows, around this Linux: it reads no files of ours."""
+    """Say whether this Linux runs within Windows, whose browser cannot read files here."""
     return "microsoft" in platform.release().lower()
 
 
 def visit(url: str, page: Path) -> bool:
-    """Open a URL that has a secret in it.
+    """Open a URL that contains a secret.
 
     Args:
         url: Where to go.
-        page: A file among the cluster's secrets that leads there. It stays: nothing tells when
-            the browser has read it.
+        page: The file to write the redirect to, among the cluster's secrets. It stays, since there
+            is no way to know when the browser has read it.
 
     Returns:
-        Whether a browser opened it; without one, no page is left.
+        Whether a browser opened it; if not, no page is left.
     """
     if of_windows():
         return False
@@ -46,5 +46,5 @@ def visit(url: str, page: Path) -> bool:
 
 
 def show(page: Path) -> bool:
-    """Open a file in the browser, and say whether there was one that did."""
+    """Open a file in the browser; return whether a browser opened it."""
     return not of_windows() and webbrowser.open(page.as_uri())

@@ -1,8 +1,8 @@
-"""A service of the head for a browser that need not trust its certificate.
+"""Relays a browser to a service of the head, without the browser trusting its certificate.
 
-The browser speaks plain HTTP to loopback of this machine. What it says goes on in TLS, which
-is checked here against the cluster's own certificate, and through SSH. The head has no other
-door than before, and the service asks for its token as ever.
+The browser speaks plain HTTP to loopback of this machine. The data goes on in TLS, checked here
+against the cluster's own certificate, and through SSH. No further port of the head is opened, and
+the service still asks for its token.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Door:
-    """Where what comes in on loopback goes to.
+    """A relay from loopback to a service.
 
     Attributes:
-        certificate: What the service's certificate is checked against.
-        host: Where the service, or a tunnel to it, listens.
+        certificate: The certificate that the service's own is checked against.
+        host: Address at which the service, or a tunnel to it, listens.
         port: Its port there.
     """
 
@@ -42,13 +42,14 @@ class Door:
         require_way: Callable[[], None],
         refused: Callable[[str], None],
     ) -> None:
-        """Let this user's browsers in until an exception, such as Ctrl-C, ends it.
+        """Relay connections of this user until an exception, such as Ctrl-C, ends it.
 
         Args:
-            ready: Called with the port of loopback once they can come in; any free one, so
-                that nobody can wait for it.
-            require_way: Raises what shall end it once the service cannot be reached any more.
-            refused: Called with each other user who tried to come in.
+            ready: Called with the port of loopback once connections are accepted; it is any free
+                port, so that no other process can take it in advance.
+            require_way: Raises the exception that ends the relay once the service cannot be
+                reached.
+            refused: Called with the name of each other user whose connection was refused.
 
         Raises:
             GpubedError: The service does not answer, or shows another certificate.
@@ -74,17 +75,18 @@ class Door:
             except OSError:
                 writer.close()
                 return
-            # At the end pages are still open; Python 3.11 would print a traceback for each.
+            # Pages are still open when the relay ends; Python 3.11 would print a traceback for
+            # each.
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
 
         async with await asyncio.start_server(relay, ADDRESS, 0) as server:
             port = server.sockets[0].getsockname()[1]
-            # A browser in a terminal returns when it is left.
+            # A browser in a terminal returns only once its user quits it, hence the thread.
             await asyncio.gather(asyncio.to_thread(ready, port), _watch(require_way))
 
     async def _greet(self) -> ssl.SSLContext:
-        """Meet the service once, else nobody would learn why pages stay empty."""
+        """Connect to the service once, so that an error is reported here, not as an empty page."""
         try:
             context = ssl.create_default_context(cafile=str(self.certificate))
             (await self._far(context))[1].close()
@@ -107,7 +109,7 @@ async def _watch(require_way: Callable[[], None]) -> None:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Hand on what comes until one side is gone."""
+    """Pass on data until one side closes."""
     try:
         while data := await reader.read(_AT_ONCE):
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a connection on loopback, which all users here share."""
+"""Finds the user at the other end of a connection on loopback, which all users here share."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from gpubed.access import browser
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IN_IPV6 = bytes(10) + b"\xff\xff"
-_OWNERLESS = "0"  # of a socket that its process has left, which counts as root's otherwise
+_OWNERLESS = "0"  # inode of a socket without a process, whose user is given as root
 
 End = tuple[str, int]
 
 
 def stranger(there: End, here: End) -> str:
-    """Return who, if it is somebody else, holds the other end of a connection.
+    """Return the user at the other end of a connection, unless it is this user.
 
-    Whoever became another user by sudo to start us counts as us.
+    The user who started this process with sudo counts as this user.
 
     Args:
         there: IPv4 address and port of the other end.
         here: Those of our end.
 
     Returns:
-        A name for people; empty if it is us, or where the system does not tell: macOS, and
-        Linux within Windows, whose browser is outside.
+        A name for people; empty for this user, and on systems that do not tell: macOS, and Linux
+        within Windows, whose browser is outside.
     """
     if browser.of_windows() or not _TABLES[0].exists():
         return ""
@@ -45,7 +45,7 @@ def stranger(there: End, here: End) -> str:
 
 
 def _owner(there: End, here: End) -> int | None:
-    # A program may speak IPv4 through a socket of IPv6.
+    # A program may use an IPv6 socket for IPv4.
     ends = {(_written(there, before), _written(here, before)) for before in (b"", _IN_IPV6)}
     for table in _TABLES:
         for line in table.read_text().splitlines() if table.exists() else ():
@@ -56,7 +56,7 @@ def _owner(there: End, here: End) -> int | None:
 
 
 def _written(end: End, before: bytes) -> str:
-    """Write address and port as the kernel does: words of 32 bits in this machine's order."""
+    """Format address and port as the kernel does: 32-bit words in this machine's byte order."""
     address = before + inet_aton(end[0])
     words = [address[at : at + 4] for at in range(0, len(address), 4)]
     written = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

@@ -1,4 +1,4 @@
-"""The services of a cluster: where they are, and whether they answer as they must."""
+"""The services of a cluster: their URLs, and whether they answer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TIMEOUT = 10.0
 
 
 def urls(cluster: Cluster) -> list[dict[str, str]]:
-    """Return name and URL of each service, without any token: where it was set up last."""
+    """Return name and URL of each service as it was set up last, without any token."""
     spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
     if spec.services.jupyterlab is None:
         return []
-    # Behind other hosts it is reached through a tunnel: `gpubed open`.
+    # A head behind other hosts is reached through the tunnel of `gpubed open`.
     head = cluster.allocation.head
     host = "localhost" if head.via else head.control_address
     at = f"https://{host}:{jupyterlab_port.port(cluster)}"
@@ -37,15 +37,15 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
 
 
 def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
-    """Return the URL of JupyterLab, or of the status page behind its door, with the token.
+    """Return the URL of JupyterLab or, through it, of the status page, with the token.
 
-    On a testbed that runs jobs only it is that of the testbed's own notebooks, without one.
+    On a testbed that only runs jobs, it is the URL of the testbed's own notebooks, without a token.
 
     Raises:
-        GpubedError: The cluster does not have it.
+        GpubedError: The cluster does not have the service.
     """
     if not cluster.allocation.nodes and name != STATUS:
-        # The testbed's own, with a login of its own.
+        # The testbed's own notebooks have their own login.
         return urls(cluster)[0]["url"]
     for service in urls(cluster):
         if service["name"] == name:
@@ -62,7 +62,7 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
 
 
 def answers(cluster: Cluster) -> dict[str, str]:
-    """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
+    """Ask each service whether it is alive; return what is wrong by name, empty if nothing is."""
     found = {}
     asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
     for service in urls(cluster):
@@ -76,16 +76,16 @@ def answers(cluster: Cluster) -> dict[str, str]:
 
 
 def jupyterlab_status(cluster: Cluster, token: str | None = None) -> int:
-    """Ask JupyterLab for its status; the server is checked against its own certificate.
+    """Ask JupyterLab for its status, checking its certificate against the cluster's own.
 
     Args:
-        token: The right one by default.
+        token: By default the right one.
 
     Returns:
         The HTTP status code.
 
     Raises:
-        GpubedError: It is not there, or shows another certificate.
+        GpubedError: JupyterLab does not answer, or shows another certificate.
     """
     return _status(cluster, token or _token(cluster.paths), "/api/status")
 

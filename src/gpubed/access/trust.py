@@ -1,4 +1,4 @@
-"""How a person's systems and browsers learn to trust the certificate of a cluster's JupyterLab."""
+"""Checks the certificate authority of a cluster's JupyterLab, and tells how to trust it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _SIGNING = x509.KeyUsage(
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate that may be trusted, since it can vouch for one node's names only.
+    """A certificate that is safe to trust, since it can only vouch for one node's names.
 
     Attributes:
         certificate: Its file.
-        sha256: Its fingerprint, as browsers show it.
-        sha1: Its fingerprint, by which Windows finds certificates.
+        sha256: Its SHA-256 fingerprint, as browsers show it.
+        sha1: Its SHA-1 fingerprint, by which Windows finds certificates.
         names: The host names and addresses that it may vouch for.
     """
 
@@ -54,7 +54,7 @@ class Authority:
 def authority(certificate: Path, head: Node) -> Authority:
     """Return the authority of a cluster's JupyterLab, if it is harmless to trust.
 
-    The head made it, and whoever is root there could have handed over another one.
+    The head made it, and root there could have handed over another one.
 
     Raises:
         GpubedError: There is none, or it could vouch for more than the head.
@@ -62,7 +62,7 @@ def authority(certificate: Path, head: Node) -> Authority:
     kept = reading.file(certificate, _MAKE, limit=_LARGEST)
     try:
         found = x509.load_pem_x509_certificate(kept.data)
-        # What stands beside it, systems would trust along with it.
+        # Systems would trust further certificates in the file, too.
         if found.public_bytes(Encoding.PEM).strip() != kept.data.strip():
             raise ValueError("there is more in it than one certificate")
         _require_signing_alone(found.extensions)
@@ -77,7 +77,7 @@ def authority(certificate: Path, head: Node) -> Authority:
 
 
 def _known(head: Node) -> set[str]:
-    """Return what role jupyterlab lets the authority vouch for."""
+    """Return the names that role jupyterlab lets the authority vouch for."""
     found = {head.name, head.control_address, head.experiment_address, "localhost", "127.0.0.1"}
     return {_canonical(name) for name in found if name}
 
@@ -96,7 +96,7 @@ def _extension(extensions: x509.Extensions, kind: type[_Kind]) -> x509.Extension
 
 
 def _require_signing_alone(extensions: x509.Extensions) -> None:
-    """Refuse what is more than an authority: its limits bind what it signs, not itself."""
+    """Refuse an authority that could act as a server: its name limits do not bind itself."""
     basic = _extension(extensions, x509.BasicConstraints).value
     if not basic.ca or basic.path_length != 0:
         raise ValueError("it is no authority, or one that can make others")
@@ -107,10 +107,10 @@ def _require_signing_alone(extensions: x509.Extensions) -> None:
 
 
 def _permitted(extensions: x509.Extensions) -> list[str]:
-    """Return all that an authority may vouch for, if it is limited to names and addresses."""
+    """Return all that an authority may vouch for; refuse one without such limits."""
     limits = _extension(extensions, x509.NameConstraints)
     permitted = limits.value.permitted_subtrees or []
-    # A kind that is not among them would be without limits.
+    # Kinds of names that are not listed would be unlimited.
     if not limits.critical or {type(one) for one in permitted} != {x509.DNSName, x509.IPAddress}:
         raise ValueError("it is not limited to host names and addresses")
     return [_name(one) for one in permitted]
@@ -126,7 +126,7 @@ def _name(permitted: x509.GeneralName) -> str:
 
 
 def steps(cluster: str, trusted: Authority) -> dict[str, list[str]]:
-    """Return by system or browser what makes it trust an authority, and forget it again."""
+    """Return the commands that make each system or browser trust an authority, and forget it."""
     certificate = trusted.certificate
     name, path = f"gpubed-{cluster}", quote(str(certificate))
     return {

@@ -1,4 +1,4 @@
-"""The way to a service of the head: direct, or an SSH tunnel where others are in between."""
+"""Connects to a service of the head: directly, or by an SSH tunnel through other hosts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LAST_LINES = 3
 
 
 def command(cluster: Cluster, local: int, port: int) -> list[str]:
-    """Return the command that lets `local` here stand for `port` of the head."""
+    """Return the ssh command that forwards port `local` of loopback to `port` of the head."""
     way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", cluster.allocation.head.name]
     return ["ssh", "-F", str(cluster.paths.ssh_config), *way]
 
 
 @dataclass(frozen=True)
 class Tunnel:
-    """A port here that stands for one of the head, as long as its ssh runs.
+    """A local port that is forwarded to the head while its ssh runs.
 
     Attributes:
         port: The port of loopback.
-        process: The ssh.
-        errors: What it says.
+        process: The ssh process.
+        errors: What ssh writes to stderr.
     """
 
     port: int
@@ -40,24 +40,24 @@ class Tunnel:
     errors: IO[bytes]
 
     def require_open(self, again: str) -> None:
-        """Notice that ssh has ended, as it does when this machine was asleep.
+        """Check that ssh still runs; it ends, for example, when this machine was asleep.
 
         Args:
             again: The command that opens the tunnel again.
 
         Raises:
-            GpubedError: It has.
+            GpubedError: ssh has ended.
         """
         if self.process.poll() is not None:
             raise GpubedError(f"the tunnel to the head has ended: {self.said()}", again)
 
     def wait(self, again: str) -> None:
-        """Wait until ssh has ended, then raise what `require_open` does."""
+        """Wait until ssh ends, then raise the error of `require_open`."""
         self.process.wait()
         self.require_open(again)
 
     def said(self) -> str:
-        """Return the last words of ssh."""
+        """Return the last lines that ssh wrote."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return "; ".join(lines[-_LAST_LINES:]) or "ssh does not say why"
@@ -65,10 +65,10 @@ class Tunnel:
 
 @contextmanager
 def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
-    """Give address and port at which a port of the head answers here, as long as this lasts.
+    """Yield the address and port at which a port of the head can be reached from here.
 
     Raises:
-        GpubedError: It needs a tunnel, and that does not open.
+        GpubedError: A tunnel is needed and does not open.
     """
     if not cluster.allocation.head.via:
         yield cluster.allocation.head.control_address, port
@@ -79,10 +79,10 @@ def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]:
-    """Let a port of loopback stand for a port of the head, as long as this lasts.
+    """Forward a port of loopback to a port of the head.
 
     Args:
-        local: The port to take here, if it is free; else any.
+        local: The port to use here if it is free; otherwise any.
 
     Raises:
         GpubedError: The tunnel does not open.
@@ -91,7 +91,7 @@ def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]
     started = command(cluster, local, port)
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
     with (
-        # A pipe that nobody reads would stop ssh once it is full.
+        # A file, as a full pipe would block ssh.
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
             [*started[:1], *options, *started[1:]], stdin=subprocess.DEVNULL, stderr=errors
@@ -106,7 +106,7 @@ def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]
 
 
 def free(port: int) -> int:
-    """Return the port if nobody has it here, a free one for 0, else 0."""
+    """Return the port if it is free here, any free port for 0, else 0."""
     with socket.socket() as probe:
         try:
             probe.bind((LOCAL, port))

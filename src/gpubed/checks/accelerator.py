@@ -1,6 +1,6 @@
-"""Hardware: identified on every node; GPUs as many as asked for, one driver, no memory errors.
+"""Checks hardware: identified on all nodes; enough GPUs, one driver, no memory errors.
 
-What nvidia-smi says is not enough for any of it: GPUs count when they compute.
+The output of nvidia-smi is not enough for any of it: GPUs count only if they compute.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ECC = (
 )
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
 _ABSENT = ("[N/A]", "[Not Supported]", "N/A")
-# ecc.mode.current of a board whose memory has no ECC, or has it switched off, as boards for
-# games come. A counter that is absent while the mode is Enabled is no such board.
+# ecc.mode.current of boards without ECC, or with ECC switched off, as gaming boards come. A missing
+# counter while the mode is Enabled is an error.
 _WITHOUT_ECC = {**dict.fromkeys(_ABSENT, "has no ECC"), "Disabled": "has ECC switched off"}
 
 
@@ -75,7 +75,7 @@ def _ecc_counters(node: Node, ssh: SSH) -> CommandResult | None:
 
 
 def _drivers(facts: Facts) -> set[str]:
-    """Return the driver's version as the kernel and as its library tell it."""
+    """Return the versions of the driver that the kernel and its library report."""
     told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded}
     return {driver for driver in told if driver}
 
@@ -110,7 +110,7 @@ def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
 
 
 def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
-    """Judge a node's driver; nodes may have others of their own, each that serves it."""
+    """Judge a node's driver; other nodes may have other drivers."""
     mine = _drivers(facts) if facts else set()
     reason = ""
     if len(mine) != 1:
@@ -128,7 +128,7 @@ def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
 
 
 def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
-    """Return counters, the GPUs that have none, and what is no answer."""
+    """Return the counters, the GPUs without any, and unreadable answers."""
     counts, without, unread = [], [], []
     for index, *cells in rows:
         mode, count = cells if len(cells) == 2 else ("", "")
@@ -142,9 +142,9 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
 
 
 def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
-    """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
+    """Judge the driver's counters of uncorrected memory errors."""
     lines = answer.stdout.splitlines() if answer else []
-    # Ranks have the first ones. Another that nobody asked for may be of any kind, for a screen.
+    # Ranks use the first GPUs; others may be of any kind, such as one for a screen.
     rows = [line.split(", ") for line in lines[: node.gpus]]
     counts, without, unread = _counters(rows)
     if counts:

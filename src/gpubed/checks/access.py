@@ -23,7 +23,8 @@ def mesh(context: Context) -> Iterator[Check]:
     names = [node.name for node in context.allocation.nodes]
 
     def unreached(node: Node, ssh: SSH) -> list[str]:
-        # Each begins with itself: of connections without a login, sshd drops some beyond ten.
+        # Each node begins with itself, as sshd drops some of more than ten connections that have
+        # not logged in yet.
         first = names.index(node.name)
         peers = " ".join(names[first:] + names[:first])
         loop = f"for peer in {peers}; do {_SSH} $peer true </dev/null || echo $peer; done"

@@ -1,4 +1,4 @@
-"""What GPUs do: each computes and remembers, and their sums travel as fast as they are wired."""
+"""Checks that each GPU computes and stores correctly, and NCCL's sums are as fast as the links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.verification import Check
 
 _IDS = ("gpu.compute", "gpu.memory", "gpu.pairs", "gpu.allreduce")
-# Of the fastest of its model in the node: one that is throttled is far below.
+# Share of the rate of the node's fastest GPU of the same model; a throttled one is far below.
 _SLOW = 0.7
 
 
@@ -34,17 +34,17 @@ def compute(context: Context) -> Iterator[Check]:
 
 
 def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Check]:
-    """Judge one node.
+    """Judge the GPUs of one node.
 
     Args:
-        node: The node; `gpus` were asked for.
-        proof: What they did.
-        known: Its facts, if it told any; how its GPUs are connected is among them.
+        node: The node, of whose GPUs `gpus` were asked for.
+        proof: Their results.
+        known: The node's facts, if any; they tell how its GPUs are connected.
     """
     yield _compute(node, proof)
     yield _memory(node, proof)
     if proof.simulated:
-        # The CPU computed, but nothing travelled between GPUs that are not there.
+        # The CPU computed; there are no GPUs to transfer anything between.
         limit = f"{proof.simulated} is simulated: nothing travels between its GPUs"
         for id_ in _IDS[2:]:
             yield Check(id=id_, node=node.name, result="simulated", limit=limit)
@@ -66,7 +66,6 @@ def _skipped(node: Node, ids: Sequence[str], reason: str) -> Iterator[Check]:
 
 
 def _missing(node: Node, proof: Proof) -> list[str]:
-    """Say why not all GPUs were looked at."""
     if proof.error:
         return [proof.error]
     if len(proof.gpus) < node.gpus:
@@ -131,7 +130,6 @@ def _unsummed(proof: Proof, which: str) -> list[str]:
 
 
 def _gpus(sum_: Collective, known: facts.Facts | None) -> list[facts.GPU]:
-    """Return what the facts say of the GPUs of a collective."""
     told = {gpu.index: gpu for gpu in known.gpus} if known else {}
     return [told.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
 
@@ -160,8 +158,8 @@ def _rated(
     """Return a check of bus bandwidths.
 
     Args:
-        least: What each sum must reach at least, and how its GPUs are connected.
-        reasons: Why it fails whatever the rates are.
+        least: The least rate of each sum, and how its GPUs are connected.
+        reasons: Failures that do not depend on the rates.
     """
     judged = [(sum_, floor, link) for sum_, (floor, link) in zip(sums, least, strict=True)]
     reasons = [*reasons, *filter(None, (_slow(*one) for one in judged))]

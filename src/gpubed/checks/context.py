@@ -1,4 +1,4 @@
-"""What checks have at hand: the cluster and a session to each node."""
+"""The input of checks: the cluster and a session to each node."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ class Context:
 
     @property
     def plan(self) -> ClusterPlan:
-        """What was planned."""
+        """The cluster's plan."""
         return self.cluster.plan
 
     @property
     def allocation(self) -> Allocation:
-        """What was given."""
+        """The nodes that the testbed gave."""
         return self.cluster.allocation
 
     def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
-        """Call a function for every node at once; results in the order of the nodes."""
+        """Call a function for all nodes in parallel; results are in the order of the nodes."""
         nodes = self.allocation.nodes
         results = parallel.each(lambda node: function(node, self.sessions[node.name]), nodes)
         return list(zip(nodes, results, strict=True))
 
     @cached_property
     def facts(self) -> dict[str, Facts | None]:
-        """What each node says it is made of, by name; None where it says nothing."""
+        """The facts of each node, by name; None if it gives none."""
         return {node.name: facts for node, facts in self.on_each(_facts)}
 
     @cached_property
     def proofs(self) -> dict[str, proof.Proof]:
-        """What the GPUs of each node really do, by the node's name."""
+        """The results of computing on each node's GPUs, by node name."""
         return {node.name: found for node, found in self.on_each(proof.ask)}
 
     @property
     def simulated(self) -> frozenset[str]:
-        """The nodes that only pretend to have their GPUs."""
+        """The nodes whose GPUs are simulated."""
         return frozenset(name for name, facts in self.facts.items() if facts and facts.simulated)
 
     @property

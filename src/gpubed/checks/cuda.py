@@ -1,4 +1,4 @@
-"""CUDA and NCCL of the recipe: the compiler is reached, NCCL uses the right network."""
+"""Checks the recipe's CUDA and NCCL: a shell finds the compiler, NCCL uses the right network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NVCC = "bash -lc 'nvcc --version'"
 AS_RANK = "HOROVOD_RANK=1 NCCL_SOCKET_IFNAME=lo gpubed-rank"
 """How Horovod starts a rank, whose NCCL it tells the head's interface: here, a wrong one."""
 
-# NCCL chooses its interface when it is asked for an id; that needs no GPU.
+# NCCL chooses its interface when it makes an id, which needs no GPU.
 _ASK_NCCL = f"""NCCL_DEBUG=INFO {AS_RANK} %s/env/current/bin/python -I -c '
 import ctypes, json, pathlib, resource, sysconfig
 folder = pathlib.Path(sysconfig.get_path("purelib"), "nvidia/nccl/lib")
@@ -81,8 +81,8 @@ def nccl(context: Context) -> Iterator[Check]:
 
 
 def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
-    """Judge what NCCL said on a node."""
-    # Threads of NCCL may still say something after the answer.
+    """Judge NCCL's output on a node."""
+    # NCCL's threads may print more after the answer.
     answer = next((line for line in said.splitlines() if line.startswith("{")), None)
     if answer is None:
         why = f"NCCL does not load: {said.strip()[-200:]}"
@@ -95,7 +95,7 @@ def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
 
 
 def _version(recipe: Recipe, node: Node, code: int) -> Check:
-    """NCCL writes 2.30.7 as 23007."""
+    """Compare NCCL's version, which it writes as 23007 for 2.30.7, with the recipe's."""
     loaded = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
     locked = {e.version for e in recipe.locked() if e.name.startswith("nvidia-nccl-")}
     right = locked == {loaded}

@@ -1,4 +1,4 @@
-"""Docker: the daemon answers on every node, and a container computes on a GPU."""
+"""Checks Docker: the daemon answers on every node, and a container computes on a GPU."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
 from gpubed.nodes.verification import Check
 
-# `version` says plainly that nobody answers; older releases of `info` do not.
+# `version` fails clearly if the daemon does not answer; older releases of `info` do not.
 _ASK = (
     "sudo -n docker version --format '{{.Server.Version}}'"
     " && sudo -n docker info --format '{{.Driver}}'"
 )
-# An image of nothing but the node's own /usr: so no registry is asked, and what is there of
-# GPUs is what the container was given. Its ranks' device is found as on the node. The toolkit
-# makes links beside the driver's libraries, other ones than the node has: they are for the
-# container alone, and without a layer that takes them (overlay) /usr is only read.
+# The image holds nothing but the node's own /usr, so no registry is needed, and its GPU devices are
+# only those that the container was given. The container's device is found as on the node. The
+# toolkit adds links beside the driver's libraries that differ from the node's: an overlay keeps
+# them in the container; without overlay, /usr is read-only.
 _GPUS = """
 folder=$(mktemp -d) && cd "$folder" && mkdir usr etc tmp layer && mkdir -p etc/gpubed &&
 ln -s usr/bin usr/sbin usr/lib usr/lib64 . && tar -c . | sudo -n docker import - %s >/dev/null
@@ -91,7 +91,7 @@ def gpus(context: Context) -> Iterator[Check]:
 
 
 def _wrong(answer: CommandResult, simulated: bool) -> str:
-    """Say what is wrong with what a container did with its GPU; empty where nothing is."""
+    """Return what is wrong with a container's use of its GPU; empty if nothing is."""
     if answer.exit_code:
         return f"{answer.tail}; see nvidia-ctk cdi list there"
     device, _, devices = answer.stdout.strip().partition("\n")

@@ -1,11 +1,11 @@
-"""The firewall, seen from outside: nothing answers that the specification did not open.
+"""Checks the firewall from outside: only ports that the specification opens may answer.
 
-The controller, or the last host on the way to the nodes, knocks at every port on
-which a node listens. Since a node may listen on nothing else, each gets a listener
-of ours for a moment, which a fellow node must reach and who knocks must not: so the
-check can fail.
+The controller, or the last host on the way to the nodes, connects to every port on which a node
+listens. As a node may listen on nothing else, each gets a listener for a moment, which another node
+must reach and the outside must not: this proves that the check can fail.
 
-Where one of the nodes is the door to all, as in a cloud, only its address is there from outside.
+If one of the nodes is the way to all others, as in a cloud, only its address is reachable from
+outside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTENER = (
     "import socket,time; s=socket.socket(); s.bind(('0.0.0.0', 0)); s.listen(8); "
     "print(s.getsockname()[1], flush=True); time.sleep(20)"
 )
-# The listener must not hold the session's output, or the command would not return.
+# The listener must not hold the session's stdout, or the command would not return.
 _START = (
     "f=$(mktemp); (timeout 20 python3 -c %s >$f 2>/dev/null </dev/null &) ; "
     "for i in $(seq 50); do [ -s $f ] && break; sleep 0.1; done; cat $f; rm $f"
@@ -64,7 +64,7 @@ def _why_not(context: Context) -> str:
 
 
 def _doors(context: Context) -> dict[str, SSH]:
-    """Return the sessions to a node that is the way to all, as it is seen from outside."""
+    """Return a session from outside, by name of the node that is the way to all others."""
     via = context.allocation.head.via
     if not via:
         return {}

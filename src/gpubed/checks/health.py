@@ -1,4 +1,4 @@
-"""Whether each node is well and in use, by its own account."""
+"""Checks that each node reports to be healthy and in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JupyterLab: answers over TLS to the right token, and to no other."""
+"""Checks that JupyterLab answers over TLS to the right token, and to no other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.verification import Check
 
-# While its process runs and does not listen yet, as after a boot; one that ends again and again
-# is not waited for.
+# Waits while the process has started and does not listen yet, as after a boot, but not for one that
+# fails again and again.
 _AWAIT = (
     "timeout 60 sh -c 'while systemctl show --property=SubState jupyterlab.service"
     " | grep -q =start; do sleep 0.5; done'"

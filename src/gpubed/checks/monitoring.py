@@ -1,4 +1,4 @@
-"""Monitoring: Prometheus hears every node, all rules judge, the page is shown."""
+"""Checks monitoring: Prometheus reads every node, all rules work, the status page is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubed.nodes.verification import Check
 
 _IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
 _RULES = "roles/monitoring/files/rules.yml"
-# A new target is unknown until it was asked once.
+# A new target is unknown until its first scrape.
 _PATIENCE_S, _PAUSE_S = 45.0, 3.0
 _ASK = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
 
@@ -46,7 +46,7 @@ class _Group(BaseModel):
 
 
 class _Data(BaseModel):
-    """What Prometheus tells of its targets, or of its rules."""
+    """Prometheus' data about its targets, or about its rules."""
 
     targets: tuple[_Target, ...] = Field(default=(), alias="activeTargets")
     groups: tuple[_Group, ...] = ()
@@ -73,7 +73,7 @@ def _repair(context: Context) -> str:
 
 
 def _ask(context: Context, what: str) -> _Data:
-    """Return the data of Prometheus' answer; there are none when it does not answer."""
+    """Return the data of Prometheus' answer; without an answer, it is empty."""
     wanted = context.plan.spec.services.monitoring
     port = wanted.port if wanted else None
     answer = context.head.run(_ASK, port, what, check=False)
@@ -99,7 +99,7 @@ def _targets(context: Context) -> Iterator[Check]:
 
 
 def _settled(context: Context) -> dict[str, list[_Target]]:
-    """Return the targets by node, once none is unknown any more or patience ends."""
+    """Return the targets by node, once none is unknown or the time is up."""
     names = {node.name for node in context.allocation.nodes}
     end = time.monotonic() + _PATIENCE_S
     while True:

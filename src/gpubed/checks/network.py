@@ -1,4 +1,4 @@
-"""The experiment network: packet size, link rates, a collective over it."""
+"""Checks the experiment network: packet size, link rates, an allreduce over it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from gpubed.testbeds import registry
 _IP_AND_ICMP_HEADERS = 28
 _IDS = ("link.rate", "allreduce.busbw", "rdma.gpudirect")
 _GPUDIRECT = "GDRDMA"
-# Within a PCI switch: farther away, NCCL reckons host memory to be faster (NCCL_NET_GDR_LEVEL).
+# Within a PCI switch; beyond it, NCCL prefers host memory by default (NCCL_NET_GDR_LEVEL).
 _NEAR = ("PIX", "PXB")
-_TOLERANCE = 0.05  # of a link that the testbed holds to its rate
+_TOLERANCE = 0.05  # of a link whose rate the testbed limits
 # Horovod's Gloo, and NCCL by default, open one TCP stream to a neighbour.
 _ONE_STREAM_BPS = 10e9
-# A link that the testbed does not shape must carry this share of its rate, up to what TCP
-# reaches on a machine without tuning. RDMA has a check of its own.
+# A link that the testbed does not shape must carry this share of its rate, up to what TCP reaches
+# on a machine without tuning. RDMA has its own check.
 _UNSHAPED, _TCP_BPS = 0.8, 50e9
 _GOODPUT = 0.94  # TCP payload's share of a layer-2 rate at an MTU of 1500
-_COLLECTIVE = 0.9  # what an allreduce must reach of the goodput
+_COLLECTIVE = 0.9  # least share of the goodput for an allreduce
 
 
 class _Metrics(BaseModel):
-    """What verification needs of job `allreduce`'s metrics."""
+    """The metrics of job `allreduce` that verification needs."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -57,7 +57,7 @@ def mtu(context: Context) -> Iterator[Check]:
     network, nodes = context.allocation.experiment, context.allocation.nodes
     declared = _declared(context)
     if declared and network and declared.mtu is None:
-        declared = None  # the testbed chose
+        declared = None  # the testbed chooses
     if declared and (reason := _other(_size(declared), _size(network) if network else None)):
         yield Check(id="network.mtu", result="fail", reason=reason)
         return
@@ -117,7 +117,7 @@ def links_and_collective(context: Context) -> Iterator[Check]:
 
 
 def _alone(context: Context, reason: str) -> Iterator[Check]:
-    """Look at what there is where no two nodes have ranks."""
+    """Check what is possible if fewer than two nodes have ranks."""
     yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS[1:])
     wrong = _other_rate(context)
     if wrong or context.plan.experiment is None or len(context.allocation.nodes) < 2:
@@ -128,7 +128,7 @@ def _alone(context: Context, reason: str) -> Iterator[Check]:
 
 
 def _idle_links(context: Context) -> Iterator[Check]:
-    """Measure the links of nodes that have no ranks, where a rate is declared."""
+    """Measure the links of nodes without ranks, if a rate is declared."""
     declared = context.plan.experiment
     if declared is None or declared.rate_bps is None or _other_rate(context):
         return
@@ -140,7 +140,7 @@ def _idle_links(context: Context) -> Iterator[Check]:
 
 
 def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
-    """Run the job and judge it; a second, longer run decides where the first is too slow.
+    """Run the job and judge it; if it is too slow, a second, longer run decides.
 
     Other load on the machine may slow down one run, and a longer one hides fixed costs.
     """
@@ -151,9 +151,10 @@ def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
 
 
 def _allreduce(context: Context, seconds: float, largest_s: float) -> tuple[_Metrics, list[Check]]:
-    """Measure streams and an allreduce for so many seconds each, on a link without latency."""
+    """Measure streams and an allreduce for so many seconds each, plus time for a link's latency."""
     wanted = context.plan.spec.networks.experiment
-    # A ring takes 2 (n - 1) steps, each later by the latency: a twentieth of the time.
+    # A ring takes 2 (n - 1) steps, each delayed by the latency: keep that to a twentieth of the
+    # time.
     steps = 2 * (len(context.allocation.with_ranks) - 1)
     largest_s += 20 * steps * (wanted.latency if wanted else 0.0)
     settings = {"seconds": f"{seconds:g}", "largest_s": f"{largest_s:g}"}
@@ -174,7 +175,7 @@ def _why_not(context: Context) -> str:
 
 
 def _taken(context: Context) -> str:
-    """Say who else uses the links now, so that nobody can tell what they carry."""
+    """Return who measures on the links now, which makes a measurement here useless."""
     state = context.cluster.paths.state
     who = runlock.measurer(state)
     if who is None or runlock.is_ours(who, state):
@@ -198,7 +199,7 @@ def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
 
 
 def _declared(context: Context) -> NetworkPlan | None:
-    """Return the declared network; a testbed may have none for a node that is alone."""
+    """Return the declared network; None if the testbed makes none for a single node."""
     plan, allocation = context.plan, context.allocation
     if allocation.experiment is None and len(allocation.nodes) == 1:
         planned = registry.backend(plan.backend).foretold(plan, plan.nodes[0])
@@ -215,7 +216,7 @@ def _other_rate(context: Context) -> str:
 
 
 def _other(declared: str, granted: str | None) -> str:
-    """Say that a network is not the declared one, as before the next `up`; empty where it is."""
+    """Return how a network differs from the declared one, as before the next `up`; else empty."""
     if declared == granted:
         return ""
     has = granted or "no such network"
@@ -231,7 +232,7 @@ def _size(network: Network | NetworkPlan) -> str:
 
 
 def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
-    """Judge what one direction of a pair of nodes carries by the rate that it should have."""
+    """Judge the measured rate of one direction of a pair of nodes by its declared rate."""
     shaped = registry.backend(plan.backend).shapes_links(plan.spec)
     exact = shaped and rate_bps <= _ONE_STREAM_BPS
     least = (1 - _TOLERANCE) * rate_bps if exact else _UNSHAPED * min(rate_bps, _TCP_BPS)
@@ -253,7 +254,7 @@ def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
 
 
 def _told(context: Context, metrics: dict[str, Any]) -> _Metrics:
-    """Return what the job said; on its nodes, anybody may have written it."""
+    """Validate the job's metrics: any process on its nodes may have written them."""
     try:
         return _Metrics.model_validate(metrics)
     except ValidationError as error:
@@ -275,7 +276,7 @@ def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Che
     if rate and wanted and wanted.rdma and on_gpus:
         floor = wanted.rdma.floor * rate
     elif rate and alone and not on_gpus:
-        # Processors that compute and send in turns reach 1 / (1/link + 1/processors).
+        # CPUs that alternate between computing and sending reach 1 / (1/link + 1/CPU).
         in_turns = 1 / (1 / reachable + 1 / alone)
         by_cpu = alone < reachable or busbw >= _COLLECTIVE * in_turns
     right = floor is None or busbw >= floor or by_cpu
@@ -291,7 +292,7 @@ def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Che
 
 
 def _gpudirect(context: Context, told: _Metrics) -> Check:
-    """Judge by NCCL's own account whether adapters reach the GPUs' memory by themselves."""
+    """Judge by NCCL's log whether adapters access the GPUs' memory directly."""
     id_, wanted = "rdma.gpudirect", context.plan.spec.networks.experiment
     with_gpus = [node for node in context.allocation.nodes if node.gpus]
     if wanted is None or wanted.rdma is None or len(with_gpus) < 2:
@@ -327,7 +328,7 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
 
 
 def _far(context: Context, nodes: Sequence[Node]) -> str:
-    """Name a GPU that has no adapter near enough for GPUDirect; nothing where all have one."""
+    """Name a GPU without an adapter near enough for GPUDirect; empty if all have one."""
     for node in nodes:
         facts = context.facts[node.name]
         adapters = {hca.name for hca in facts.hcas if hca.active} if facts else set()
@@ -343,6 +344,6 @@ def _far(context: Context, nodes: Sequence[Node]) -> str:
 
 
 def _adapters(context: Context, name: str) -> bool:
-    """Say whether a node has an RDMA adapter that carries traffic; Soft-RoCE is on no bus."""
+    """Say whether a node has an active RDMA adapter; Soft-RoCE is on no bus and does not count."""
     facts = context.facts[name]
     return facts is not None and any(hca.pci and hca.active for hca in facts.hcas)

@@ -1,7 +1,7 @@
-"""Links of nodes on which no ranks start: what job allreduce measures of the others.
+"""Measures links of nodes without ranks, as job allreduce does for the others.
 
-Its own program does it, with plain TCP and without Horovod, between these nodes and one that
-has ranks: what carries its rate to there is not looked at among those that have them.
+It runs the job's own program for links, with plain TCP and without Horovod, among these nodes and
+one with ranks. Links among nodes with ranks are not measured here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAIT_S, _PAIR_S = 120.0, 12.0
 
 
 class Row(BaseModel):
-    """What one direction of a pair of nodes carries, in bit/s."""
+    """The rate that one direction of a pair of nodes carries, in bit/s."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -44,7 +44,7 @@ class Row(BaseModel):
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
-    """Measure the links of nodes without ranks; each row is a direction of a pair, as the job's.
+    """Measure the links of nodes without ranks; each row is a direction of a pair, as in the job.
 
     Args:
         declared: The rate that the links should have, in bit/s.
@@ -62,9 +62,9 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
 
 
 def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[str, Any]]:
-    """Measure nodes two by two, each once, or once more where their number is odd; see `measured`.
+    """Measure nodes two by two; of an odd number, the first is measured twice. See `measured`.
 
-    Pairs are measured at once where nodes have processors of their own.
+    Pairs are measured in parallel if nodes have their own CPUs.
     """
     pairs = [nodes[place : place + 2] for place in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
@@ -78,14 +78,14 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
             return _together(context, folder, f"pair-{place}", pairs[place], rate)
 
         found = parallel.each(ask, range(last), at_once)
-        # Its first node is in another pair, too: two streams would share that link.
+        # Its first node is in another pair, too, and parallel streams would share that link.
         found += map(ask, range(last, len(pairs)))
     return [row for rows in found for row in rows]
 
 
 @contextmanager
 def _program(context: Context) -> Iterator[str]:
-    """Put the program into a folder on shared storage, for as long as it is needed."""
+    """Copy the program to a temporary folder on shared storage."""
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:
@@ -99,7 +99,7 @@ def _program(context: Context) -> Iterator[str]:
 def _together(
     context: Context, folder: str, peers: str, nodes: Sequence[Node], declared: float
 ) -> list[dict[str, Any]]:
-    """Measure all pairs of nodes, which find each other in the folder `peers`."""
+    """Measure all pairs of nodes, which find each other through the folder `peers`."""
 
     def ask(place: int) -> list[dict[str, Any]]:
         node = nodes[place]
@@ -115,7 +115,7 @@ def _together(
         told = Answer(node.name, "what was measured", answer.stdout)
         return [row.model_dump() for row in told.json(list[Row])]
 
-    found = parallel.each(ask, range(len(nodes)), len(nodes))  # they wait for each other
+    found = parallel.each(ask, range(len(nodes)), len(nodes))  # at once: they wait for each other
     return [row for rows in found for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""What GPUs really do: the answer of `gpubed-gpus`, which lets them compute on their node."""
+"""Results of `gpubed-gpus`, which lets the GPUs of a node compute."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class _Model(BaseModel):
 
 
 class Figure(_Model):
-    """What was measured, or why it could not be."""
+    """A measured value, or why there is none."""
 
     value: float | None
     error: str
 
 
 class GPU(_Model):
-    """One GPU, as the framework of jobs sees it.
+    """One GPU, as the jobs' framework sees it.
 
     Attributes:
-        compute: TFLOP/s (FP32) of products that were right.
-        memory: GiB that held what was written.
+        compute: Rate in TFLOP/s (FP32) of products with correct results.
+        memory: GiB that kept what was written.
     """
 
     index: int
@@ -48,11 +48,11 @@ class Collective(_Model):
 
 
 class Proof(_Model):
-    """What the GPUs of a node did.
+    """Results of a node's GPUs.
 
     Attributes:
-        simulated: The model that they pretend to be; the CPU computed then.
-        error: Why there is nothing, or not all.
+        simulated: The simulated GPU model; the CPU computed then.
+        error: Why results are missing.
     """
 
     asked: int
@@ -63,7 +63,7 @@ class Proof(_Model):
 
     @property
     def computing(self) -> tuple[GPU, ...]:
-        """The GPUs whose answers were right."""
+        """The GPUs with correct results."""
         return tuple(gpu for gpu in self.gpus if not gpu.compute.error)
 
 

@@ -1,7 +1,7 @@
-"""RDMA: a ladder from the device to a collective. Where it was asked for, TCP is a failure.
+"""Checks RDMA step by step, from the device to a collective; TCP instead of RDMA is a failure.
 
-Each step rests on the one before, so what follows a failure is skipped and says why.
-What moved is proved by the devices' own counters, not by what a program says of itself.
+Each step needs the one before, so steps after a failure are skipped with the reason. The devices'
+own counters prove what was sent, as programs may claim more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpubed.spec.sections import Rdma
 _IDS = ("rdma.device", "rdma.rping", "rdma.write_bw", "rdma.counters", "rdma.collective")
 _PROGRAM = "/usr/local/sbin/gpubed-rdma"
 _DEVICE = f"{_PROGRAM} device"
-# What is set up, and of what NCCL is told; InfiniBand needs nothing of it.
+# Prints the ports that are set up, and those in NCCL's configuration; InfiniBand needs no setup.
 _PORTS = f"""
 {_PROGRAM} ports | cut -d ' ' -f 1 | paste -s -d ,
 for port in $(sed -n 's/^NCCL_IB_HCA==//p' /etc/nccl.conf | tr , ' '); do
@@ -40,19 +40,19 @@ else echo words $(cat $port/counters/port_xmit_data); fi
 """
 _RPINGS = 5
 _RPING_SERVER = "timeout 30 rping -s -a %s -C %s"
-# A server needs a moment on a busy node; what comes earlier is rejected.
+# A server on a busy node takes a moment to start, and rejects connections before.
 _TRY = "for attempt in 1 2 3 4 5; do sleep 2; {} && exit; done; exit 1"
 _RPING_CLIENT = _TRY.format("timeout 10 rping -c -a %s -C %s")
 _WRITE_BYTES, _WRITES = 65536, 500
-# Not -R: the connection manager's part is rping's to prove, and perftest's does not work on
-# Soft-RoCE ("Unable to init the socket connection", perftest 4.5).
+# Not -R: rping tests the connection manager, and perftest's use of it fails on Soft-RoCE ("Unable
+# to init the socket connection", perftest 4.5).
 _WRITE = (
     f'ib_write_bw -d "$({_DEVICE})" -x "$({_PROGRAM} gid)" -F -s %s -n {_WRITES} --report_gbits'
 )
 _WRITE_SERVER = f"timeout 60 {_WRITE}"
 _WRITE_CLIENT = _TRY.format(f"timeout 50 {_WRITE} %s")
 _REDUCE_BYTES, _REDUCTIONS = 4 << 20, 5
-# Prints whether every element is the sum over all ranks.
+# Prints a message if every element is the sum over all ranks.
 _REDUCE = f"""
 from array import array
 from mpi4py import MPI
@@ -66,7 +66,7 @@ if world.allreduce(right, MPI.LAND) and world.rank == 0:
     print("sums are right on", world.size, "ranks")
 """
 _LOGINS = "'-F /etc/gpubed/ssh_config'"
-# Open MPI 5 has another name for how mpirun logs in to nodes.
+# Open MPI 5 has another variable for the arguments of ssh.
 _RUN = (
     f"export OMPI_MCA_plm_rsh_args={_LOGINS} PRTE_MCA_plm_ssh_args={_LOGINS}; "
     "timeout 200 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
@@ -74,7 +74,7 @@ _RUN = (
 
 
 class _Broken(Exception):
-    """A step of the ladder failed, or cannot be; those above it make no sense."""
+    """A step failed or is impossible; the steps after it are skipped."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Sent:
     count: int
 
     def bytes_since(self, before: _Sent) -> int:
-        """Return how many bytes of payload were sent at most."""
+        """Return the most bytes of payload that were sent since another reading."""
         return (self.count - before.count) * (self.mtu if self.unit == "packets" else 4)
 
 
@@ -114,7 +114,7 @@ def _skipped(ids: tuple[str, ...] | list[str], reason: str) -> Iterator[Check]:
 
 
 def _devices(context: Context, _: Rdma) -> Iterator[Check]:
-    """A device is active on the experiment interface of every node; NCCL is told of no others."""
+    """Each node has an active device on the experiment interface, and NCCL uses no others."""
 
     def ask(_: Node, ssh: SSH) -> tuple[str, list[str]]:
         device = ssh.run(_DEVICE, check=False).stdout.strip()
@@ -143,7 +143,7 @@ def _listed(ports: Iterable[str]) -> str:
 
 
 def _unused(context: Context, node: Node, used: frozenset[str]) -> str:
-    """Say that others are as good, and how to declare them; they may have another purpose."""
+    """Return a note on equally fast ports that are unused; they may have another purpose."""
     facts, network = context.facts[node.name], context.allocation.experiment
     ports = {
         f"{hca.name}:{port.port}": port.rate_gbps
@@ -162,13 +162,13 @@ def _unused(context: Context, node: Node, used: frozenset[str]) -> str:
 
 
 def _neighbourhood(context: Context, _: Rdma) -> Iterator[Check]:
-    """What comes next takes two nodes."""
+    """Stop on a single node: the next steps need two."""
     _require(len(context.allocation.nodes) > 1, "there is only one node")
     yield from ()
 
 
 def _pings(context: Context, _: Rdma) -> Iterator[Check]:
-    """Connections through the connection manager carry messages."""
+    """Messages arrive over connections of the connection manager."""
     right = True
     for node, peer in _neighbours(context):
         address = peer.experiment_address
@@ -182,7 +182,7 @@ def _pings(context: Context, _: Rdma) -> Iterator[Check]:
 
 
 def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
-    """Writes reach a share of the declared rate, and the device says that it sent them."""
+    """Writes reach a share of the declared rate, and the device's counter proves them."""
     network = context.allocation.experiment
     rate = (network.rate_bps if network else None) or 0
     right = True
@@ -212,7 +212,7 @@ def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
 
 
 def _collective(context: Context, _: Rdma) -> Iterator[Check]:
-    """An allreduce by MPI, with the settings that any job finds, goes over RDMA."""
+    """An MPI allreduce with the default settings of jobs uses RDMA."""
     nodes = context.allocation.nodes
     hosts = ",".join(node.name for node in nodes)
     before = {node.name: sent for node, sent in context.on_each(lambda _, ssh: _sent(ssh))}
@@ -221,7 +221,7 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
         why = f"the allreduce failed: {done.tail}"
         yield _result("rdma.collective", "", False, None, "bytes", "runs", why)
         return
-    # Whatever its algorithm, each rank has to send its part once at least.
+    # With any algorithm, each rank has to send its part at least once.
     least = _REDUCE_BYTES * _REDUCTIONS // 2
     for node, after in context.on_each(lambda _, ssh: _sent(ssh)):
         moved = after.bytes_since(before[node.name])
@@ -258,7 +258,7 @@ def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:
 def _between(
     context: Context, node: Node, peer: Node, serve: tuple[object, ...], ask: tuple[object, ...]
 ) -> tuple[int, str]:
-    """Run a server on the peer and a client on the node; returns the client's end."""
+    """Run a server on the peer and a client on the node; return the client's result."""
 
     def run(session: SSH, line: tuple[object, ...]) -> tuple[int, str]:
         result = session.run(str(line[0]), *line[1:], timeout=90, check=False)

@@ -1,4 +1,4 @@
-"""Slurm: nodes trust each other, can take jobs, have their GPUs, and a step runs on all."""
+"""Checks Slurm: nodes trust each other, accept jobs, offer their GPUs, and run a step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
-# States of a node that works, or would if it had work; planned, also as a mark at the end of
-# another state (-), is what the next job of the queue waits for.
+# States of a node that works, or is ready to. A planned node is reserved for the next job of the
+# queue; that is also a mark (-) at the end of other states.
 _ABLE = {"idle", "allocated", "mixed", "completing", "planned"}
 _PLANNED, _MAINTAINED = "-", "$"
 _NODES = "sinfo --noheader --Node --format '%N|%T|%G|%E' | sort -u"
-# Only root may decode it.
+# Only root may decode the credential.
 _CREDENTIAL = "munge --no-input --restrict-uid=0"
 _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
     "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
 )
-# One GPU, and what a rank computes on: gpubed-rank fails where that cannot be used.
+# Prints the GPU that a job sees, and its rank's device; gpubed-rank fails if the GPU is unusable.
 _GPU_JOB = (
     "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gpus=1 --time=1 --immediate=20 "
     "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
@@ -44,7 +44,7 @@ def slurm(context: Context) -> Iterator[Check]:
             id="slurm.node", node=context.allocation.head.name, result="fail", reason=reason
         )
         return
-    # The reason is somebody's own words, which may hold a bar.
+    # The reason is free text, which may contain a bar.
     told = (line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3)
     rows = {row[0]: row[1:] for row in told}
     for node in context.allocation.nodes:
@@ -77,7 +77,7 @@ def _munge(context: Context) -> Iterator[Check]:
 
 
 def _state(node: Node, state: str, reason: str) -> Check:
-    # Other marks say that it does not answer (*), is powered down (~) and the like.
+    # Other marks mean that the node does not answer (*), is powered down (~) and so on.
     able = state.removesuffix(_PLANNED) in _ABLE
     if state in ("reserved", "maint") or state.endswith(_MAINTAINED):
         help_ = "somebody has reserved it: scontrol show reservation"
@@ -98,7 +98,7 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
         return Check(
             id="slurm.gpus", node=node.name, result="skip", reason="the node asks for no GPU"
         )
-    # gpu:2, gpu:nvidia_h100:2(S:0-1), several separated by commas.
+    # Such as gpu:2 or gpu:nvidia_h100:2(S:0-1), several separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
     count = sum(answers.whole(entry[-1]) or 0 for entry in entries if entry[0] == "gpu")
     if count != node.gpus:
@@ -118,7 +118,7 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
 
 
 def _gpu_job(context: Context, node: Node) -> str:
-    """Say what is wrong with a job that asks for one GPU of a node; empty where nothing is."""
+    """Return what is wrong with a job that asks for one GPU of a node; empty if nothing is."""
     service = context.plan.spec.services.slurm
     partition = service.partition_of([node.group]) if service else None
     if partition is None:

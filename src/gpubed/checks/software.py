@@ -1,4 +1,4 @@
-"""The recipe: every node has its packages, and every GPU can run them."""
+"""Checks the recipe: every node has its packages, and every GPU can run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
 from gpubed.recipes.recipe import Recipe
 
-# In isolation, since neither the folder nor PYTHONPATH may add packages.
+# Isolated (-I), as neither the folder nor PYTHONPATH may add packages.
 _ASK = """%s/env/current/bin/python -I -c '
 import json
 from importlib.metadata import distributions
@@ -64,16 +64,16 @@ def packages(context: Context) -> Iterator[Check]:
 def drift(
     recipe: Recipe, installed: Mapping[str, str], environment: Mapping[str, str]
 ) -> list[str]:
-    """Return what differs from a recipe, a sentence each.
+    """Return the differences from a recipe, a sentence each.
 
     Args:
-        recipe: What should be installed.
+        recipe: The recipe that should be installed.
         installed: Versions by package, with names in any spelling.
         environment: Description of the Python, as markers name it.
     """
     wanted = {entry.name: entry.version for entry in recipe.locked() if entry.applies(environment)}
     wanted["horovod"] = recipe.horovod.version
-    # The part after '+' names how it was built, which no recipe pins.
+    # The local version after '+' tells how a package was built; recipes do not pin it.
     found = {recipes.normal(name): text.split("+")[0] for name, text in installed.items()}
     return [
         f"{name} is {found.get(name, 'missing')}, the recipe has {wanted.get(name, 'none')}"
@@ -100,10 +100,10 @@ def on_node(recipe: Recipe, node: Node, proof: Proof, driver: str | None) -> Ite
     """Compare the GPUs of one node with a recipe.
 
     Args:
-        recipe: What shall run on them.
+        recipe: The recipe to run on them.
         node: The node.
-        proof: What its GPUs did with the recipe's packages.
-        driver: The version of the module that its kernel has loaded.
+        proof: Results of its GPUs with the recipe's packages.
+        driver: Version of the loaded kernel module.
     """
     if not node.gpus:
         for id_ in ("recipe.gpus", "recipe.driver"):

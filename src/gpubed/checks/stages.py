@@ -1,4 +1,4 @@
-"""How checks list themselves, and in which order they run."""
+"""Registers checks, and orders them by stage."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ class Stage(IntEnum):
 
 
 def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
-    """Make a function of a module of this package a check of every verification.
+    """Register a function of this package as a check of every verification.
 
     Args:
         stage: When it runs.
-        plain: The ids of its checks that have nothing to do with GPUs. Any other is held to
-            speak of them: on nodes that pretend to have some it cannot pass, so that what nobody
-            thought of proves nothing there.
+        plain: Ids of its checks that do not depend on GPUs. Checks with other ids never pass on
+            nodes with simulated GPUs, so that a forgotten id proves nothing there.
     """
 
     def listed(function: CheckFunction) -> CheckFunction:
@@ -48,31 +47,31 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
 
 
 def stage(function: CheckFunction) -> Stage:
-    """Return when a check runs."""
+    """Return the stage of a check."""
     return Stage(getattr(function, _STAGE))
 
 
 def subject(function: CheckFunction) -> str:
-    """Say in words what a function looks at: its module's subject, and its own name."""
+    """Return the subject of a check function: its module's name and its own."""
     module = function.__module__.rpartition(".")[2]
     name = function.__name__.replace("_", " ")
     return module if name == module else f"{module}, {name}"
 
 
 def is_about_gpus(function: CheckFunction, id_: str) -> bool:
-    """Say whether a check that a function makes speaks of GPUs."""
+    """Say whether a check with this id, made by the function, depends on GPUs."""
     return id_ not in getattr(function, _PLAIN)
 
 
 def first_id(function: CheckFunction) -> str:
-    """Return an id of its checks, for one that cannot tell by itself which it is."""
+    """Return an id of a function's checks, to report an error without a more precise one."""
     module = function.__module__.rpartition(".")[2]
     return getattr(function, _FIRST) or f"{module}.{function.__name__}"
 
 
 @cache
 def functions() -> tuple[CheckFunction, ...]:
-    """Return all checks by stage; within one, by module, and as they stand there."""
+    """Return all check functions by stage, then by module, then in the order of the source."""
     names = sorted(module.name for module in pkgutil.iter_modules(checks.__path__))
     found = [
         value

@@ -1,4 +1,4 @@
-"""File systems: none is full, and of the shared one every node reads what every other wrote."""
+"""Checks file systems: none is full, and all nodes read what each wrote to the shared one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the shared file system does for one node, measured with fio.
+"""Measures with fio what the shared file system does for one node.
 
-Direct I/O, so that not the client's memory is measured. One node at a time: the
-floor is what a node gets while the others rest.
+I/O is direct, as the client's cache must not be measured. Nodes are measured one at a time: the
+expected rates are for a node while the others rest.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class _Written(BaseModel):
-    """What fio reports of writing, in bytes a second."""
+    """fio's report of writing, in byte/s."""
 
     rate: float = Field(validation_alias=AliasPath("jobs", 0, "write", "bw_bytes"))
 
 
 class _Read(BaseModel):
-    """What fio reports of reading, in bytes a second."""
+    """fio's report of reading, in byte/s."""
 
     rate: float = Field(validation_alias=AliasPath("jobs", 0, "read", "bw_bytes"))
 
 
 class _Waited(BaseModel):
-    """The 99th percentile of what a read took, in nanoseconds."""
+    """The 99th percentile of the latency of reads, in nanoseconds."""
 
     p99: float = Field(
         validation_alias=AliasPath("jobs", 0, "read", "clat_ns", "percentile", "99.000000")
@@ -105,7 +105,7 @@ def rate(check: str, node: str, measured_bps: float, floor_bps: int) -> Check:
 
 
 def latency(node: str, measured_s: float, ceiling_s: float) -> Check:
-    """Judge the 99th percentile of the time that a small read takes, in seconds."""
+    """Judge the 99th percentile of the latency of small reads, in seconds."""
     right = measured_s <= ceiling_s
     return Check(
         id="storage.latency",

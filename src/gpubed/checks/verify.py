@@ -1,4 +1,4 @@
-"""Verifies a cluster: runs every check and keeps every figure."""
+"""Verifies a cluster: runs every check and keeps every result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
 
-_LINES, _LONGEST = 20, 1000  # of what is said of a check
+_LINES, _LONGEST = 20, 1000  # of a check's texts
 
 
 class VerificationFailed(GpubedError):
@@ -48,7 +48,7 @@ def verify(cluster: Cluster) -> Verification:
         stack.enter_context(use.own([*sessions.values()]))
         context = Context(cluster, sessions)
         for check in stages.functions():
-            # Some take a while before they have a result.
+            # Emitted first, as some checks take a while before their first result.
             emit("checking", subject=stages.subject(check))
             for said in _told(check, context):
                 result = _named(_honest(said, check, context), cluster.name)
@@ -64,7 +64,7 @@ def verify(cluster: Cluster) -> Verification:
 
 
 def _told(check: stages.CheckFunction, context: Context) -> Iterator[Check]:
-    """Give what a check finds; a node that answers something else fails it, and no other."""
+    """Yield the results of a check; an answer that cannot be parsed fails only this check."""
     try:
         yield from check(context)
     except Misfit as error:
@@ -73,7 +73,7 @@ def _told(check: stages.CheckFunction, context: Context) -> Iterator[Check]:
 
 
 def _named(check: Check, cluster: str) -> Check:
-    """Let the commands that a reason names be of this cluster, and what a node says be short."""
+    """Put the cluster's name into a reason's commands, and shorten what nodes said."""
     lines = of_cluster(check.reason, cluster).splitlines()
     reason = "\n".join(reading.short(line, _LONGEST) for line in lines[:_LINES])
     value = reading.short(check.value, _LONGEST) if isinstance(check.value, str) else check.value
@@ -81,7 +81,7 @@ def _named(check: Check, cluster: str) -> Check:
 
 
 def _honest(check: Check, by: stages.CheckFunction, context: Context) -> Check:
-    """Call a pass on pretended GPUs what it is."""
+    """Turn a pass on simulated GPUs into `simulated`."""
     pretending = check.on & context.simulated if check.on else context.simulated
     if check.result == "pass" and pretending and stages.is_about_gpus(by, check.id):
         return check.model_copy(update={"result": "simulated"})

@@ -1,4 +1,4 @@
-"""Texts without what names a machine or a card; the same value always becomes the same one.
+"""Makes texts anonymous: replaces names of machines and cards, equal ones by equal ones.
 
 | what | becomes |
 | --- | --- |
@@ -22,21 +22,21 @@ from typing import Any
 
 _PROCESSES = re.compile(r"<processes>.*?</processes>", re.DOTALL)
 _PROGRAM = re.compile(r"\bname=[^,\s]+")
-# An element of nvidia-smi's XML; one without a number says N/A.
+# An element of nvidia-smi's XML; N/A, where a card has no number, does not match.
 _SERIAL = re.compile(r"(<\w*(?:serial|guid)\w*>\s*)((?:0x)?[0-9][\w-]*)")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
-# What may be an address: versions and PCI addresses are told apart by `ip_address`.
+# Candidates for addresses: `ip_address` tells them from versions and PCI addresses.
 _IP = re.compile(
     r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}|(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w.:])"
 )
 
 
 class Anonymous:
-    """Replaces names, and remembers by what.
+    """Replaces names, and remembers the replacements.
 
     Args:
-        hosts: Host names, which nothing in a text tells from other words.
+        hosts: Host names, which cannot be told from other words of a text.
     """
 
     def __init__(self, hosts: list[str]) -> None:
@@ -48,7 +48,7 @@ class Anonymous:
         self._hosts = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])")
 
     def value(self, value: Any) -> Any:
-        """Return a value of JSON with every text in it anonymous; keys stay."""
+        """Return a JSON value with all its texts anonymous; keys stay."""
         if isinstance(value, dict):
             return {key: self.value(inner) for key, inner in value.items()}
         if isinstance(value, list):
@@ -56,7 +56,7 @@ class Anonymous:
         return self.text(value) if isinstance(value, str) else value
 
     def text(self, text: str) -> str:
-        """Return a text without names."""
+        """Return an anonymous copy of a text."""
         text = _PROCESSES.sub("<processes></processes>", text)
         text = _PROGRAM.sub("name=program", text)
         text = _SERIAL.sub(self._serial, text)

@@ -1,7 +1,7 @@
-"""Which GPU, CPUs and HCA each rank of a node uses: the near ones.
+"""Binds each rank of a node to a GPU, and to the CPUs and the HCA nearest to it.
 
-Ranks whose GPUs hang on the same CPUs share them evenly, so that no rank's
-threads wander over to another's, or to the far socket.
+Ranks whose GPUs are attached to the same CPUs share them evenly, so that no rank's threads move to
+another rank's CPUs, or to the far socket.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Binding:
     Attributes:
         rank: The rank's number on its node.
         gpu: The driver's index of its GPU.
-        cpus: Its CPUs as `0-4,40-44`; empty where the machine does not tell.
-        hca: The nearest RDMA device that carries traffic, if there is any.
+        cpus: Its CPUs as `0-4,40-44`; empty if the machine does not tell.
+        hca: The nearest RDMA device that carries traffic, if any.
     """
 
     rank: int
@@ -37,11 +37,11 @@ def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
     """Bind the ranks of a node; rank r takes GPU r, as Horovod's jobs do.
 
     Args:
-        facts: What the node is made of.
-        ranks: How many ranks a job starts there.
+        facts: The node's hardware.
+        ranks: Number of ranks that a job starts there.
 
     Returns:
-        One binding per rank; nothing when no driver sees a GPU.
+        One binding per rank; none if no driver sees a GPU.
     """
     gpus = sorted((g for g in facts.gpus if g.index is not None), key=lambda g: g.index or 0)
     if not gpus:
@@ -63,9 +63,8 @@ def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
 def share(cpus: str, part: int, parts: int) -> str:
     """Return one of several equal parts of a CPU list.
 
-    Every range is divided alike: `0-19,40-59` are usually cores and their second
-    threads, and so the two threads of a core stay together. A list with too few
-    CPUs is given to all as a whole.
+    Every range is divided alike: `0-19,40-59` are usually cores and their second threads, so the
+    two threads of a core stay together. If a range has too few CPUs, each part is the whole list.
     """
     ranges = [_bounds(text) for text in cpus.split(",") if text]
     if any(last - first + 1 < parts for first, last in ranges):

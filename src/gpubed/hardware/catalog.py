@@ -1,4 +1,4 @@
-"""The driver branches that can be had for an operating system: what role nvidia_driver knows."""
+"""The driver branches that are available for an operating system, from role nvidia_driver."""
 
 from __future__ import annotations
 

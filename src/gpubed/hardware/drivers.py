@@ -1,9 +1,9 @@
-"""The driver that serves all nodes of a cluster: branch, kernel module, CUDA line.
+"""Chooses the driver of a cluster's nodes: branch, kernel module, CUDA version.
 
-Three things, three names: the *oldest driver* that runs a recipe (`580.65.06`), the
-*branch* (`580`), and the exact *version* (`580.82.07`). One branch for all where that
-can be, since NCCL and the CUDA runtime are one build for all; the kernel module is each
-node's own. A driver that is there and serves its node stays.
+Three terms: the *oldest driver* that runs a recipe (`580.65.06`), the *branch* (`580`), and the
+exact *version* (`580.82.07`). All nodes get one branch if possible, since NCCL and the CUDA runtime
+are one build for all; the kernel module may differ by node. An installed driver that serves its
+node stays.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NO_END = 10**6
 
 
 class NoDriver(GpubedError):
-    """No driver serves the nodes, or none that can be had."""
+    """No driver serves the nodes, or none that does is available."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A driver branch of a package source, and whether it has what NVSwitches need with it."""
+    """A driver branch of a package source, and whether it comes with what NVSwitches need."""
 
     branch: int
     fabric_manager: bool = False
@@ -37,12 +37,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the driver; nothing is asked where a value is None.
+    """Requirements on the driver; None is no requirement.
 
     Attributes:
         branch: This branch.
         version: Exactly this version.
-        oldest: Version of the oldest driver that will do.
+        oldest: At least this version.
         cuda: CUDA major version that has to run.
     """
 
@@ -53,27 +53,27 @@ class Wanted:
 
     @classmethod
     def of(cls, cuda: str | None, oldest: str | None) -> Self:
-        """Return what a recipe asks, whose CUDA is given as `12.6`."""
+        """Return the requirements of a recipe, whose CUDA is given as `12.6`."""
         return cls(oldest=oldest, cuda=int(cuda.split(".")[0]) if cuda else None)
 
     @property
     def pinned(self) -> int | None:
-        """The branch that is asked for, by itself or by its version."""
+        """The required branch, given by itself or by the version."""
         return self.branch if self.version is None else branch_of(self.version)
 
 
 @dataclass(frozen=True)
 class DriverChoice:
-    """What the nodes run.
+    """The drivers that the nodes run.
 
     Attributes:
         branch: Driver branch of nodes that get one, such as 580.
-        source: Whose packages: a key of the offers.
-        kept: Version by node, where the driver that is there stays.
-        replaced: Why, by node, where a driver that is there does not stay.
+        source: Package source of that branch: a key of the offers.
+        kept: Version by node, if the installed driver stays.
+        replaced: Reason by node, if the installed driver does not stay.
         open_module: Nodes that take the open kernel module; the rest take the proprietary one.
         fabric_manager: Nodes that need Fabric Manager, of exactly the driver's version.
-        subnet_manager: Of these, the nodes that need the NVLink subnet manager, too.
+        subnet_manager: Of these, the nodes that also need the NVLink subnet manager.
         cuda: The newest CUDA major version that runs on all nodes.
     """
 
@@ -95,18 +95,18 @@ def choose(
 ) -> DriverChoice:
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
-    Nodes without a driver that serves take the branch of those that have one, if it can
-    be had, else the newest of the first source that has one for them.
+    Nodes without a driver that serves take the branch of those that have one if it is available,
+    else the newest of the first source that has one for them.
 
     Args:
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
-        wanted: What is asked of the driver.
-        asked: GPUs that nodes are to have, by name; of a node that is not named, all count.
+        wanted: Requirements on the driver.
+        asked: Number of GPUs that nodes are to have, by name; all GPUs of other nodes count.
 
     Raises:
-        NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch
-            serves all, or what has to be replaced cannot be; the message names the nodes.
+        NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch serves
+            all, or a driver cannot be replaced; the message names the nodes.
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)
@@ -119,7 +119,7 @@ def choose(
     rest = {name: facts for name, facts in nodes.items() if name not in kept}
     replaced = {name: reason for name, reason in against.items() if reason}
     _require_packages(rest, replaced)
-    # Nodes that all keep theirs are described by the newest of these.
+    # If all nodes keep their drivers, the newest of these stands for them.
     branches = sorted({branch_of(version) for version in kept.values()}, reverse=True)
     branch, source = _pick(rest, offers, wanted, branches) if rest else (branches[0], "")
     of_node = {name: branch_of(kept[name]) if name in kept else branch for name in nodes}
@@ -143,7 +143,7 @@ def branch_of(version: str) -> int:
 
 
 def require_common(nodes: Mapping[str, Facts]) -> None:
-    """Check that one driver branch could serve all these nodes, whoever offers it.
+    """Check that one driver branch could serve all nodes, whether or not a source offers it.
 
     Raises:
         NoDriver: None could; the message names two nodes that no branch serves both.
@@ -201,10 +201,10 @@ def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
 
 
 def _without_spare(name: str, facts: Facts, wanted: Wanted, asked: int) -> Facts:
-    """Return a node without older GPUs that stand in the way, as long as enough are left.
+    """Return a node without older GPUs that prevent a driver, if enough others are left.
 
-    Beside the GPUs that compute there is often an older one for a screen, and drivers leave
-    alone what they do not serve. All count where that is no help.
+    Beside the GPUs that compute there is often an older one for a screen, which drivers may leave
+    unserved. If leaving some out does not help, all count.
     """
     ages = {
         g: (limits.last_branch or _NO_END, limits.first_branch)
@@ -239,11 +239,11 @@ def _require_packages(rest: Mapping[str, Facts], replaced: Mapping[str, str]) ->
 
 
 def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
-    """Return what speaks against the driver that is there; None where there is none."""
+    """Return why the installed driver cannot stay, empty if it can; None if none is installed."""
     installed = facts.driver.installed
     if installed is None:
         return None
-    # One that is loaded works, whatever apt could not end beside it.
+    # A loaded driver works, even if apt could not finish the installation of its packages.
     if facts.driver.unfinished and installed != facts.driver.loaded and not facts.driver.runfile:
         broken = _listed(facts.driver.unfinished)
         return f"has driver {installed}, whose installation did not end ({broken})"
@@ -260,7 +260,7 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
 
 
 def _against_module(facts: Facts) -> str:
-    """Return what speaks against the kind of kernel module that is loaded; empty where nothing."""
+    """Return why the loaded kind of kernel module does not serve; empty if it does."""
     kinds = {limits.open_module for limits in _known(facts.generations).values()}
     if facts.driver.open is None or facts.driver.loaded != facts.driver.installed:
         return ""
@@ -274,7 +274,7 @@ def _against_module(facts: Facts) -> str:
 
 
 def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]:
-    """Return the oldest and the newest branch that will do; None is no end."""
+    """Return the oldest and the newest branch that will do; None if there is no newest."""
     cuda = wanted.cuda
     served = [
         (name, generation, limits)
@@ -313,7 +313,7 @@ def _pick(
     wanted: Wanted,
     others: Sequence[int],
 ) -> tuple[int, str]:
-    """Return branch and source for nodes that get a driver; others' branches come first."""
+    """Return branch and source for nodes that get a driver, preferring the branches in `others`."""
     oldest, newest = _range(nodes, wanted)
 
     def fits(branch: int) -> bool:
@@ -327,7 +327,7 @@ def _pick(
         )
     switched = any(facts.fabric for facts in nodes.values())
     managed = any(facts.nvlink5 for facts in nodes.values())
-    # Fabric Manager has exactly the driver's version, so both come from one source.
+    # Fabric Manager must have exactly the driver's version, so both come from one source.
     had = {
         source: [
             offer.branch
@@ -357,12 +357,12 @@ def _pick(
 def _way_out(
     nodes: Mapping[str, Facts], had: Mapping[str, Sequence[int]], newest: int | None
 ) -> str:
-    """Return what helps where no branch that is to be had fits."""
+    """Return a hint for when no available branch fits."""
     another = "allow another source (nvidia_driver_sources)"
     too_new = newest is not None and any(b > newest for there in had.values() for b in there)
     if not too_new:
         return f"{another} or choose a recipe with an older CUDA"
-    # An older CUDA runs on newer drivers, too: what is wanted is an older driver.
+    # An older CUDA would not help: the nodes need an older driver.
     ways = [another] if len(had) == 1 else []
     ways.append("use an image with Debian 12, whose sources have older branches")
     if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:

@@ -1,4 +1,4 @@
-"""The facts of a node, as `gpubed-facts` printed them there."""
+"""The hardware of a node, as `gpubed-facts` printed it there."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpubed.nodes.allocation import Allocation
 
 
 class _Model(BaseModel):
-    # A node may tell more than this version of gpubed reads.
+    # Nodes may report more than this version of gpubed reads.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Pcie(_Model):
-    """What a link of PCI Express can carry: GT/s of a lane, and lanes."""
+    """The capacity of a PCI Express link: GT/s per lane, and lanes."""
 
     gts: float = Field(gt=0)
     lanes: int = Field(gt=0, le=32)
 
     @property
     def rate(self) -> float:
-        """Byte/s in one direction, without what the line's code takes (PCI-SIG)."""
+        """Byte/s in one direction, less the overhead of the line code (PCI-SIG)."""
         code = 8 / 10 if self.gts <= 5 else 128 / 130
         return self.gts * 1e9 * self.lanes * code / 8
 
@@ -41,16 +41,16 @@ class GPU(_Model):
     Attributes:
         pci: Address, as `0000:1b:00.0`.
         device_id: PCI device id, four hexadecimal digits.
-        generation: As NVIDIA calls it (`Hopper`); None when the id is unknown.
-        numa_node: None where the firmware does not tell.
+        generation: NVIDIA's name of it (`Hopper`); None if the id is unknown.
+        numa_node: None if the firmware does not tell.
         cpus: The CPUs next to it, as `0-19,40-59`.
-        pcie: The narrowest link between it and its CPU, by what card, bridges and slot can;
-            None where the bus does not tell.
-        index: The driver's number; None when no driver sees it.
-        memory_mib: MiB of its own memory, as far as the driver told.
-        mig: Whether it is cut into instances (MIG); None where the driver has no such mode.
-        links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks),
-            `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, as nvidia-smi writes it.
+        pcie: The narrowest link to its CPU, by what card, bridges and slot can do; None if the bus
+            does not tell.
+        index: The driver's number; None if no driver sees it.
+        memory_mib: Size of its own memory in MiB, if the driver told.
+        mig: Whether it is divided into instances (MIG); None if the driver has no such mode.
+        links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`,
+            `NODE`, `SYS`, as nvidia-smi writes it.
     """
 
     pci: str
@@ -71,7 +71,7 @@ class GPU(_Model):
 
     @property
     def title(self) -> str:
-        """Its name as a person knows it, or what is known before the driver."""
+        """Its product name, or what is known of it without a driver."""
         known = f"{self.generation} {self.chip}" if self.chip else f"NVIDIA {self.device_id}"
         return self.name or known
 
@@ -80,12 +80,12 @@ class Driver(_Model):
     """The driver of a node.
 
     Attributes:
-        loaded: Version of the kernel module that is loaded.
+        loaded: Version of the loaded kernel module.
         installed: Version on disk; after an upgrade it may not be loaded yet.
         unfinished: Its packages whose installation began and did not end.
-        runfile: Installed by NVIDIA's installer, which apt knows nothing of.
+        runfile: Whether NVIDIA's installer put it there, without apt.
         open: Whether the module is the open one.
-        nouveau: Whether the other driver has the GPUs.
+        nouveau: Whether nouveau drives the GPUs.
     """
 
     loaded: reading.Name | None = None
@@ -97,7 +97,7 @@ class Driver(_Model):
 
 
 class Interface(_Model):
-    """A network interface; speed in Mbit/s, -1 when the driver does not tell."""
+    """A network interface; speed in Mbit/s, -1 if the driver does not tell."""
 
     name: reading.Name
     speed: int = -1
@@ -152,11 +152,11 @@ class NumaNode(_Model):
 
 
 class Facts(_Model):
-    """What a node is made of.
+    """The hardware of a node.
 
     Attributes:
         nvswitches: PCI addresses of NVSwitches, or of the bridges that manage them.
-        simulated: The model of its GPUs where it only pretends to have them.
+        simulated: The model of its GPUs if they are simulated.
     """
 
     schema_: Literal["gpubed/facts/2"] = Field(alias="schema")
@@ -175,14 +175,15 @@ class Facts(_Model):
 
     @property
     def generations(self) -> frozenset[str]:
-        """The GPU generations of the node; a GPU that the table lacks is `unknown`."""
+        """The GPU generations of the node; `unknown` for a GPU that the table lacks."""
         return frozenset(gpu.generation or "unknown" for gpu in self.gpus)
 
     @property
     def nvlink5(self) -> bool:
-        """Whether NVSwitches connect its GPUs that are managed like an InfiniBand network.
+        """Whether its GPUs are connected by NVSwitches that are managed like an InfiniBand network.
 
-        The bridges to them tell; a full baseboard has NVSwitches although none tells.
+        Bridges to NVSwitches show that; a full baseboard has NVSwitches even without visible
+        bridges.
         """
         chips = [gpu for gpu in self.gpus if gpu.chip in table().nvlink5]
         return bool(chips and self.nvswitches) or len(chips) == table().nvlink5_board
@@ -194,14 +195,14 @@ class Facts(_Model):
 
     @property
     def words(self) -> str:
-        """What the node is made of, in a line."""
+        """The node's hardware in one line."""
         gpus = Counter(gpu.title for gpu in self.gpus)
         memory = f"{self.memory_kib / 2**20:.0f} GiB"
         kinds = [f"{count} x {title}" for title, count in gpus.items()]
         return ", ".join([f"{self.cpus} CPUs", memory, *kinds])
 
     def summary(self) -> dict[str, Any]:
-        """Return what `status --json` shows of a node's hardware."""
+        """Return a node's hardware for `status --json`."""
         return {
             "cpus": self.cpus,
             "memory_kib": self.memory_kib,
@@ -229,7 +230,7 @@ class Facts(_Model):
 
 
 def load(path: Path) -> Facts | None:
-    """Read the facts that were kept of a node, or None when there are none that can be read."""
+    """Read the stored facts of a node; None if there are none or they cannot be read."""
     try:
         return reading.file(path).json(Facts)
     except reading.Unreadable:
@@ -237,6 +238,6 @@ def load(path: Path) -> Facts | None:
 
 
 def of_cluster(folder: Path, allocation: Allocation) -> dict[str, Facts]:
-    """Return the facts of each node that told any, by node name."""
+    """Return the stored facts of a cluster's nodes, by node name."""
     found = {node.name: load(folder / f"{node.id}.json") for node in allocation.nodes}
     return {name: facts for name, facts in found.items() if facts is not None}

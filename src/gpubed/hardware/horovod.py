@@ -1,7 +1,7 @@
-"""What Horovod is told on a node, from what is known of its network, cores and GPUs.
+"""Derives Horovod's settings on a node from its network, cores and GPUs.
 
-Only what has a reason differs from Horovod's own defaults; docs/concepts/horovod-settings.md
-has the reasons and their sources, and is written from here.
+Settings differ from Horovod's defaults only for a reason; docs/concepts/horovod-settings.md has the
+reasons and their sources, and is generated from here.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ THREADS_OF_A_RANK = 3
 
 @dataclass(frozen=True)
 class Place:
-    """What the settings of a node follow from.
+    """The properties of a node that its settings follow from.
 
     Attributes:
         cores: CPUs that the node's processes may use, a container's quota rounded up.
-        ranks: Ranks that a job starts on it.
+        ranks: Number of ranks that a job starts on it.
         shares_cpus: Whether other nodes compute on the same CPUs (containers of one machine).
-        gpus: GPUs that compute; none where a node only pretends to have them.
-        rate_bps: What each node's link is declared to carry, in bit/s; None where nobody said.
-        latency_s: Declared delay of the network of jobs, one way, in seconds.
+        gpus: Number of GPUs that compute; simulated ones do not count.
+        rate_bps: Declared rate of each node's link, in bit/s; None if undeclared.
+        latency_s: Declared one-way delay of the network of jobs, in seconds.
         rdma: Whether jobs use RDMA there.
     """
 
@@ -57,12 +57,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a node's ranks are told.
+    """Settings of a node's ranks.
 
     Attributes:
-        threads: Threads that a rank computes with.
-        fusion_mb: MiB of gradients that travel together; None leaves Horovod's default.
-        wait_us: How long a rank that waits sleeps between two looks, in µs; 0 yields instead.
+        threads: Number of threads that a rank computes with.
+        fusion_mb: MiB of gradients that are sent together; None leaves Horovod's default.
+        wait_us: How long a waiting rank sleeps between two polls, in µs; 0 yields instead.
     """
 
     threads: int
@@ -71,7 +71,7 @@ class Settings:
 
 
 def derive(place: Place) -> Settings:
-    """Return the settings that follow from what is known of a node."""
+    """Return the settings for a node."""
     return Settings(
         threads=place.cores_per_rank,
         fusion_mb=fusion_mb(place),
@@ -80,27 +80,27 @@ def derive(place: Place) -> Settings:
 
 
 def least_fusion_bytes(place: Place) -> float:
-    """Return how large messages must be for starts to be a small share of their time.
+    """Return the size from which a message's start-up takes a small share of its time, in bytes.
 
-    An allreduce of M bytes over N nodes takes a + b M, with a = 2 (N-1) t and
-    b = 2 (N-1) / N * 8 / rate for a start t of each hop (MG-WFBP, arXiv:1811.11141). Its starts
-    are at most the share e of b M for M >= a / (e b) = N t rate / (8 e).
+    An allreduce of M bytes over N nodes takes a + b M, with a = 2 (N-1) t and b = 2 (N-1) / N * 8 /
+    rate for a start-up time t of each hop (MG-WFBP, arXiv:1811.11141). Start-up takes at most the
+    share e of b M for M >= a / (e b) = N t rate / (8 e).
     """
     hop_s = (RDMA_HOP_S if place.rdma else HOP_S) + place.latency_s
     return NODES * hop_s * (place.rate_bps or 0) / (8 * STARTUP_SHARE)
 
 
 def fusion_mb(place: Place) -> float | None:
-    """Return the fusion buffer in MiB where Horovod's own would be too small, else None.
+    """Return the fusion buffer in MiB if Horovod's default would be too small, else None.
 
-    It follows from the network alone: ranks that disagreed would fuse other tensors than the
-    others, which ends in a segmentation fault.
+    It depends on the network alone, which all nodes share: ranks with different buffers would fuse
+    different tensors, which ends in a segmentation fault.
     """
     least = math.ceil(least_fusion_bytes(place) / MIB)
     return min(least, LARGEST_FUSION_MB) if least > DEFAULT_FUSION_MB else None
 
 
 def wait_us(place: Place) -> int:
-    """Return how long a rank sleeps between two looks: not at all where it has cores to spare."""
+    """Return how long a rank sleeps between two polls: 0 on GPU nodes with cores to spare."""
     has_cores = place.cores_per_rank >= THREADS_OF_A_RANK and not place.shares_cpus
     return 0 if place.gpus and has_cores else WAIT_US

@@ -1,15 +1,15 @@
-"""Whether a host can use its GPUs well: firmware, kernel, PCI bus and power.
+"""Judges whether a host can use its GPUs well: firmware, kernel, PCI bus and power.
 
-What was seen on the host by `roles/hardware/files/gpubed-gpu-host`, and what of it is to be
-repaired. Sources of what is demanded:
+`roles/hardware/files/gpubed-gpu-host` collects the data on the host; the findings here say what has
+to be repaired. Sources of the requirements:
 
-- Secure Boot loads signed modules only: NVIDIA driver installation guide, "Secure Boot".
-  DKMS signs each module that it builds; its key counts once the list of shim has it (mokutil(1)).
-- Peer-to-peer traffic that bridges redirect (ACS), or an IOMMU translates, takes the way
-  through the root: NCCL user guide, "PCI Access Control Services (ACS)".
+- Secure Boot loads signed modules only: NVIDIA driver installation guide, "Secure Boot". DKMS signs
+each module that it builds; its key counts once it is in shim's list (mokutil(1)).
+- Peer-to-peer traffic that bridges redirect (ACS), or an IOMMU translates, takes the way through
+the root: NCCL user guide, "PCI Access Control Services (ACS)".
 - Sizes of the window to a GPU's memory: the kernel's ABI, sysfs-bus-pci, `resourceN_resize`.
-- A link may run slower than it can while the GPU idles, but has all its lanes: the width is
-  compared as it is now, the speed as card and slot could have it.
+- A link of an idle GPU may run below its maximum speed, but has all its lanes: the current width is
+compared, but the maximum speeds of card and slot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Model(BaseModel):
 
 
 class Link(_Model):
-    """A PCI link: width in lanes, speed in GT/s; None where the kernel does not tell."""
+    """A PCI link: width in lanes, speed in GT/s; None if the kernel does not tell."""
 
     current_link_width: float | None = None
     max_link_width: float | None = None
@@ -43,11 +43,11 @@ class Module(_Model):
     """NVIDIA's kernel module.
 
     Attributes:
-        loaded: Its version.
-        installed: Whether there is one to be loaded.
-        signer: Whose key signed it, as its file tells.
-        key: Where the certificate of the key is that DKMS made on this host.
-        key_enrolled: Whether the firmware's list of its owner's keys has that key.
+        loaded: Version of the loaded module.
+        installed: Whether there is a module to load.
+        signer: Owner of the key that signed it, from the module's file.
+        key: Path of the certificate of the key that DKMS made on this host.
+        key_enrolled: Whether the firmware's list of machine owner keys has that key.
     """
 
     loaded: str | None = None
@@ -61,15 +61,15 @@ class HostGPU(_Model):
     """A GPU and its way to the root of the PCI bus.
 
     Attributes:
-        driver: The kernel's driver that has it: nvidia, nouveau, vfio-pci, None.
+        driver: The kernel driver that holds it: nvidia, nouveau, vfio-pci, None.
         slot: The link that the nearest bridge offers; None without a bridge (in a VM).
-        bar1_mib: MiB of the window to its memory.
-        bar1_largest_mib: MiB that it could be made; None where the kernel does not tell.
-        iommu: How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None is not.
+        bar1_mib: Size of the window to its memory, in MiB.
+        bar1_largest_mib: Largest possible size, in MiB; None if the kernel does not tell.
+        iommu: How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None without an IOMMU.
         redirecting: Bridges above it that send peer-to-peer traffic up to the root.
-        bridges_seen: Whether the bridges could be read: root may, others may not.
-        power_limit_w: Watts that it may take; `power_default_w` is the maker's.
-        mig: Whether it is cut into instances; None where the driver has no such mode.
+        bridges_seen: Whether the bridges could be read, which may need root.
+        power_limit_w: Its power limit in W; `power_default_w` is the maker's.
+        mig: Whether it is divided into instances; None if the driver has no such mode.
     """
 
     pci: str
@@ -88,11 +88,11 @@ class HostGPU(_Model):
 
 
 class GpuHost(_Model):
-    """A host, as far as its GPUs depend on it.
+    """The state of a host that its GPUs depend on.
 
     Attributes:
         secure_boot: None without UEFI.
-        headers: Where the running kernel's are: `installed`, `offered` by a package source.
+        headers: Headers of the running kernel: `installed`, or `offered` by a package source.
     """
 
     schema_: Literal["gpubed/gpu-host/1"] = Field(alias="schema")
@@ -106,7 +106,7 @@ class GpuHost(_Model):
 
 
 def look(ssh: SSH) -> GpuHost:
-    """Ask a host; nothing on it is changed, and nothing needs to be installed there.
+    """Collect the state of a host, without changing it; nothing needs to be installed there.
 
     Raises:
         GpubedError: It cannot be reached, or has no python3.
@@ -120,8 +120,8 @@ def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
 
     Args:
         name: The node, for the ids: `gpu.<node>.<what>`.
-        host: What was seen there.
-        asked: How many GPUs it is to have.
+        host: The state of the host.
+        asked: Number of GPUs that it is to have.
     """
     if host.simulated:
         message = f"{name} pretends to have {len(host.gpus)} x {host.simulated}: simulated"
@@ -133,7 +133,7 @@ def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
 
 
 def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what was looked at, what is wrong, what is said if nothing is, and the repair."""
+    """Yield for each check: its id, what is wrong, the message if nothing is, and the repair."""
     here = len(host.gpus)
     yield (
         "count",
@@ -277,10 +277,10 @@ def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
     )
 
 
-# What DKMS calls the keys that it makes itself, on Debian and on Ubuntu: it signs with them
-# whether the firmware knows them or not.
+# Names of the keys that DKMS makes on Debian and on Ubuntu: it signs with them even if the firmware
+# does not know them.
 _OWN_KEY = re.compile(r"DKMS|Secure Boot Module Signature key")
-# nouveau has a line of its own.
+# nouveau has a check of its own.
 _DRIVERS = (None, "nvidia", "nouveau")
 
 

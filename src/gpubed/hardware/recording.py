@@ -2,9 +2,9 @@
 
     python -m gpubed.hardware.recording REPORT MODEL > src/simulated_gpus/image/models/MODEL.json
 
-The model is that of the first GPU of the first node. What no program on a node tells (CUDA
-cores, width of the memory bus) is null, to be looked up by hand; so are MIG's profiles. The
-machine around it is the one that other models of the same device have, else `pcie`.
+The model is that of the first GPU of the first node. Values that no program on a node tells (CUDA
+cores, width of the memory bus) are null, to be looked up by hand; so are MIG's profiles. The
+machine around the GPU is that of other models of the same device, else `pcie`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def model(report: Report, name: str) -> dict[str, Any]:
     """Return the content of a model's file.
 
     Args:
-        report: What was found on real nodes.
-        name: What the model is called in `cluster.yml`.
+        report: A report of real nodes.
+        name: The model's name in `cluster.yml`.
 
     Raises:
-        GpubedError: The report is a simulation's, or tells of no GPU.
+        GpubedError: The report is of simulated GPUs, or has no GPU.
     """
     node = report.nodes[0] if report.nodes else None
     if node is None or not node.facts.get("gpus"):
@@ -91,14 +91,14 @@ def _card(node: NodeReport) -> dict[str, Any]:
     }
 
 
-# NVLink's version by generation: NVIDIA's whitepapers.
+# NVLink's version by generation (NVIDIA's whitepapers).
 _NVLINKS = {"Pascal": 1, "Volta": 2, "Ampere": 3, "Hopper": 4, "Blackwell": 5}
-# GT/s of a lane, by PCI Express Base Specification.
+# PCI Express generation by GT/s of a lane (PCI Express Base Specification).
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 def _bars(resource: str) -> list[dict[str, int]]:
-    """Return the windows of a device: the first six lines are BARs, an unused one is zeros."""
+    """Return the BARs of a device: the first six lines of its resources, without unused ones."""
     found = []
     for index, line in enumerate(resource.splitlines()[:6]):
         first, last = (int(cell, 16) for cell in line.split()[:2])
@@ -113,10 +113,10 @@ def _board(device: str) -> str:
 
 
 def _values(gpu: etree._Element) -> dict[str, Any]:
-    """Return readings, limits and versions; idle ones are what the report found."""
+    """Return readings, limits and versions; idle values are those of the report."""
 
     def number(*names: str) -> float | int | None:
-        """Return the number of the first element that has one: names changed over the years."""
+        """Return the number of the first element that has one: names change between versions."""
         for name in names:
             found = re.match(r"-?[0-9.]+", gpu.findtext(name) or "")
             if found:
@@ -132,10 +132,10 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
         return number(f"gpu_power_readings/{name}", f"power_readings/{name}")
 
     def heat(limit: str, below: str) -> float | int | None:
-        """Return a limit of temperature, told as such or, since Hopper, from where it is now.
+        """Return a limit of temperature in °C; since Hopper it follows from the current one.
 
-        `gpu_temp_tlimit` is how far the GPU is below its highest for use, and limits beyond that
-        are negative (nvidia-smi's manual, "T.Limit").
+        `gpu_temp_tlimit` is how far the GPU is below its highest temperature in use, and limits
+        above that are negative (nvidia-smi's manual, "T.Limit").
         """
         told, now = number(f"temperature/{limit}"), number("temperature/gpu_temp")
         left, beyond = number("temperature/gpu_temp_tlimit"), number(f"temperature/{below}")
@@ -195,7 +195,7 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
 
 
 def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
-    """Return the links of the first GPU: `Link 0: 26.562 GB/s` is what each can do."""
+    """Return the NVLinks of the first GPU; `Link 0: 26.562 GB/s` is the rate of one."""
     first = node.commands["nvidia-smi nvlink -s"].split("\nGPU 1")[0]
     speeds = [float(text) for text in re.findall(r"Link \d+: ([0-9.]+) GB/s", first)]
     if not speeds:
@@ -209,7 +209,7 @@ def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the model that a report holds."""
+    """Print the model that is recorded from a report."""
     if len(arguments) != 2:
         raise UsageError("python -m gpubed.hardware.recording REPORT MODEL")
     found = model(read(Path(arguments[0])), arguments[1])

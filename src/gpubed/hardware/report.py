@@ -1,8 +1,8 @@
-"""The GPU report: all that a simulation of a node's GPUs can be recorded from, in one file.
+"""The GPU report: all that is needed to simulate a node's GPUs, in one file.
 
-A user with a GPU makes it (`gpubed verify CLUSTER --gpu-report FILE`) and may send it to
-anyone: nothing in it names a person, a machine or a card (`anonymous`). `recording` makes
-a model for simulated nodes of it.
+A user with a GPU makes it (`gpubed verify CLUSTER --gpu-report FILE`) and may send it to anyone:
+nothing in it names a person, a machine or a card (`anonymous`). `recording` makes a model for
+simulated nodes of it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class _Model(BaseModel):
 
 
 class NodeReport(_Model):
-    """What one node tells, as its programs and files say it.
+    """The report of one node, as its programs and files print it.
 
     Attributes:
-        simulated: The model of GPUs that it only pretends to have.
-        facts: What `gpubed-facts` prints.
-        host: What `gpubed-gpu-host` prints.
+        simulated: The model of its GPUs if they are simulated.
+        facts: Output of `gpubed-facts`.
+        host: Output of `gpubed-gpu-host`.
         commands: Output by command line: nvidia-smi's XML, topology and NVLinks.
         proc: Files of the driver in /proc, by path.
         pci: Attributes of NVIDIA's PCI devices in sysfs by address, with the `bridges` above.
-        packages: Versions of what is installed of drivers and CUDA, by name.
+        packages: Versions of installed packages of drivers and CUDA, by name.
         log: Lines of the kernel's log about GPUs.
     """
 
@@ -70,7 +70,7 @@ def of_cluster(cluster: Cluster) -> Report:
     """Return the report of the nodes that are to have GPUs.
 
     Raises:
-        GpubedError: No node is, or one cannot be asked.
+        GpubedError: There is no such node, or one does not answer.
     """
     asked = [node for node in cluster.allocation.nodes if node.gpus]
     if not asked:
@@ -83,10 +83,10 @@ def of_cluster(cluster: Cluster) -> Report:
 
 
 def collect(ssh: SSH) -> dict[str, Any]:
-    """Ask a node for what its report is made of, names included.
+    """Collect the content of a node's report, names included.
 
     Raises:
-        GpubedError: It cannot be reached, or does not answer.
+        GpubedError: The node cannot be reached, or does not answer.
     """
     programs = assets() / "roles" / "hardware" / "files"
     found = _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
@@ -100,7 +100,7 @@ def collect(ssh: SSH) -> dict[str, Any]:
 
 
 def make(collected: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Return the report of what was collected, by node name, without any name."""
+    """Return an anonymous report of what was collected, by node name."""
     hosts = {*collected, *(str(found["facts"]["host"]) for found in collected.values())}
     anonymous = Anonymous(sorted(hosts))
     nodes = [{"name": name, **found} for name, found in collected.items()]
@@ -127,7 +127,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def described(report: Report, path: Path) -> str:
-    """Say what was written where, and what of it is only pretended."""
+    """Return a message about where the report is, and which GPUs in it are simulated."""
     simulated = sorted({node.simulated for node in report.nodes if node.simulated})
     note = f"; simulated ({', '.join(simulated)}): no model can be recorded" if simulated else ""
     return f"GPU report of {len(report.nodes)} node(s): {path}{note}"
@@ -137,7 +137,7 @@ def read(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        GpubedError: It is none.
+        GpubedError: The file is no report.
     """
     return reading.file(path, "gpubed verify CLUSTER --gpu-report FILE").json(Report)
 

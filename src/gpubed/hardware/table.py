@@ -1,6 +1,6 @@
-"""What is known about NVIDIA's GPUs: `roles/hardware/files/nvidia-gpus.json`.
+"""Data about NVIDIA's GPUs: `roles/hardware/files/nvidia-gpus.json`.
 
-The node looks device ids up in the same file, with `gpubed-facts`.
+On nodes, `gpubed-facts` looks up device ids in the same file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Generation(BaseModel):
     """What serves a generation of GPUs.
 
     Attributes:
-        first_branch: The oldest driver branch that is of use.
+        first_branch: The oldest driver branch that serves it.
         last_branch: The newest one; None while new branches still serve it.
-        open_module: Whether NVIDIA's open kernel module serves it, or only that.
+        open_module: Whether NVIDIA's open kernel module serves it, or only that one does.
         last_cuda: The newest CUDA major version with code for it; None as above.
     """
 
@@ -45,7 +45,7 @@ class Chip(BaseModel):
 
 
 class Table(BaseModel):
-    """The part of the file that choices are made from.
+    """The part of the file that choices depend on.
 
     Attributes:
         open_default: The first branch that prefers the open kernel module.
@@ -75,7 +75,7 @@ def table() -> Table:
 
 
 def chip_of(device_id: str) -> Chip | None:
-    """Return what is known of a PCI device id, four hexadecimal digits; None if nothing."""
+    """Return the chip with a PCI device id (four hexadecimal digits); None if it is unknown."""
     number = int(device_id, 16)
     fitting = (c for c in table().chips if int(c.first, 16) <= number <= int(c.last, 16))
     return next(fitting, None)

@@ -1,7 +1,7 @@
-"""What is in a folder of checkpoints on the cluster: files to go on from, and what is beside them.
+"""Lists the files of a checkpoint folder on the cluster: checkpoints, and others.
 
-Jobs name their files as they like. One that is hidden or named as a draft is still being written;
-a checksum, and what is damaged and was set aside, is nothing to go on from either.
+Jobs name their files as they like. Hidden files and drafts are still being written; checksums and
+damaged files are no checkpoints either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FINISHED = (
 )
 """By which `find` tells the files that a run could go on from."""
 _SUM = ".sha256"
-# Files come and go while it looks, and the folder may be a link.
+# Files may vanish while `find` runs, and the folder may be a link.
 _LIST = (
     "[ ! -e %s ] || find -H %s -ignore_readdir_race -type f "
     f"\\( {FINISHED} -printf 'finished ' -o -printf 'beside ' \\) -printf '%%s %%T@ %%P\\0'"
@@ -33,11 +33,11 @@ _LOOK_S = 30.0
 
 @dataclass(frozen=True)
 class Files:
-    """What a look found: of each file its name, and its size and time as one text.
+    """The files of a checkpoint folder: of each its name, and its size and time as one text.
 
     Attributes:
-        finished: What a run could go on from.
-        beside: Drafts, checksums, and what is damaged.
+        finished: Checkpoints that a run could go on from.
+        beside: Drafts, checksums and damaged files.
     """
 
     finished: frozenset[tuple[str, str]] = frozenset()
@@ -45,20 +45,20 @@ class Files:
 
     @classmethod
     def of(cls, listed: str) -> Self:
-        """Read what the head listed."""
+        """Parse the list that the head printed."""
         entries = [entry for one in listed.split("\0") if (entry := _ENTRY.fullmatch(one))]
         finished = frozenset((e[3], e[2]) for e in entries if e[1] == "finished")
         return cls(finished, frozenset((e[3], e[2]) for e in entries) - finished)
 
     def new(self, start: Files) -> frozenset[tuple[str, str]]:
-        """Return what could be gone on from, and was not there at the start or was another file."""
+        """Return the checkpoints that are new or have changed since the start."""
         return self.finished - start.finished
 
     def have_more(self, start: Files, before: Files) -> bool:
-        """Say whether there is more than at the start, and whole.
+        """Say whether there are new checkpoints since the start, and they are complete.
 
-        It is whole where nothing of it has changed since the look before, or where a checksum
-        came with it, which nobody can write earlier.
+        They are complete if all of them were already the same in the look `before`, or if one has a
+        new checksum, which cannot be written earlier.
         """
         new = self.new(start)
         sums = {name for name, _ in self.beside - start.beside}
@@ -67,12 +67,12 @@ class Files:
 
 
 def folder(plan: ClusterPlan, name: str) -> str:
-    """Return where a folder of checkpoints is on the cluster."""
+    """Return the path of a checkpoint folder on the cluster."""
     return f"{plan.spec.storage.shared.path}/checkpoints/{name}"
 
 
 def look(cluster: Cluster, name: str) -> Files | None:
-    """Look into a folder of checkpoints, on the head; None where nobody can tell."""
+    """List a checkpoint folder on the head; None if the head does not answer."""
     where = folder(cluster.plan, name)
     try:
         with SSH(cluster.allocation.head, cluster.paths) as head:
@@ -82,16 +82,16 @@ def look(cluster: Cluster, name: str) -> Files | None:
 
 
 def has_some(cluster: Cluster, name: str) -> bool:
-    """Say whether there is something to go on from; not where nobody can tell."""
+    """Say whether a folder has a checkpoint; False if the head does not answer."""
     found = look(cluster, name)
     return found is not None and bool(found.finished)
 
 
 def require_some(cluster: Cluster, names: Iterable[str], hint: str) -> None:
-    """Refuse to go on where there is nothing to go on from.
+    """Refuse to resume without a checkpoint.
 
     Raises:
-        UsageError: No folder has a file of a checkpoint.
+        UsageError: All folders could be listed, and none has a checkpoint.
     """
     found = {folder(cluster.plan, name): look(cluster, name) for name in names}
     if found and all(files is not None and not files.finished for files in found.values()):

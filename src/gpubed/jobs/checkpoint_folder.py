@@ -1,4 +1,4 @@
-"""The name of a folder of checkpoints: one spelling for each, which its lock is named after."""
+"""Names of checkpoint folders: one spelling for each, which its lock is named after."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _LONGEST = 255  # bytes of a file's name, here and on nodes
 
 
 def fault(name: str) -> str:
-    """Say why a text names no folder below `checkpoints/`; empty where it names one."""
+    """Return why a text names no folder below `checkpoints/`; empty if it names one."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         return f"{name!r} leads out of the folder of checkpoints"
-    if not path.parts:  # all trainings have theirs in there
+    if not path.parts:
         return f"{name!r} is the folder of all checkpoints, and none in it"
     if (length := len(lock_name(name))) > _LONGEST:
         return f"its name is too long: {length} bytes, as URLs write it, of {_LONGEST} at most"
@@ -26,7 +26,7 @@ def plain(name: str) -> str:
 
 
 def lock_name(name: str) -> str:
-    """Return the name of the lock of who writes the folder."""
+    """Return the name of the lock that the folder's writer holds."""
     return quote(plain(name), safe="")
 
 

@@ -1,7 +1,7 @@
-"""A training that outlives its nodes: run after run, each from the checkpoint of the one before.
+"""Runs an elastic training: run after run, each from the checkpoint of the one before.
 
-A run that loses a node ends on all others, and the next one starts on those that are well by then.
-Unlike Horovod's elastic mode it needs no change of the training but checkpoints, and survives a
+A run that loses a node ends on all others, and the next one starts on those that are healthy then.
+Unlike Horovod's elastic mode, this needs nothing of the training but checkpoints, and survives a
 rank that dies while the world forms.
 """
 
@@ -36,7 +36,7 @@ _ASK_AGAIN_S = 10.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many nodes a training may have: it waits for the least; None takes all."""
+    """Number of nodes of a training: it waits for the least; a `most` of None takes all."""
 
     least: int = 1
     most: int | None = None
@@ -44,7 +44,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Leg:
-    """One run of a training; `why` says why it was not the last."""
+    """One run of a training; `why` has its failures."""
 
     run_id: str
     nodes: tuple[str, ...]
@@ -68,7 +68,7 @@ class Keeps:
 
 @dataclass(frozen=True)
 class _Pool:
-    """The nodes that are well, why others are left out, and whether it waited for them."""
+    """The healthy nodes, why others are left out, and whether the training waited for nodes."""
 
     usable: Cluster
     left_out: dict[str, str]
@@ -76,17 +76,17 @@ class _Pool:
 
 
 class Training:
-    """A training of one cluster that goes on until it is done.
+    """A training on one cluster that starts runs until it is done.
 
     Args:
-        say: Is told what happens between runs.
-        on_output: Is told each line that the job prints.
-        resumes: The run from whose checkpoint it goes on at first.
+        say: Called with what happens between runs.
+        on_output: Called with each line that the job prints.
+        resumes: The run from whose checkpoint the training starts.
 
     Attributes:
-        run_id: The present or last run; empty before the first.
+        run_id: The present or last run; before the first, `resumes`.
         legs: The runs that ended, oldest first.
-        seconds: How long it took in all, with the time that it waited for nodes.
+        seconds: Duration, including the time that it waited for nodes.
 
     Raises:
         UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
@@ -116,12 +116,12 @@ class Training:
         self.seconds = 0.0
 
     def run(self) -> JobResult:
-        """Run it to its end; its result is that of its last run.
+        """Run the training to its end; return the result of its last run.
 
         Raises:
             UsageError: It cannot begin.
-            Locked: Somebody measures, and must be alone; or writes the same checkpoints.
-            NotUp: The cluster is not up, or is another one by now.
+            Locked: A measurement must be alone, or another run writes the same checkpoints.
+            NotUp: The cluster is not up, or was replaced by another one.
             GpubedError: It cannot begin, or there were too few nodes for an hour.
         """
         with (
@@ -142,13 +142,13 @@ class Training:
         while True:
             had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
             result, lookout = self._leg(pool, had)
-            if result.completed:  # a fault in its figures would come again
+            if result.completed:  # wrong metrics would only come again
                 return result
             pool = self._wait_for_nodes()
             now = self._kept(pool)
             got_on = bool(now and kept and now.new(kept))
-            # A job that fails by itself without a new checkpoint would do so for ever. Before its
-            # first step, a lost connection may be one that nodes never had.
+            # A job that fails by itself without a new checkpoint would fail forever. A connection
+            # lost before the first step is no proof that a node was at fault.
             there = set(map(_who, pool.usable.allocation.nodes))
             lacked = pool.waited or not there.issuperset(map(_who, had))
             cut_off = result.cut_off and lookout.has_stepped
@@ -197,7 +197,7 @@ class Training:
         unfinished.require_configured(cluster)
         rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
-        _require_settled(paths)  # a node that hangs delays the look, and a watch may repair it
+        _require_settled(paths)  # a hanging node delays the look, and a watch may repair it
         return _Pool(usable, {one.node: one.reason for one in unwell})
 
     def _now(self) -> Cluster:
@@ -250,7 +250,7 @@ class Training:
                 )
         except UsageError:
             raise
-        except GpubedError as error:  # as a rule the head is gone
+        except GpubedError as error:  # usually the head is gone
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
@@ -263,7 +263,7 @@ class Training:
         return result, lookout
 
     def _sight(self, had: Sequence[Node]) -> Sight:
-        """Look whether the nodes of a run are there, and whether others would do better."""
+        """Look for lost nodes of a run, and for a better choice of nodes."""
         paths = self._paths
         try:
             cluster = self._now()
@@ -271,7 +271,7 @@ class Training:
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
-            return Sight()  # the head is not well, but there
+            return Sight()  # the head answers, but is not healthy
         there = set(map(_who, cluster.allocation.nodes))
         lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
         names = [node.name for node in had]
@@ -295,7 +295,7 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
     """Return the nodes that a training would begin on.
 
     Raises:
-        GpubedError: There are too few, so it would wait.
+        GpubedError: There are too few, so the training would wait.
     """
     able = usable.allocation.with_ranks
     if len(able) < bounds.least:
@@ -307,17 +307,17 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
 
 
 def begin_anew(paths: ClusterPaths, request: Request) -> str:
-    """Return the command that begins a training from nothing, with the same arguments."""
+    """Return a hint: the command that begins a training from nothing, with equal arguments."""
     settings = (shlex.quote(f"{name}={value}") for name, value in request.settings.items())
     words = " ".join(f"--set {setting}" for setting in settings)
     return f"gpubed run {paths.name} {request.job} --elastic {words} begins anew"
 
 
 def require_bounds(bounds: Bounds) -> None:
-    """Refuse bounds that no number lies between.
+    """Refuse bounds that no number of nodes meets.
 
     Raises:
-        UsageError: There is none.
+        UsageError: `least` is below 1, or `most` is below `least`.
     """
     most = bounds.most
     if bounds.least < 1 or (most is not None and most < bounds.least):
@@ -326,7 +326,7 @@ def require_bounds(bounds: Bounds) -> None:
 
 
 def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
-    """Refuse a job that cannot outlive its nodes; return where the others keep checkpoints.
+    """Return where a job keeps checkpoints; refuse a job that cannot run elastically.
 
     Raises:
         UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
@@ -354,7 +354,7 @@ def _require_settled(paths: ClusterPaths) -> None:
 
 
 def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple[Node, ...]:
-    """Return the nodes for ranks, first those that the training has: another costs a start."""
+    """Return the nodes for ranks, preferring those that the training has already."""
     able = usable.allocation.with_ranks
     chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
     return tuple(node for node in able if node in chosen)

@@ -1,7 +1,7 @@
 """Runs a job on a cluster: `jobs/<name>/` → ranks on nodes → results.
 
-A job writes `metrics.json`; nothing is ever parsed out of what it prints. Whether
-it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
+A job writes its results to `metrics.json`; its output is never parsed for them. Whether the job did
+what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it
 
 @dataclass(frozen=True)
 class Terms:
-    """On which terms a job is run, whatever is asked of the job itself.
+    """How a run is recorded and ended, apart from what is asked of the job itself.
 
     Attributes:
-        run_id: What to call the run; by default `name_run` names it.
+        run_id: Name of the run; by default that of `name_run`.
         set_: The name that repetitions have in common; empty for a single run.
-        repetition: Which of them it is, from 0.
+        repetition: Number of the repetition, from 0.
         again: The run that it repeats.
         resumes: The run from whose checkpoint it goes on.
-        elastic: Whether it is one of those that a training is made of which outlives its nodes.
-        by: The verb that measures with it on its own account.
-        alone: Whether it shall not start beside another run, which would be measured, too.
-        unwanted: Asked every few seconds: why the run shall end now; empty while it shall go on.
-        was_well: Asked where it was unwanted: whether it was interrupted only, and did not fail.
-        links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
-            verification measured is kept.
+        elastic: Whether it is a part of an elastic training.
+        by: The verb that measures with it; empty for a run that a user asked for.
+        alone: Whether to refuse to start beside another run, which would distort a measurement.
+        unwanted: Called every few seconds; returns why the run has to end, else an empty string.
+        was_well: Called if it was unwanted; says whether it was only interrupted and did not fail.
+        links: Rates of links that were just measured, in bit/s by `a>b`; by default those of the
+            last verification are recorded.
     """
 
     run_id: str = ""
@@ -70,7 +70,7 @@ class Terms:
     links: Mapping[str, float] = field(default_factory=dict)
 
     def noted(self, planned: Record) -> Record:
-        """Return a run's record with what of them is kept."""
+        """Return a run's record with these terms."""
         kept = ("repetition", "again", "resumes", "elastic", "by")
         noted = {"set": self.set_, **{name: getattr(self, name) for name in kept}}
         if self.links:
@@ -88,25 +88,25 @@ def run(
     on_output: Callable[[str], None] = lambda _line: None,
     terms: Terms = _USUAL,
 ) -> JobResult:
-    """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
+    """Run a job on the requested nodes, copy its folder back, and keep a record.
 
     Args:
-        cluster: With the nodes that it may use.
+        cluster: The cluster, with the nodes that the run may use.
         on_output: Called with each line that the job prints.
 
     Raises:
-        UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
-            no Docker, or no node has ranks.
-        Locked: Another run writes the checkpoints that this one would.
-        GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
+        UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has no
+            Docker, or no node has ranks.
+        Locked: Another run writes the same checkpoints.
+        GpubedError: A node could not be reached or lacks the image, or the run would not be alone.
     """
     run = _foresee(cluster, request, terms.run_id)
-    if run.service:  # what it starts there must be found again
+    if run.service:  # so that what it starts there can be found again
         testbed = registry.bound(cluster.plan.backend, cluster.paths)
         made_on.note(testbed, applied=True)
     begun = terms.noted(run.record)
     started = time.monotonic()
-    # A training that goes on run by run keeps them for all of its runs.
+    # An elastic training locks its checkpoints itself, across all of its runs.
     mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
     with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, terms)
@@ -120,10 +120,10 @@ def run(
 
 
 def foresee(cluster: Cluster, request: Request) -> Record:
-    """Return the record of a run as it would begin now; nothing is started.
+    """Return the record that a run would begin with now, without starting it.
 
     Raises:
-        UsageError: It could not begin; see `run`.
+        UsageError: The run could not begin; see `run`.
     """
     return _foresee(cluster, request).record
 
@@ -163,10 +163,10 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
 
 
 def _files(request: Request) -> tuple[Path, list[str]]:
-    """Return the folder that a run is made from, and what of it travels.
+    """Return the folder that a run is made from, and what of it is copied to the nodes.
 
     Raises:
-        UsageError: It is gone, or has too many files.
+        UsageError: The folder is gone, or has too many files.
     """
     if not request.command:
         folder = jobfile.folder(request.job)
@@ -178,10 +178,10 @@ def _files(request: Request) -> tuple[Path, list[str]]:
 
 
 def _require_other_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse files that could not come back beside those of the run.
+    """Refuse files with names that gpubed itself uses in a run's folder.
 
     Raises:
-        UsageError: Some have names that gpubed needs there.
+        UsageError: There are some.
     """
     if taken := sorted(record.OWN & {PurePath(name).parts[0] for name in names}):
         raise UsageError(
@@ -206,13 +206,13 @@ def _ended(begun: Record, result: JobResult) -> Record:
 
 
 def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
-    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    """Return a message that a job starts, and where; without nodes, the testbed chooses them."""
     ranks, names = sum(node.slots for node in nodes), ", ".join(node.name for node in nodes)
     return f"{job} {word}" + (f": {ranks} rank(s) on {names}" if names else "")
 
 
 def name_run(job: str) -> str:
-    """Return the name of a run that starts now, in UTC; the status page finds it by its form."""
+    """Return a name from job and UTC time; the status page recognizes runs by its form."""
     # In milliseconds: several runs may start in one second.
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
 
@@ -249,7 +249,7 @@ class _Run:
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The run's request."""
         return self.record.request
 
     @property
@@ -260,8 +260,8 @@ class _Run:
     def kept(
         self, begun: Record, on_output: Callable[[str], None]
     ) -> Iterator[Callable[[str], None]]:
-        """Keep a record, what it is made with, and each line that is said."""
-        record.written(begun)  # one that cannot be described leaves no folder
+        """Create the run's folder with its record, origin and log; yield the log's writer."""
+        record.written(begun)  # a record that cannot be written leaves no folder
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)
@@ -280,7 +280,7 @@ class _Run:
             yield keep
 
     def over_ssh(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
-        """Run it on all nodes that have ranks, from the head."""
+        """Run the job from the head, on all nodes that have ranks."""
         launcher = cast("Launcher", self.launcher)
         words, ranks, id_ = list(self.record.command), self.record.world_size, ""
         if image := self.request.container or self.job.container:
@@ -307,7 +307,7 @@ class _Run:
                 keep(line)
 
             code = launcher.run(self.cluster, launch, hear)
-            asked = terms.unwanted()  # by now: whoever looks after it goes on looking
+            asked = terms.unwanted()  # once: the answer may change later
             missing = self._collect(head, launch.folder, code, keep)
         result = JobResult(
             self.request.job, str(self.here), ranks, simulated=self._simulated(), image=id_
@@ -322,13 +322,13 @@ class _Run:
                 result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing
         job_result.judge(result, self.job, self.record.values)
-        # Asked to end, a job may end so, too; one that has told its figures was done before.
+        # A job may also exit with 0 when it is told to end; with metrics, it was done before.
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
 
     def _prepare(self, head: SSH, words: list[str]) -> Launch:
-        """Send what the run is made from to the head; return how to start it."""
+        """Copy the run's files to the head; return how to start it."""
         storage = self.cluster.plan.spec.storage
         folder = f"{storage.shared.path}/runs/{self.record.run_id}"
         here, names = _files(self.request)
@@ -346,18 +346,21 @@ class _Run:
         return Launch(folder, words, environment, len(self._places))
 
     def _is_over(self, run: str) -> bool:
-        """Say whether a run kept the checkpoints of this one: it lost its owner, as their lock."""
+        """Say whether another run used the checkpoints of this one.
+
+        This run holds their lock now, so the other one has lost its owner.
+        """
         mine = checkpoints.folders(self.job, self.record.values)
         with suppress(GpubedError):
             its = checkpoints.of(record.read(self.cluster.paths.runs / run))
             return not set(its).isdisjoint(mine)
-        return False  # it is no run of this controller
+        return False  # not a run of this controller
 
     def _collect(self, head: SSH, folder: str, code: int, keep: Callable[[str], None]) -> list[str]:
-        """Bring the results back; returns why those of a job that is done are not here.
+        """Copy the results back; return why that failed, for a job that succeeded.
 
         Raises:
-            GpubedError: Those of a job that failed could not be copied.
+            GpubedError: The results of a failed job could not be copied.
         """
         try:
             for line in head.get(folder, self.here, record.OWN):
@@ -371,19 +374,18 @@ class _Run:
 
     @property
     def _places(self) -> list[str]:
-        """The node of each rank: a launcher fills the nodes of the hostfile in their order."""
+        """The node of each process: launchers fill the nodes of the hostfile in their order."""
         nodes = self.cluster.allocation.with_ranks
         if self.request.per_node:
             return [node.name for node in nodes]
         return [node.name for node in nodes for _ in range(node.slots)]
 
     def _simulated(self) -> tuple[str, ...]:
-        """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
         known = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
         return tuple(sorted({found.simulated for found in known if found.simulated}))
 
     def by_service(self, keep: Callable[[str], None]) -> JobResult:
-        """Hand it to the testbed: each node of the plan is a world of its own."""
+        """Let the testbed run the job: each node of the plan is a world of its own."""
         service = cast("JobService", self.launcher)
         name, settings = self.request.job, self.request.settings
         several = len(self.cluster.plan.nodes) > 1
@@ -431,7 +433,7 @@ class _Run:
 
 
 def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]:
-    """Give each trial a seed of its own, counted from the one that was asked for."""
+    """Return the settings with the trial's number added to the seed, if the job has one."""
     given = dict(settings)
     if "seed" in job.arguments:
         first = given.get("seed", job.arguments["seed"].default)
@@ -441,7 +443,7 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
-    """Tell the job about the nodes it runs on, as `cluster.json` and `hostfile` in its folder."""
+    """Write the nodes that a job runs on to `cluster.json` and `hostfile` in its folder."""
     head.write(f"{folder}/cluster.json", allocation.model_dump_json())
     slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.with_ranks)
     head.write(f"{folder}/hostfile", slots)

@@ -1,4 +1,4 @@
-"""Container images that all nodes have, for jobs whose ranks run in containers.
+"""Gives all nodes the container image that a job's ranks run in.
 
 The head takes an image from its own Docker, or pulls it; role docker's `gpubed-image` keeps it as
 an archive on shared storage that each node loads. N nodes cost the uplink one copy.
@@ -15,15 +15,16 @@ from gpubed.spec.plan import ClusterPlan
 
 _TRANSFER_S = 3600.0
 _ID = "docker image inspect --format '{{.Id}}' %s"
-_MISSING = "no such image"  # what Docker says, in any release and in any case of letters
+_MISSING = "no such image"  # part of Docker's message in all releases, in varying case
 
 
 def require(cluster: Cluster, image: str) -> str:
-    """Return the id of the head's image, after every node has got it.
+    """Make sure that every node has an image; return its id.
 
     Raises:
         UsageError: The cluster has no Docker.
-        GpubedError: The head cannot pull the image, or a node's Docker does not answer.
+        GpubedError: The head cannot pull the image, a node did not get it, or a node's Docker does
+            not answer.
     """
     require_docker(cluster.plan)
     ids = _ids(cluster, image)
@@ -41,10 +42,10 @@ def require(cluster: Cluster, image: str) -> str:
 
 
 def require_docker(plan: ClusterPlan) -> None:
-    """Refuse a cluster on which nobody could run a container.
+    """Refuse a cluster on which jobs cannot run containers.
 
     Raises:
-        UsageError: It has no Docker, or none for its user.
+        UsageError: It has no Docker, or its user may not use it.
     """
     docker = plan.spec.services.docker
     if docker is None or not docker.user_access:

@@ -1,6 +1,6 @@
-"""How far a job is, by what it prints: `progress: 3/20 epochs, 3552 images/s`.
+"""Reads a job's progress from its output: `progress: 3/20 epochs, 3552 images/s`.
 
-One rank prints a line per step; what comes after the comma is the job's own words.
+One rank prints a line per step; the text after the comma is up to the job.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 import time
 from collections.abc import Callable
 
-# Horovod puts the rank before each line, MPI also the number of the job.
+# Horovod prefixes each line with the rank, MPI also with the number of the job.
 _LINE = re.compile(
     r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,15})/([1-9]\d{0,14}) ([^,]+)(?:, (.*))?"
 )
 
-# A log that is followed has older lines, which come at once and tell nothing of the pace.
+# Older lines of a followed log arrive at once, and tell nothing of the pace.
 _AT_ONCE_S = 1.0
 
 
@@ -24,13 +24,13 @@ def is_progress(line: str) -> bool:
 
 
 def read(line: str) -> tuple[int, int, str, str] | None:
-    """Return what a line says: done, of how many, of what, and the job's own words; else None."""
+    """Return what a progress line says (done, total, unit, the job's own text); else None."""
     match = _LINE.fullmatch(line)
     return match and (int(match[1]), int(match[2]), match[3], match[4] or "")
 
 
 class Estimate:
-    """Reads progress and knows how long the rest takes, if it goes on as it went."""
+    """Estimates the time left from progress lines, assuming a constant pace."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,14 +39,14 @@ class Estimate:
         self._last: dict[str, int] = {}
 
     def read(self, line: str) -> str | None:
-        """Return what to show of a line; None if it is about something else."""
+        """Return what to show of a progress line; None for other lines."""
         told = read(line)
         if told is None:
             return None
         done, of, what, words = told
         now = self._clock()
         if done < self._last.get(what, 0):
-            del self._begun[what]  # it began again, as another run of the same training does
+            del self._begun[what]  # it began again, as in the next run of an elastic training
         self._last[what] = done
         if now - self._begun.setdefault(what, now) < _AT_ONCE_S:
             self._since[what] = now, done

@@ -1,4 +1,4 @@
-"""What a run of a job gave: its figures, and whether they are as the job says they must be."""
+"""The result of a run: its metrics, and whether they meet the conditions of its job."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.runs import record
 from gpubed.jobs.trials import DEVICE, Summary, summarize
 
-_LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_LARGEST = 2**20  # bytes of metrics.json
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-# What a verb's document may say of itself; no metric stands there in its place.
+# Keys of a verb's document, which metrics at its top level must not replace.
 _OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
 _METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
 
 @dataclass
 class JobResult:
-    """What a run gave; `failures` says why `status` is not `ok`.
+    """The result of a run; `failures` says why `status` is not `ok`.
 
     Attributes:
-        world_size: Ranks of the run; of each of its trials if there are several.
-        metrics: Of the run; the means over the trials that did not fail if there are several.
-        trials: The single runs where there were several: at once, where the testbed runs jobs,
-            or repetitions, one after the other; else empty.
+        world_size: Ranks of the run, or of each of its trials.
+        metrics: Metrics of the run, or means over its trials that did not fail.
+        trials: Results of the single runs if there were several: at once, where the testbed runs
+            jobs, or repetitions, one after the other.
         statistics: Each metric over the trials that did not fail.
-        left_out: Why trials beyond the `min` of their group failed, by name.
-        simulated: GPU models that nodes of the run only pretend to have.
+        left_out: Why trials failed that their group's `min` did not need, by name.
+        simulated: GPU models that nodes of the run simulate.
         image: Id of the image that ranks ran in; empty without one.
-        described: What the job says of its metrics.
-        not_judged: Metrics of which nothing was asked, since the run was too small for that.
-        last_words: What the rank that failed first said last on stderr, where one is known.
-        hint: What helps, where that is known; empty elsewhere.
+        described: Descriptions of the metrics in `job.yml`.
+        not_judged: Metrics whose conditions do not apply to a run as small as this one.
+        last_words: Last lines on stderr of the rank that failed first, if known.
+        hint: What to do about the failure, if known.
         shared_with: Runs that were at work on its nodes at the same time.
-        completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
-        interrupted: Whether gpubed ended it although it was well, for what `failures` says.
-        cut_off: Whether it ended with a connection, that of a rank or ours to the head.
+        completed: Whether the job ended by itself with exit code 0, whatever its metrics.
+        interrupted: Whether gpubed ended it although it was healthy; `failures` says why.
+        cut_off: Whether a lost connection ended it, to a rank's node or to the head.
     """
 
     job: str
@@ -72,12 +72,12 @@ class JobResult:
 
     @property
     def to_see(self) -> str:
-        """What stands behind a reason that is in its output."""
+        """Where the run's output is, to append to the reason of a failure."""
         return f"; see {Path(self.run_dir) / record.OUTPUT}"
 
     @property
     def devices(self) -> list[str]:
-        """On what it computed, each once, as far as its job says; several where trials differ."""
+        """Devices it computed on, each once, as its job reports them; several if trials differ."""
         if self.trials:
             good = (trial for trial in self.trials if not trial.failures)
             return sorted({device for trial in good for device in trial.devices})
@@ -86,15 +86,15 @@ class JobResult:
 
     @property
     def status(self) -> Literal["ok", "failed", "interrupted"]:
-        """`ok`, `failed`, or `interrupted` where gpubed itself ended it."""
+        """`interrupted` if gpubed itself ended the run, else `ok` or `failed`."""
         if self.interrupted:
             return "interrupted"
         return "failed" if self.failures else "ok"
 
     def document(self) -> dict[str, Any]:
-        """Return the document of `run --json`; metrics also stand at its top level.
+        """Return the document of `run --json`.
 
-        They are only there where gpubed itself says nothing by their names.
+        Its top level also has the metrics, except those whose names gpubed uses itself.
         """
         own = {
             "job": self.job,
@@ -119,14 +119,14 @@ class JobResult:
 
 
 def repeated(results: list[JobResult]) -> JobResult:
-    """Put repetitions of a run together: metrics are means over those that did not fail."""
+    """Combine repetitions of a run: metrics are means over those that did not fail."""
     whole = together(results)
     whole.failures = [f"{one.run_id}: {why}" for one in results for why in one.failures]
     return whole
 
 
 def together(trials: list[JobResult]) -> JobResult:
-    """Put trials of one job together; whether they failed as a whole is for the caller to say."""
+    """Combine trials of one job; the caller decides whether they failed as a whole."""
     first = trials[0]
     whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
     whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
@@ -140,7 +140,7 @@ def together(trials: list[JobResult]) -> JobResult:
 
 
 def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
-    """Read the metrics and say what is wrong with them; a run that failed may have none."""
+    """Read a run's metrics and record what is wrong with them; a failed run may have none."""
     here = Path(result.run_dir)
     try:
         result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
@@ -153,7 +153,7 @@ def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
         return
     odd = job.odd(result.metrics)
     result.failures += odd.values()
-    # What is no number, or a name that could pass for a line of ours, is shown nowhere.
+    # Names with control characters could fake lines of gpubed's output.
     result.metrics = finite.plain({k: v for k, v in result.metrics.items() if k.isprintable()})
     due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
     broken = (

@@ -41,7 +41,7 @@ _Name = Annotated[
         )
     ),
 ]
-# Each type's reader, and what to call it.
+# Each type's validator, and its name in messages.
 _TYPES: dict[str, tuple[TypeAdapter[Any], str]] = {
     "int": (TypeAdapter(int), "a whole number"),
     "float": (TypeAdapter(FiniteFloat), "a number"),
@@ -61,7 +61,6 @@ class _Model(BaseModel):
 
 
 def _require_room(least: float | None, most: float | None) -> None:
-    """Refuse bounds that no number is within."""
     if least is not None and most is not None and least > most:
         raise ValueError(f"at_least ({least:g}) is more than at_most ({most:g})")
 
@@ -116,14 +115,14 @@ class Argument(_Model):
 
     @property
     def is_number(self) -> bool:
-        """Whether its values can be compared."""
+        """Whether its type is `int` or `float`."""
         return self.kind in ("int", "float")
 
     def read(self, given: Value) -> Value:
-        """Return the value that a text stands for, or a default; a folder in its one spelling.
+        """Convert a text or a default to the argument's type; normalize the name of a folder.
 
         Raises:
-            ValidationError: It stands for none; `fault` says why.
+            ValidationError: The text has another type; `fault` says why.
         """
         value: Value = _TYPES[self.kind][0].validate_python(given)
         return checkpoint_folder.plain(str(value)) if self.resumes else value
@@ -194,13 +193,13 @@ class Condition(_Model):
         return self
 
     def applies(self, metrics: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Say whether it applies to a run with such metrics and arguments."""
+        """Say whether the condition applies to a run with these metrics and arguments."""
         if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
             return False
         return not self.is_beyond(values)
 
     def is_beyond(self, values: Mapping[str, Any]) -> bool:
-        """Say whether a run with such arguments is too small to be asked for it."""
+        """Say whether a run with these arguments is too small for the condition."""
         return any(values[name] < least for name, least in self.from_arguments.items())
 
     def broken_by(self, metrics: Mapping[str, Any], ranks: int) -> str:
@@ -215,7 +214,7 @@ class Condition(_Model):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number and (self.at_least, self.at_most) != (None, None):
             return f"{self.metric} is {value!r} instead of a number"
-        # Turned round, so that what is not a number (NaN) is not enough.
+        # Negated, so that NaN does not pass.
         if self.at_least is not None and not value >= self.at_least:
             return f"{self.metric} is {value:.4g}, at least {self.at_least:g} is needed"
         if self.at_most is not None and not value <= self.at_most:
@@ -224,7 +223,11 @@ class Condition(_Model):
 
 
 def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Condition:
-    """Refuse one by itself, so that its own line is named; no part is there that is wrong."""
+    """Refuse a condition on an unknown metric or argument.
+
+    As each condition is validated by itself, the error names its line. `info.data` lacks parts of
+    the file that are wrong themselves.
+    """
     metrics, arguments = info.data.get("metrics"), info.data.get("arguments")
     if metrics is not None and condition.metric not in metrics:
         close = nearest.suggestion(condition.metric, metrics)
@@ -252,7 +255,7 @@ def _has_a_program(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resumes_by_one(arguments: dict[str, Argument]) -> dict[str, Argument]:
-    """Refuse a second one: a training is kept, locked and gone on with under one name."""
+    """Refuse several arguments that resume: a training has one folder of checkpoints."""
     several = [name for name, one in arguments.items() if one.resumes]
     if len(several) > 1:
         raise ValueError(f"{' and '.join(several)} have `resumes: true`, and only one may")
@@ -298,7 +301,7 @@ class Job(_Model):
         return [name for name, one in self.metrics.items() if one.unit and not one.columns]
 
     def odd(self, metrics: Mapping[str, Any]) -> dict[str, str]:
-        """Say what is wrong with metrics, by name, whatever they shall be."""
+        """Return what is wrong with names and types of metrics; `sanity` judges the values."""
         found = {name: self._odd(name, value) for name, value in metrics.items()}
         return {name: why for name, why in found.items() if why}
 
@@ -307,13 +310,13 @@ class Job(_Model):
             return f"{name!r} is no name of a metric"
         if isinstance(value, float) and not math.isfinite(value):
             return f"{name} is {value}: no number"
-        # A mapping or a list is a table, though its columns are not described.
+        # A mapping or a list is a table, even if `columns` does not describe it.
         if name in self.numbers and isinstance(value, bool | str):
             return f"{name} is {reprlib.repr(value)} instead of a number"
         return ""
 
     def values(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-        """Return the value of each argument, `settings` among them.
+        """Return the value of each argument: its setting, else its default.
 
         Raises:
             UsageError: One is unknown, missing, or of another type or range.
@@ -341,14 +344,15 @@ class Job(_Model):
         }
 
     def words(self, name: str, settings: Mapping[str, str]) -> list[str]:
-        """Return the command with its arguments, numbers as they were written; see `values`."""
+        """Return the command with its arguments, floats as they were written; see `values`."""
         words = list(self.command)
         for key, value in self.values(name, settings).items():
             if value is not None:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 if isinstance(value, float):
                     text = settings.get(key, text).strip()
-                # One word: a value that begins with a dash would be taken for another name.
+                # As one word: a separate value that begins with a dash would be taken for an
+                # option.
                 words.append(f"--{key.replace('_', '-')}={text}")
         return words
 
@@ -414,11 +418,11 @@ def folder(name: str) -> Path:
 
 
 def of(request: Request) -> Job:
-    """Return the description of what a run was asked for: a command has no `job.yml`.
+    """Return the job of a request; a command gets a minimal one, as it has no `job.yml`.
 
     Raises:
         UsageError: There is no such job.
-        Unusable: It is not as it should be.
+        Unusable: Its `job.yml` is not valid.
     """
     return Job(command=request.command) if request.command else load(request.job)
 
@@ -428,7 +432,7 @@ def load(name: str) -> Job:
 
     Raises:
         UsageError: There is no such job.
-        Unusable: It is not as it should be.
+        Unusable: Its `job.yml` is not valid.
     """
     path = folder(name) / "job.yml"
     return reading.file(path, f"correct {path}", error=Unusable).yaml(Job)

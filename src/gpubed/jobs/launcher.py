@@ -1,4 +1,4 @@
-"""What a launcher must be able to do."""
+"""The interface of launchers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Launch:
     """A job that is ready to start.
 
     Attributes:
-        folder: The run's folder on shared storage; the working directory of each rank.
-            Its `hostfile` names the nodes that have ranks, and how many.
+        folder: The run's folder on shared storage; the working directory of each rank. Its
+            `hostfile` names the nodes with ranks, and the number of ranks on each.
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
-        ranks: How many processes start: the world size, or a process per node.
-        unwanted: Returns why the job shall end now, empty while it shall go on; a launcher that
-            ends jobs early asks every few seconds.
+        ranks: Number of processes to start: the world size, or one per node.
+        unwanted: Returns why the job has to end now, else an empty string; a launcher that ends
+            jobs early calls it every few seconds.
     """
 
     folder: str
@@ -37,7 +37,7 @@ class Launch:
     unwanted: Callable[[], str] = lambda: ""
 
     def hosts(self, cluster: Cluster) -> str:
-        """Return the nodes with how many processes each starts, as `a:4,b:4`."""
+        """Return the nodes with the number of processes that each starts, as `a:4,b:4`."""
         nodes = cluster.allocation.with_ranks
         per_node = self.environment.get("GPUBED_PER_NODE")
         return ",".join(f"{node.name}:{1 if per_node else node.slots}" for node in nodes)
@@ -47,16 +47,16 @@ class Launcher(ABC):
     """Starts a job and waits for its end.
 
     Attributes:
-        ends_early: Whether it ends a job that is not wanted any more; else that goes on.
+        ends_early: Whether it ends a job once `Launch.unwanted` gives a reason.
     """
 
     ends_early: bool = False
 
     def require(self, plan: ClusterPlan) -> None:  # noqa: B027 (most need nothing)
-        """Refuse a cluster that lacks what this starts jobs with, before a run begins.
+        """Refuse a cluster that lacks what the launcher needs, before a run begins.
 
         Raises:
-            UsageError: It does.
+            UsageError: The cluster lacks it.
         """
 
     @abstractmethod
@@ -78,18 +78,18 @@ def on_head(cluster: Cluster, script: str) -> list[str]:
 
 
 def lines(stream: IO[str]) -> Iterator[str]:
-    """Yield each line that a job prints; a very long one in pieces, which bounds memory."""
+    """Yield each line that a job prints; a very long one in pieces, to bound memory."""
     goes_on = False
     while piece := stream.readline(_LONGEST_LINE):
-        if not (goes_on and piece == "\n"):  # which ends the piece before
+        if not (goes_on and piece == "\n"):  # the line end of the piece before
             yield piece.rstrip() if piece.endswith("\n") else piece
         goes_on = not piece.endswith("\n")
 
 
 def follow(command: Sequence[str], on_output: OnOutput) -> int:
-    """Run a command to its end, handing on each line; return its exit code.
+    """Run a command to its end, passing on each line; return its exit code.
 
-    An interruption ends the command here; the caller ends what it started elsewhere.
+    An interruption kills the command here; the caller ends what it started elsewhere.
     """
     process = subprocess.Popen(
         command,

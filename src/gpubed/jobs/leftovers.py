@@ -1,10 +1,10 @@
-"""What an earlier run has left on the nodes: found by its heartbeat's name, named and ended.
+"""Finds the processes that earlier runs left on the nodes, names and ends them.
 
-It ends by itself, too, but only after `SILENCE_S`, and until then its processes would
-share the processors with the next run.
+They are found by the heartbeat's file in their environment. They end by themselves, too, but only
+after `SILENCE_S`, and until then they share the processors with the next run.
 
-Others than ours start runs, too: JupyterLab's account by `gpubed-horovodrun`. Root alone may
-look at all of them, and takes no word of theirs for more than a file's name.
+Other accounts start runs, too: JupyterLab's by `gpubed-horovodrun`. Only root may look at all of
+them, and uses what their processes say as the name of a file only.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
-# Whoever owns a run beats every 5 s; a head that is busy may be late.
+# A run's owner beats every 5 s; a busy head may be late.
 _BEATS_WITHIN_S = 15
-# The heartbeat's file that a process names. In a confined container root may not look at other
-# accounts' processes; each account may look at its own, and may stop what looks in its name.
+# Prints the heartbeat's file that a process names. In a confined container root may not read the
+# environment of other accounts' processes, so the reader runs as their account, which may stop it.
 _BEAT_OF = f"""
 exec 2>/dev/null
 beat_of() {{
@@ -36,8 +36,7 @@ beat_of() {{
     tr '\\0' '\\n' | head -n 1
 }}
 """
-# A line for each process of a job: its number and that file. What only looks whether its rank
-# is still there ends by itself.
+# Prints PID and heartbeat's file of each process of a job. `gpubed-rank` ends with its rank.
 _FIND = f"""{_BEAT_OF}
 files=$(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ)
 for file in /proc/[0-9]*/environ; do
@@ -50,8 +49,8 @@ for file in $files; do
   [ ! "$beat" ] || printf '%s %s\\n' "$pid" "$beat"
 done
 """
-# A number may be another process's by now: each is looked at again.
-# So is when it began, by root itself: its account may hold up the look until it is another's.
+# The PID may be another process's by now: the heartbeat is read again before each signal. So is the
+# start time, by root, as the process's account could delay the first look until the PID is reused.
 _END = f"""{_BEAT_OF}
 beat=$1; shift
 began() {{ sed 's/.*) //' /proc/$1/stat | cut -d ' ' -f 20; }}
@@ -63,9 +62,9 @@ for signal in TERM KILL; do
   [ $signal = KILL ] || sleep 3
 done
 """
-# Whether a heartbeat ($0) goes on: by its time, and where that is old, by what it says. Storage
-# may be another machine's, whose clock is behind. What a process names may be a pipe, which
-# nobody ever writes to, or any folder.
+# Says whether a heartbeat ($0) goes on: by its time, or, if that is old, by its content, as the
+# clock of the storage's machine may be behind. A process may name any path, such as a folder or a
+# pipe without a writer: only small plain files are read.
 _IS_OWNED = f"""
 exec 2>/dev/null
 plain() {{ find "$0" -maxdepth 0 -type f -size -2 "$@"; }}
@@ -91,7 +90,7 @@ _PATH = re.compile(r"/[\w./+-]+")
 
 
 class AtWork(str):
-    """What is said of a run that has its owner still, and shares the nodes.
+    """Message about a run that still has its owner, and shares the nodes.
 
     Attributes:
         run: Its name.
@@ -100,7 +99,7 @@ class AtWork(str):
     run: str
 
     def __new__(cls, run: str, where: str) -> Self:
-        """Say which run it is, and where it is at work."""
+        """Make the message from the name of a run and where it is at work."""
         words = f"run {run} is still at work ({where}): the two share its processors"
         made = super().__new__(cls, words)
         made.run = run
@@ -108,9 +107,9 @@ class AtWork(str):
 
 
 def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
-    """Return the processes of jobs on a node, by their heartbeats; None where that took too long.
+    """Return the PIDs of jobs on a node, by heartbeat's file; None if that took too long.
 
-    An account may hold up what looks at its processes, but no run for that.
+    An account may delay the look at its processes; that must not delay a run.
     """
     try:
         with SSH(node, paths) as ssh:
@@ -132,11 +131,11 @@ def _is_owned(cluster: Cluster, beat: str) -> bool:
 
 
 def end(cluster: Cluster, is_over: Callable[[str], bool] = lambda _run: False) -> Iterator[str]:
-    """End the processes of runs that have no owner any more; yields what was found, in words.
+    """End the processes of runs without an owner; yield a message about each run found.
 
     Args:
-        is_over: Whether a run has none, as is known here: a connection that broke unnoticed is
-            noticed on its head only after `SILENCE_S`, and until then it computes and writes.
+        is_over: Whether a run is known here to have no owner. A head notices a broken connection
+            only after `SILENCE_S`, and until then the run computes and writes.
     """
     looked = parallel.each(lambda node: processes(cluster.paths, node), cluster.allocation.nodes)
     found = [beats or {} for beats in looked]

@@ -1,11 +1,10 @@
-"""Looks after a training while it runs, and decides when it had better go on elsewhere.
+"""Watches a training while it runs, and decides when it must end to go on elsewhere.
 
-A training that is silent while one of its nodes is silent has lost that node; one that is silent
-for long although all nodes answer is stuck: both end at once. How long is too long, the training's
-own steps tell. A node that is to be left out, or could be taken in, is no hurry: the training ends
-once it has kept another checkpoint.
+A training ends at once if it is silent while one of its nodes is lost, or if it is silent for long
+although all nodes answer: it is stuck. The limits follow from the pace of its own steps. A node
+that should be left out or could be taken in ends a training only after its next checkpoint.
 
-Silence is no progress line, nothing else on stdout, and no written file of a checkpoint.
+Silence means no progress line, nothing else on stdout, and no change to the checkpoint files.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _FIRST_S = 600.0
 
 @dataclass(frozen=True)
 class Pace:
-    """What a part of a training tells the next one.
+    """What one part of a training tells the next about its pace.
 
     Attributes:
-        longest_s: The longest silence after which it went on; None where it has made no step.
-        first_s: The longest silence to allow before its pace is known.
+        longest_s: Longest silence after which it went on; None until its pace is known.
+        first_s: Longest silence to allow until its pace is known.
     """
 
     longest_s: float | None = None
@@ -46,25 +45,25 @@ class Pace:
 
 @dataclass(frozen=True)
 class Sight:
-    """A look at the nodes: why one of them is `lost`, and which others would do `better`."""
+    """Result of a look at the nodes: why one is `lost`, and which change would be `better`."""
 
     lost: str = ""
     better: str = ""
 
 
 class Lookout:
-    """Looks after one training.
+    """Watches one training.
 
     Args:
         look: Looks at the nodes.
-        kept: Looks at the training's checkpoints; None where that is not possible.
-        say: Is told what is about to happen.
-        tells: Whether the job tells its progress, as `job.yml` has it.
+        kept: Lists the training's checkpoint files; None if that is not possible.
+        say: Called with messages about what is going to happen.
+        tells: Whether the job prints its progress, as `job.yml` says.
 
     Attributes:
-        verdict: Why the training is to end; empty until then.
-        blames_nodes: Whether the verdict is about nodes, and not about the training itself.
-        makes_room: Whether the training was well, and only goes on elsewhere.
+        verdict: Why the training has to end; empty until then.
+        blames_nodes: Whether nodes are the reason, and not the training itself.
+        makes_room: Whether the training was healthy, and only goes on elsewhere.
     """
 
     def __init__(
@@ -98,22 +97,22 @@ class Lookout:
         return self._steps > 0
 
     def hear(self, line: str) -> None:
-        """Take a line of the training's output."""
+        """Process a line of the training's output."""
         progress = job_progress.read(line)
         if progress or rank_output.is_said(line):
             self._live()
-        if progress and progress[0]:  # where nothing is done yet, no step was made
+        if progress and progress[0]:  # `0/20` is no step
             self._steps += 1
             self._is_paced = self._is_paced or self._steps > 1
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Look again and again, from a thread of its own, while the training runs."""
+        """Watch the training from a thread while it runs."""
         over = threading.Event()
 
         def watch() -> None:
             while not (self.verdict or over.wait(_TICK_S)):
-                # A look may fail, as on a full disk; others follow.
+                # A failed look, as on a full disk, does not end the watch.
                 with suppress(GpubedError, OSError):
                     self.tick()
 
@@ -123,16 +122,16 @@ class Lookout:
             yield
         finally:
             over.set()
-            thread.join(_TICK_S)  # a look at a silent node may take longer
+            thread.join(_TICK_S)  # does not wait for a look at a silent node
 
     def tick(self) -> None:
-        """Do what is due now."""
+        """Run the checks that are due now."""
         if self._clock() - self._asked > (_SOON_S if self._better else self._pause_s):
             self._ask()
         if not self.verdict and self._clock() - self._looked > self._pause_s:
             self._look_at_nodes()
         if not self.verdict and (silence := self._silence_s) > self._limit_s:
-            self._allow(2 * silence)  # for the next part: this one may only have been slow
+            self._allow(2 * silence)  # the next part waits longer: this one may only be slow
             self.verdict = f"nothing was heard of its progress for {silence:.0f} s"
 
     @property
@@ -145,7 +144,7 @@ class Lookout:
 
     @property
     def _pause_s(self) -> float:
-        """Seconds between two looks; ever more of them with a job that is silent by nature."""
+        """Seconds between two looks: fewer after a suspicious silence, more the longer it lasts."""
         if not self._is_suspicious:
             return _LOOK_S
         return min(_LOOK_S, max(_SOON_S, self._silence_s / _STUCK_STEPS))
@@ -164,7 +163,7 @@ class Lookout:
             self._first_s = max(self._first_s, silence)
 
     def _live(self) -> None:
-        """Note a sign of life; the silence before the first step tells nothing of later ones."""
+        """Note a sign of life; silence before the first step does not count for the pace."""
         now = self._clock()
         if self._steps:
             self._longest_s = max(self._longest_s, now - self._heard)
@@ -173,10 +172,10 @@ class Lookout:
     def _look_at_nodes(self) -> None:
         seen = self._look()
         self._looked = self._clock()
-        # A node that only this machine cannot reach may still train.
+        # A node may be unreachable from this machine only, and still train.
         if seen.lost and self._is_suspicious:
             self.blames_nodes = True
-            self.verdict = seen.lost  # last, here and below: the other thread then reads the rest
+            self.verdict = seen.lost  # set last, here and below: the other thread waits for it
             return
         is_new, self._better = bool(seen.better) and not self._better, seen.better
         if is_new:
@@ -190,7 +189,7 @@ class Lookout:
         if found is None:
             return
         self._found = found
-        # A change before the last line says nothing of the time since.
+        # A change before the last line of output is no sign of life since then.
         if before not in (None, found) and since >= self._heard:
             self._heard = self._asked
         if not self._better:

@@ -1,24 +1,24 @@
-"""Which of a job's metrics stands for a point where there is room for one."""
+"""Chooses the metric that represents a point where there is room for only one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TypeGuard
 
-#: How names of rates end: of what is done, and of what a link brings.
+#: Endings of the names of rates: of work, and of links.
 WORK, LINK = "_per_s", "_bps"
-_LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more
+_LARGEST = 1e30  # sums and ratios of larger numbers, or of smaller ones than 1 / this, may overflow
 
 
 def chosen(stop_metric: str | None, numbers: Iterable[str]) -> str:
     """Return the metric that is shown and compared, the same one in every table and report.
 
     Args:
-        stop_metric: What points of the campaign are repeated for, if they are.
+        stop_metric: The metric that the campaign's rule for repetitions names, if any.
         numbers: The names of the metrics that are numbers, in the job's order.
 
     Returns:
-        An empty string where there are none.
+        The metric's name; empty if there are no numbers.
     """
     names = list(numbers)
     asked = [name for name in (stop_metric, "images_per_s") if name in names]
@@ -27,6 +27,6 @@ def chosen(stop_metric: str | None, numbers: Iterable[str]) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Say whether a value can be computed with: finite, and so that a sum is."""
+    """Say whether a value is a number small enough for sums to stay finite."""
     small = isinstance(value, int | float) and abs(value) < _LARGEST
     return small and not isinstance(value, bool)

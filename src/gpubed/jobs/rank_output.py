@@ -1,8 +1,8 @@
-"""What ranks print and what their launcher does, told apart by the line.
+"""Tells the output of ranks from that of their launcher, and finds the rank that failed first.
 
-Horovod's launcher puts rank and stream before each line of a rank, and nothing before its own.
-Where one fails, the launcher tells of each rank that ends, and ends with a traceback of its own
-code; all of it says no more than which rank it was.
+Horovod's launcher prefixes each line of a rank with rank and stream, and leaves its own lines as
+they are. After a failure it reports each rank that ends, and a traceback of its own code; of these,
+only the number of the failed rank is used.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SSH_FAILED = 255
 """OpenSSH's own exit code: of a connection that was lost, or never came about."""
 _BY_SIGNAL = 128
 _KILLED = _BY_SIGNAL + signal.SIGKILL
-# Horovod puts the rank before each line, MPI also the number of the job.
+# Horovod prefixes each line with the rank, MPI also with the number of the job.
 _OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last):"
-# torch puts the rank before each line of its traceback.
+# torch prefixes each line of a traceback with the rank.
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]: ?")
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3")
 _IN_RUN = re.compile(r".*/runs/[^/]+/")
-# What ranks say that lost another one: never the reason for which a run failed.
+# Errors of ranks that lost another one: consequences, never the cause of a failure.
 _CONSEQUENCE = re.compile(
     r"HorovodInternalError|Horovod has been shut down|Connection (?:closed|reset) by peer|"
     r"Broken pipe|NCCL.*(?:remote process exited|aborted|unhandled system error)|ChildFailedError|"
@@ -37,12 +37,12 @@ _OF_PROCESS = re.compile(
     r"Process \d{1,6} exit with status code -?\d{1,6}\.|"
     r"Terminating remaining workers after failure of Process \d{1,6}\."
 )
-# By what OpenSSH says, which starts ranks on other nodes.
+# Messages of OpenSSH, which starts ranks on other nodes.
 _LOST = re.compile(
     r"Connection (?:to|closed|reset)|Read from remote host|Timeout, server|ssh: connect to host|"
     r"client_loop:|kex_exchange_identification:"
 )
-# A traceback of Python's has its reason at the end, below where it came from.
+# Lines on stderr that are kept of each rank: a traceback has the exception at its end.
 _LAST = 10
 _LONGEST = 2000  # characters of a line that are kept
 
@@ -50,7 +50,8 @@ _LONGEST = 2000  # characters of a line that are kept
 def is_said(line: str) -> bool:
     """Say whether a rank printed a line on stdout.
 
-    On stderr, Horovod itself tells every minute that ranks wait for one that is stuck.
+    Stderr does not count: Horovod itself warns there every minute of ranks that wait for a stuck
+    one.
     """
     of_rank = _OF_RANK.fullmatch(line)
     return of_rank is not None and of_rank[2] == "stdout"
@@ -61,10 +62,10 @@ class Raised:
     """An exception that ended a rank.
 
     Attributes:
-        process: Which process of the run printed it.
-        rank: The rank that raised it; another number where that process starts ranks itself.
+        process: The process of the run that printed it.
+        rank: The rank that raised it; differs from `process` if that starts ranks itself.
         message: The last line of its traceback.
-        where: File and line, in the run's own files where one of them is in the traceback.
+        where: File and line, in the run's own files if one of them is in the traceback.
     """
 
     process: int
@@ -74,15 +75,15 @@ class Raised:
 
 
 class RankOutput:
-    """Reads the lines of a run; what is shown of them to a person, and a failed rank's last words.
+    """Reads the lines of a run: formats them for people, and keeps a failed rank's last words.
 
     Args:
-        ranks: How many there are. Anybody may print what looks like a line of another: of those
-            nothing is kept.
+        ranks: Number of ranks. As a job may print what looks like a line of another rank, nothing
+            is kept of ranks beyond it.
 
     Attributes:
-        code: The exit code of the first rank that failed; None where the launcher names none.
-        rank: Which one that is.
+        code: The exit code of the first rank that failed; None if the launcher names none.
+        rank: The number of that rank.
     """
 
     def __init__(self, ranks: int = 0) -> None:
@@ -91,11 +92,11 @@ class RankOutput:
         self.rank: int | None = None
         self._tagged = self._in_traceback = False
         self._errors: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._frames: dict[int, list[str]] = {}  # of each process whose traceback goes on
+        self._frames: dict[int, list[str]] = {}  # by process, while its traceback goes on
         self._raised: Raised | None = None
 
     def read(self, line: str) -> str | None:
-        """Return a line as it is shown; None for what the launcher says of ranks that end."""
+        """Return a line as it is shown; None for the launcher's own lines about ranks that end."""
         said = _OF_RANK.fullmatch(line)
         if said is None:
             return None if self._is_launchers(line) else line
@@ -107,27 +108,27 @@ class RankOutput:
 
     @property
     def last_words(self) -> list[str]:
-        """What the rank that failed first said last on stderr."""
+        """The last lines on stderr of the rank that failed first."""
         rank = self._raised.process if self._raised else self.rank
         return [] if rank is None else list(self._errors.get(rank, ()))
 
     @property
     def lost_its_node(self) -> bool:
-        """Whether the rank that failed first did because nobody reached its node any more."""
+        """Whether the rank that failed first did so because SSH lost its node."""
         said = () if self.rank is None else self._errors.get(self.rank, ())
         return self.code == SSH_FAILED and any(map(_LOST.match, said))
 
     def failure(self, nodes: Sequence[str]) -> str:
-        """Say which rank failed first, where and why; empty where nothing names one.
+        """Say which rank failed first, where and why; empty if that is unknown.
 
-        The first exception counts that no other rank's end explains: ranks that wait for the one
-        that failed may end before it.
+        The first exception counts that is not a consequence of another rank's end: ranks that wait
+        for the failed one may end before it.
 
         Args:
             nodes: The node of each process.
         """
         cause = self._raised
-        # A traceback may be one that was printed only; a rank that was killed prints none.
+        # A printed traceback need not have ended its rank; a killed rank prints none.
         killed = self.code == _KILLED and cause is not None and cause.process != self.rank
         if cause and cause.process < len(nodes) and not (killed or self.lost_its_node):
             where = f" ({cause.where})" if cause.where else ""
@@ -153,13 +154,13 @@ class RankOutput:
         elif not line.startswith(" "):
             frames = self._frames.pop(process)
             own = [frame for frame in frames if not _LIBRARY.search(frame)]
-            # The last of a chain of exceptions is the one that Python names.
+            # Python reports the last of a chain of exceptions.
             same = self._raised is None or self._raised.process == process
             if same and not _CONSEQUENCE.search(line):
                 self._raised = Raised(process, rank, line, (own or frames or [""])[-1])
 
     def _is_launchers(self, line: str) -> bool:
-        # Other launchers put nothing before any line: a traceback may be a rank's.
+        # Other launchers prefix no line, so a traceback may be a rank's.
         if self._tagged and _OF_PROCESS.fullmatch(line):
             return True
         if self._tagged and line == _TRACEBACK:
@@ -167,7 +168,7 @@ class RankOutput:
         elif self._in_traceback and (named := _NAMED.fullmatch(line)):
             self._name(named[1], int(named[2]))
         elif line and not line.startswith(" ") and _FAILED not in line:
-            self._in_traceback = False  # another reason, which nobody else says
+            self._in_traceback = False  # another error of the launcher, which must be shown
         return self._in_traceback
 
     def _name(self, what: str, number: int) -> None:
@@ -178,7 +179,7 @@ class RankOutput:
 
 
 def _end(code: int) -> str:
-    """Say how a rank ended: what a signal ended has its number in the exit code, after a shell."""
+    """Describe an exit code; a shell adds 128 to the number of the signal that ended a process."""
     if code == SSH_FAILED:
         return f"was killed, or ended with exit code {code}: SSH says the same of both"
     try:

@@ -1,4 +1,4 @@
-"""The folder of a command: which files of it travel to the nodes, and how they get there."""
+"""Selects the files of a command's folder that are sent to the nodes, and sends them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SENT = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
 
 
 def files(folder: Path) -> list[str]:
-    """Return the files and links of a folder that travel, by their paths in it, sorted.
+    """Return the files and links of a folder to send to the nodes, as sorted relative paths.
 
-    In a git repository these are the tracked files, with those of submodules, and the files that
-    git neither tracks nor ignores. Elsewhere they are all files but those of virtual environments
-    and of `.git`. `.gpubedignore` takes out more.
+    In a git repository these are the tracked files, including those of submodules, and the
+    untracked files that git does not ignore. Elsewhere they are all files but those of virtual
+    environments, `.git` and `__pycache__`. `.gpubedignore` excludes more.
 
     Raises:
         UsageError: There are more than 50,000.
@@ -55,12 +55,12 @@ def files(folder: Path) -> list[str]:
 
 
 def size(folder: Path, names: Iterable[str]) -> int:
-    """Return how large files of a folder are, in bytes."""
+    """Return the total size of files in a folder, in bytes."""
     return sum((folder / name).lstat().st_size for name in names)
 
 
 def largest(folder: Path, names: Sequence[str]) -> str:
-    """Return the entry of a folder below which most of the given files' bytes are."""
+    """Return the top-level entry of a folder that has most of the given files' bytes."""
     tops = {PurePath(name).parts[0] for name in names}
     return max(
         tops,
@@ -69,10 +69,10 @@ def largest(folder: Path, names: Sequence[str]) -> str:
 
 
 def send(cluster: Cluster, folder: Path, names: Iterable[str], remote: str) -> None:
-    """Copy files of a folder into a folder of the head, links and permissions as they are.
+    """Copy files of a folder to a folder of the head, keeping links and permissions.
 
     Raises:
-        GpubedError: Something cannot be read here or written there.
+        GpubedError: A file cannot be read here or written there.
     """
     login = ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name]
     unpack = f"mkdir -p {shlex.quote(remote)} && {_SENT % shlex.quote(remote)}"
@@ -110,7 +110,7 @@ def starts_ranks(command: Sequence[str]) -> bool:
 
 
 def called(command: Sequence[str]) -> str:
-    """Return what runs of a command are called: after its script, else after its program."""
+    """Return a name for runs of a command: that of its script, else of its program."""
     scripts = (word for word in command if word.endswith((".py", ".sh")))
     name = PurePath(next(scripts, command[0])).name
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name.removesuffix(".py").removesuffix(".sh"))[:40]
@@ -131,7 +131,7 @@ def _of_git(folder: Path) -> list[str] | None:
         except FileNotFoundError:
             return None
         if done.returncode:
-            return None  # no repository, or another account's
+            return None  # no repository, or one of another account
         listed += [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
     return list(dict.fromkeys(listed))
 
@@ -151,6 +151,6 @@ def _walked(folder: Path) -> Iterator[str]:
 def _travels(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
-    except OSError:  # tracked, and removed here
+    except OSError:  # tracked by git, but deleted
         return False
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)

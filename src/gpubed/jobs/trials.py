@@ -1,4 +1,4 @@
-"""Figures of several runs of the same job, put together."""
+"""Statistics over several runs of the same job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Summary:
     n: int
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the summary for JSON."""
         return asdict(self)
 
 
@@ -50,14 +50,14 @@ def _summary(values: Sequence[float]) -> Summary:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a metric can be put together with others: a finite number."""
-    # Not a number, infinite, or so large that a sum would be.
+    """Say whether a metric is a number small enough for sums to stay finite."""
+    # Also False for NaN and infinity.
     finite = isinstance(value, int | float) and abs(value) < _LARGEST
     return finite and not isinstance(value, bool)
 
 
 def mixed(devices: Sequence[str]) -> str:
-    """Say that trials computed on different devices; empty where they did not."""
+    """Return a warning if trials computed on different devices, else an empty string."""
     if len(devices) < 2:
         return ""
     return f"not all computed on one device ({'; '.join(devices)}): means are of a mixture"

@@ -1,8 +1,8 @@
 """Starts a job through Slurm: it waits its turn, then has its nodes and their GPUs for itself.
 
-The job's script is one `gpubed-srun`, which the role slurm puts on the nodes. Its
-name in the queue is its run's name, so that it can be found and cancelled
-whenever the launcher is interrupted, even between `sbatch` and its answer.
+The job's script is one `gpubed-srun`, which role slurm installs on the nodes. Its name in the queue
+is the run's name, so that the job can be found and cancelled whenever the launcher is interrupted,
+even before `sbatch` has answered.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from gpubed.spec.plan import ClusterPlan
 
 _CANCEL_TIMEOUT_S = 60
 _OUTPUT = "slurm.log"
-# Under a lock with the cancellation: a job that was cancelled first is never submitted.
+# Submission and cancellation share a lock: a job that was cancelled first is never submitted.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
     f"--job-name=%s --nodes=%s --nodelist=%s --partition=%s --exclusive --mem=0 --no-requeue "
     f"--output={_OUTPUT} --wrap %s"
 )
-# A controller that restarts hears nothing and says nothing: only its word ends this, or the time.
+# slurmctld may be restarting, so repeat until it reports an empty queue, or the time is up.
 _CANCEL = (
     "cd {folder} && flock .submit touch .cancelled; end=$(($(date +%s) + {patience})); "
     "until scancel --name={name}; queue=$(squeue --noheader --name={name}) && "
     '[ -z "$queue" ]; do [ $(date +%s) -lt $end ] || exit 1; sleep 0.5; done'
 )
-# How long Slurm may give no answer about a job, and by which states it says that one has ended
+# How many seconds Slurm may give no answer about a job, and the states of jobs that have ended
 # (squeue(1), job state codes).
 _PATIENCE_S = 600
 _ENDS = (
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "REVOKED TIMEOUT"
 )
-# What the controller has forgotten, minutes after its end, is in the accounting. A queued job says
-# why it waits; the output's end may arrive after the job's.
+# slurmctld forgets a job minutes after its end; the accounting has it then. A queued job's reason
+# to wait is printed. The sleep at the end waits for output that arrives after the job's end.
 _FOLLOW = rf"""
 ask() {{{{
   told=$(scontrol --oneliner show job {{job}} 2>&1) && return
@@ -155,7 +155,7 @@ def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
 
 
 def _partition(cluster: Cluster) -> str:
-    """Return the partition of a job: nodes that are not all in one are refused by Slurm.
+    """Return a partition that has all nodes of the job: Slurm refuses the job without one.
 
     Raises:
         UsageError: There is none.

@@ -1,12 +1,11 @@
 """Starts a job with Horovod's own launcher, from the head, over SSH.
 
-The role horovod puts `gpubed-horovodrun` on the nodes: `horovodrun` with the
-cluster's hostfile and the experiment network's interface.
+Role horovod installs `gpubed-horovodrun` on the nodes: `horovodrun` with the cluster's hostfile and
+the experiment network's interface.
 
-A job ends with its owner. The controller sends a line every few seconds; the head hands
-each on as a heartbeat on shared storage, by which `gpubed-rank` knows on every node that
-somebody still wants its rank. The line is the last that the job said of its progress, for the
-status page.
+A job ends with its owner. The controller sends a line every few seconds, and the head writes a
+heartbeat to shared storage for each; without heartbeats, `gpubed-rank` ends its rank on each node.
+The line is the job's last progress line, for the status page.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SILENCE_S = 60
 """Without a heartbeat for that long, a job has no owner any more."""
 _BEAT_S = 5.0
 _END_S = 30.0
-# The job is a session of its own, so that one signal reaches all of it that is on the head.
+# The job has a session of its own, so that one signal reaches all its processes on the head.
 _START = """
 cd {folder} || exit 1
 exec 3<&0 </dev/null
@@ -70,7 +69,7 @@ class SSHLauncher(Launcher):
 def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str]) -> int:
     """Run a command while sending it heartbeats; returns its exit code.
 
-    However this ends, heartbeats end with it; where they end first, the job ends by itself.
+    Heartbeats end with this function, however it ends; without them, the job ends by itself.
     """
     process = subprocess.Popen(
         command,
@@ -79,7 +78,7 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C is for us: what ends the job needs the connection
+        start_new_session=True,  # Ctrl-C must not end the connection: it is needed to end the job
     )
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
@@ -98,7 +97,7 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
         if process.stdin.closed:
             process.stdin = None  # `communicate` would flush it
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_END_S)  # nobody speaks any more: it ends
+            process.communicate(timeout=_END_S)  # without heartbeats, it ends
         _kill(process)
         process.wait()
 
@@ -110,18 +109,18 @@ def _beat(
     unwanted: Callable[[], str],
 ) -> None:
     assert process.stdin  # noqa: S101
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         while not (ended.is_set() or unwanted()):
             process.stdin.write(f"{told[0]}\n")
             process.stdin.flush()
             ended.wait(_BEAT_S)
-        process.stdin.close()  # by which the head knows that nobody speaks any more
+        process.stdin.close()  # which makes the head end the job
         if not ended.wait(_END_S):
-            _kill(process)  # what was to end the job there does not: heartbeats, at least, ended
+            _kill(process)  # the head did not end it; without heartbeats, ranks do
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill a connection, and what it goes through."""
+    """Kill an ssh process and those that it goes through."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

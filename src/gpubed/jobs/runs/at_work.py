@@ -1,6 +1,6 @@
-"""Runs that are at work: followed by what they say, and ended from elsewhere.
+"""Follows and ends runs that are at work, from any terminal.
 
-Whoever runs a job holds the lock of the run's folder, and that says who it is.
+The process that runs a job holds the lock of the run's folder, and the lock names it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gpubed.jobs.runs import output as outputs
 from gpubed.jobs.runs.record import Record
 
 _LOOK_EVERY_S = 0.2
-_LONGEST_LINE = 2**21  # characters; what launchers hand on is shorter
-_END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
+_LONGEST_LINE = 2**21  # characters; launchers pass on shorter pieces
+_END_S = 120.0  # Slurm and testbeds that run jobs are slow to cancel one
 
 
 def of_process(paths: ClusterPaths, process: int, since: str) -> Record | None:
     """Return the run that a process is at, as soon as it has a record.
 
     Args:
-        since: The name that a run would have had which started before all that are meant.
+        since: The name of a run that would have started before all that are meant.
     """
     for folder in paths.runs.glob("*"):
         if folder.name >= since and (who := runlock.holder(folder)) and who.pid == process:
@@ -43,30 +43,30 @@ def of_process(paths: ClusterPaths, process: int, since: str) -> Record | None:
 
 
 def outlive_nodes(paths: ClusterPaths) -> bool:
-    """Say whether what runs on a cluster goes on by itself where nodes are repaired under it."""
+    """Say whether only elastic trainings are active, which survive the repair of nodes."""
     return bool(checkpoints.trainings(paths)) and ends_with_nodes(paths) is None
 
 
 def ends_with_nodes(paths: ClusterPaths) -> Record | None:
-    """Return a run at work that ends where a node is restarted under it; None where none does."""
+    """Return a run at work that would end if a node was restarted; None if there is none."""
     running = (one for one in record.every(paths)[0].values() if one.state == "running")
     return next((one for one in running if not one.elastic), None)
 
 
 def training_of(paths: ClusterPaths, run: Record) -> str:
-    """Return the training, at work or waiting, that a run is or was a part of; else empty."""
+    """Return the training, at work or waiting, that a run belongs to; empty if there is none."""
     there = checkpoints.trainings(paths) if run.elastic else {}
     return next((name for name in checkpoints.of(run) if name in there), "")
 
 
 def parts(paths: ClusterPaths, training: str) -> list[Record]:
-    """Return the runs of a training that there are so far, oldest first."""
+    """Return the runs that a training has had so far, oldest first."""
     every = record.every(paths)[0].values()
     return [one for one in every if one.elastic and training in checkpoints.of(one)]
 
 
 def next_part(paths: ClusterPaths, run: Record) -> Record | None:
-    """Wait for the run that goes on where a part of a training ended; None where none comes."""
+    """Wait for the run that continues an elastic training after `run`; None if none comes."""
     while True:
         training = training_of(paths, run)
         following = (one for one in record.every(paths)[0].values() if one.elastic)
@@ -78,10 +78,10 @@ def next_part(paths: ClusterPaths, run: Record) -> Record | None:
 
 
 def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
-    """Give the lines that a job printed; with `follow` those to come, too, until the run ends.
+    """Yield the lines that a job printed; with `follow`, also those to come until the run ends.
 
     Raises:
-        GpubedError: Nothing of what it printed is there.
+        GpubedError: The run has no output.
     """
     folder = paths.runs / run
     try:
@@ -92,16 +92,16 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
     with TextIOWrapper(file, errors="replace") as log:
         begun = ""
         while True:
-            # Asked first: what was printed before the end is read after it.
+            # Checked before reading, so that nothing printed before the end is missed.
             goes_on = follow and runlock.holder(folder) is not None
             while part := log.readline(_LONGEST_LINE):
                 begun += part
-                # One that is longer is given in pieces: it may be as large as its job liked.
+                # A longer line is given in pieces: a job may print lines of any length.
                 if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
                     yield begun.rstrip("\n")
                     begun = ""
             read, size = file.tell(), os.fstat(file.fileno()).st_size
-            if size < read:  # what was read already is left out by now
+            if size < read:  # a part that was read already was cut out
                 log.seek(outputs.moved(read, size))
             elif not goes_on:
                 break
@@ -112,7 +112,7 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
 
 
 def end(paths: ClusterPaths, run: str) -> Record:
-    """End a run as Ctrl-C would where it was started, and wait for that; an ended one stays.
+    """End a run as Ctrl-C would, and wait for it; a run that has ended stays as it is.
 
     Raises:
         PrerequisiteMissing: It was started on another machine, or by another user.
@@ -127,7 +127,7 @@ def end(paths: ClusterPaths, run: str) -> Record:
 
 
 def end_training(paths: ClusterPaths, training: str) -> None:
-    """End a training with the run that it is at, if it is at one, and wait for that.
+    """End a training with its current run, if any, and wait for it.
 
     Raises:
         PrerequisiteMissing: It was started on another machine, or by another user.

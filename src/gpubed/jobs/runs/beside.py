@@ -1,4 +1,4 @@
-"""Which runs were at work on the same nodes at the same time: each measured the other, too."""
+"""Finds runs that shared nodes at the same time: each distorts the other's measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubed.jobs.runs.record import Record
 def found(paths: ClusterPaths, run: Record) -> list[str]:
     """Return the runs of a cluster that shared nodes with one that ends now, oldest first.
 
-    What somebody started elsewhere, such as in JupyterLab, has no record here.
+    Runs that were started elsewhere, such as in JupyterLab, have no record here.
     """
     return [
         one.run_id
@@ -32,7 +32,7 @@ def _shared(one: Record, other: Record) -> bool:
 
 
 def _queued(run: Record) -> bool:
-    """Say whether Slurm started it, which gives no node to two jobs."""
+    """Say whether Slurm started a run: it gives no node to two jobs."""
     try:
         return (run.request.launcher or jobfile.of(run.request).launcher) == "slurm"
     except GpubedError:
@@ -40,7 +40,7 @@ def _queued(run: Record) -> bool:
 
 
 def _end(folder: Path, run: Record) -> datetime:
-    """Return when a run ended: of one that was killed, when it printed last."""
+    """Return when a run ended; for a killed run, when it printed last."""
     if run.state == "running":
         return record.now()
     if run.seconds is not None:

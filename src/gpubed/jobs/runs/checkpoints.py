@@ -1,7 +1,7 @@
-"""Folders of checkpoints: what a run keeps in which, and one writer for each at a time.
+"""The checkpoint folders of runs, and the lock of each: a folder has one writer at a time.
 
-A writer is a run, or a training that goes on run by run (`gpubed run --elastic`): that one keeps
-its folders for itself also while it waits for nodes, and can be found and ended by them then.
+A writer is a run or an elastic training (`gpubed run --elastic`). A training holds its locks also
+while it waits for nodes; they are how it is found and ended then.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ELASTIC = "run --elastic"
 
 
 def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the folders of checkpoints that a run with such arguments goes on from, and fills."""
+    """Return the checkpoint folders that a run with these arguments resumes from and fills."""
     given = (values.get(name) for name, argument in job.arguments.items() if argument.resumes)
-    # A record of a former version has them as they were typed, and one of another `job.yml` may
-    # have values of another kind by these names.
+    # Records of former versions have names as they were typed, and those of another `job.yml` may
+    # have values of other types.
     names = (name for name in given if isinstance(name, str) and not checkpoint_folder.fault(name))
     return tuple(map(checkpoint_folder.plain, names))
 
 
 def of(record: Record) -> tuple[str, ...]:
-    """Return the folders of a run; none where its job is no more."""
+    """Return the checkpoint folders of a run; none if its job is gone."""
     with suppress(GpubedError):
         return folders(jobfile.of(record.request), record.values)
     return ()
@@ -41,10 +41,10 @@ def of(record: Record) -> tuple[str, ...]:
 
 @contextmanager
 def kept(paths: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]:
-    """Be the only writer of folders.
+    """Hold the locks of checkpoint folders, as their only writer.
 
     Raises:
-        Locked: Another run writes one, or a training waits to go on with it.
+        Locked: Another run or a waiting training holds one.
     """
     with ExitStack() as held:
         for name in names:
@@ -60,12 +60,12 @@ def kept(paths: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]
 
 
 def writer(paths: ClusterPaths, name: str) -> Holder | None:
-    """Say who writes a folder; None where nobody does."""
+    """Return the process that writes a folder, if any."""
     return runlock.holder_of(lock(paths, name))
 
 
 def trainings(paths: ClusterPaths) -> dict[str, Holder]:
-    """Return the trainings that go on run by run, at work or waiting, by their folders."""
+    """Return the elastic trainings, at work or waiting, by their folders."""
     found = {}
     for path in sorted(paths.writers.glob("*")):
         who = runlock.holder_of(path)
@@ -75,11 +75,11 @@ def trainings(paths: ClusterPaths) -> dict[str, Holder]:
 
 
 def lock(paths: ClusterPaths, name: str) -> Path:
-    """Return the lock of who writes a folder."""
+    """Return the path of the lock that a folder's writer holds."""
     return paths.writers / checkpoint_folder.lock_name(name)
 
 
 def collected(paths: ClusterPaths, name: str) -> Path | None:
-    """Return where what was collected last of a folder is, here; None where nothing was."""
+    """Return where the last copy of a folder is on this machine; None if there is none."""
     places = paths.checkpoints.glob(f"*/{checkpoint_folder.lock_name(name)}")
     return max((place for place in places if any(place.glob("[!.]*"))), default=None)

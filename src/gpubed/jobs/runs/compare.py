@@ -1,4 +1,4 @@
-"""What differs between runs, and whether their figures differ by more than chance."""
+"""Compares runs: how they were made, and whether their figures differ by more than chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubed.jobs.trials import is_number, summarize
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that two runs were not made alike in; values as they are told to a person."""
+    """A difference in how two runs were made; values are texts for people."""
 
     what: str
     before: str
@@ -32,17 +32,17 @@ class Ratio:
     """A metric of one set of runs, as a multiple of the same metric of another.
 
     Attributes:
-        before: Geometric mean over the runs of the first set, in the metric's unit, as the ratio
-            and its interval are of those; the arithmetic one where a value is zero or negative.
+        before: Geometric mean over the first set, in the metric's unit, as for the ratio and its
+            interval; the arithmetic mean if a value is zero or negative.
         now: The same of the other set.
-        ratio: `now` / `before`; None where one is zero or negative.
-        low: Lower bound of the ratio's 95 % interval; None where a set has a single run, or the
-            same in each.
+        ratio: `now` / `before`; None if one is zero or negative.
+        low: Lower bound of the ratio's 95 % interval; None if a set has a single run, or equal
+            values.
         high: Its upper bound.
-        runs: How many runs there are in each set.
-        spread: Whether the runs of each set differ among themselves.
-        p: What chance makes of it by itself; None where there is no interval.
-        chance: The same, among all that was compared at once.
+        runs: Number of runs in each set.
+        spread: Whether the values of each set differ.
+        p: P value of this comparison by itself; None without an interval.
+        chance: The p value by itself and corrected for all comparisons at once.
         setting: Whether the metric says how runs were made, and measures nothing.
     """
 
@@ -60,20 +60,20 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """What can be said of it."""
+        """What the comparison shows."""
         if self.setting and not any(self.spread):
             return "the same" if self.before == self.now else "different"
         return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the ratio for JSON."""
         own = asdict(self)
         del own["spread"], own["setting"], own["p"]  # the last is in `chance`
         return {**own, "verdict": self.verdict}
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """Write a ratio's interval, or that it tells nothing."""
+    """Write a ratio's interval, or that there are too few runs; empty without an interval."""
     if low is None or high is None:
         return ""
     return f"{low:.3f} … {high:.3f}" if intervals.tells_size(low, high) else "too few runs"
@@ -89,9 +89,9 @@ def judged(
     """Say what a ratio shows, or why it shows nothing.
 
     Args:
-        chance: What chance does; None where nobody knows.
-        runs: How many values there are on each side.
-        spread: Whether those of each side differ among themselves.
+        chance: The p values; None if unknown.
+        runs: Number of values on each side.
+        spread: Whether the values of each side differ.
         same: Whether the means are equal.
     """
     if chance and chance.would_show:
@@ -102,12 +102,12 @@ def judged(
         return "unknown: no repetition"
     if same and not any(spread):
         return "the same"
-    # What follows from the seed alone is the same each time, and says nothing of chance.
+    # Values that follow from the seed alone are equal, and say nothing of chance.
     return "unknown" if all(spread) else "unknown: repetitions with one seed are no samples"
 
 
 def differences(before: Record, now: Record) -> list[Difference]:
-    """Return what two runs were not made alike in."""
+    """Return the differences in how two runs were made."""
     pairs = {
         "job": (before.request.job, now.request.job),
         "command": (shlex.join(before.request.command), shlex.join(now.request.command)),
@@ -117,7 +117,7 @@ def differences(before: Record, now: Record) -> list[Difference]:
         **_by_name(before.values, now.values),
         **_of_origin(before.origin, now.origin),
     }
-    if before.devices and now.devices:  # beforehand nobody knows
+    if before.devices and now.devices:  # unknown before a run
         pairs["device"] = ", ".join(before.devices), ", ".join(now.devices)
     return [Difference(what, str(a), str(b)) for what, (a, b) in pairs.items() if a != b]
 
@@ -147,11 +147,11 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
         "git": lambda of: str(of.git or ""),
     }
     pairs = {what: (told(before), told(now)) for what, told in kinds.items()}
-    # Those of a node that has ranks in one of the two alone say nothing.
+    # Variables of a node that has ranks in only one of the runs say nothing.
     for what, checksum in before.variables_sha256.items():
         if other := now.variables_sha256.get(what):
             pairs[what] = checksum[:8], other[:8]
-    if before.image and now.image:  # beforehand nobody has asked for it
+    if before.image and now.image:  # unknown before a run
         pairs["image"] = before.image, now.image
     return pairs
 
@@ -159,12 +159,12 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
 def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Record]:
     """Return the runs of a set that ended well; of a single run, the run itself.
 
-    A repetition that was made again counts as it was made last: `bench` does that with one whose
-    run was well, and which it could not use all the same.
+    Of a repetition that was made again, the last one counts: `bench` does that if a run succeeded,
+    but could not be used.
 
     Args:
         of: A run of the set.
-        other: What it is compared with; where that is of the same set, each stands for itself.
+        other: The run that it is compared with; two runs of one set each stand for themselves.
         records: All runs that there are.
     """
     if not of.set or of.set == other.set:
@@ -179,7 +179,7 @@ def ratios(
 ) -> list[list[Ratio]]:
     """Compare every metric that is a number in both sets of a pair, in the order of the first.
 
-    All of them are one family: what chance does is corrected for their number.
+    All of them are one family: p values are corrected for their number.
 
     Args:
         settings: The metrics that say how runs were made, and measure nothing.
@@ -212,8 +212,8 @@ def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Rati
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     a, b = (_numbers(name, records) for records in (before, now))
     found = intervals.ratio(b, a)
-    # The interval is of a ratio of geometric means, and so are the figures beside it; without
-    # one, too, so that a set has the same figure beside whatever it is compared with.
+    # Geometric means, as in the ratio's interval. The same without an interval, so that a set has
+    # the same figure in each comparison.
     mean = statistics.geometric_mean if min(*a, *b) > 0 else statistics.fmean
     means = mean(a), mean(b)
     plain = means[1] / means[0] if min(means) > 0 else None

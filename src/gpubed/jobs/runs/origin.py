@@ -1,4 +1,4 @@
-"""What a run is made with, looked at before it starts, and copied into its folder."""
+"""Collects what a run is made with before it starts, and copies it into the run's folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.recipes import recipe as recipes
 
-_UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
+_UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # units of rates in checks
 _TIMEOUT_S = 10
 
 
@@ -36,9 +36,9 @@ def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
     """Return what a run would be made with now.
 
     Args:
-        cluster: With the nodes that it may use.
-        folder: What it is made from.
-        names: The files of the folder that travel; None for all of them.
+        cluster: The cluster, with the nodes that the run may use.
+        folder: The folder that the run is made from.
+        names: Its files that are sent to the nodes; None for all of them.
     """
     recipe, network = recipes.load(cluster.plan.spec.recipe), cluster.allocation.experiment
     used = (*cluster.allocation.nodes[:1], *cluster.allocation.with_ranks)
@@ -61,7 +61,7 @@ def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
 
 
 def copy(cluster: Cluster, folder: Path) -> None:
-    """Copy what a run is made with into its folder; none of it is secret."""
+    """Copy into a run's folder what the run is made with; none of it is secret."""
     paths = cluster.paths
     origin = folder / ORIGIN
     origin.mkdir()
@@ -76,7 +76,7 @@ def copy(cluster: Cluster, folder: Path) -> None:
 def rates(paths: ClusterPaths) -> dict[str, float]:
     """Return the rate of each link that the last verification measured, in bit/s, by `a>b`.
 
-    What no link can have, as in a file that was edited, is as unknown as what was not measured.
+    Rates that no link can have, as in an edited file, are left out.
     """
     last = None
     with suppress(Unreadable):
@@ -90,7 +90,7 @@ def rates(paths: ClusterPaths) -> dict[str, float]:
 
 
 def commit(root: Path) -> Commit | None:
-    """Return where a project's git stands; None where there is none."""
+    """Return the state of a project's git repository; None without one."""
     head = _git(root, "rev-parse", "HEAD")
     changed = _git(root, "status", "--porcelain")
     if head is None or changed is None:

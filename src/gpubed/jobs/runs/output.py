@@ -1,6 +1,6 @@
-"""What a run prints, as it is kept: all of it up to a bound, then its beginning and its end.
+"""Keeps the output of a run: all of it up to a bound, then its beginning and its end.
 
-A job may print without end, and the disk here is not its own alone. Errors come last.
+A job may print without end, and others need the disk, too. Errors come last.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ FIRST = 32 * 2**20
 """So many bytes at the beginning stay."""
 PIECE = 16 * 2**20
 """So many are left out behind them at once, and at least as many stay at the end."""
-_LENGTH = 150  # bytes of what stands in the place of those that are left out
+_LENGTH = 150  # bytes of the notice about those that are left out
 
 
 class Output:
-    """It, in a file that is open to be read and written.
+    """Writes a run's output to a file.
 
     Args:
-        file: Where it is kept, from the beginning on.
+        file: An empty file, open for reading and writing.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._size, self._left_out = file, 0, 0
 
     def add(self, line: str) -> None:
-        """Keep a line, without what a terminal would obey; whoever looks sees it at once.
+        """Append a line without control sequences of terminals, and flush it to readers.
 
         Raises:
             OSError: The disk is full.
@@ -39,7 +39,7 @@ class Output:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Leave out a piece behind the beginning: what follows it moves by exactly so much."""
+        """Cut one piece out behind the beginning; what follows moves by exactly that much."""
         self._left_out = (self._left_out or _LENGTH) + PIECE
         self._file.seek(FIRST + _LENGTH + PIECE)
         rest = self._file.read()
@@ -56,11 +56,11 @@ def _notice(left_out: int) -> bytes:
 
 
 def moved(place: int, size: int) -> int:
-    """Return where a place in the file is, once it has only so many bytes.
+    """Return the new place of a reader after pieces were cut out of the file.
 
     Args:
-        place: Up to where somebody has read it.
-        size: How many bytes it has now.
+        place: The reader's place before.
+        size: The file's size now, in bytes.
     """
     pieces = math.ceil(max(place - size, 0) / PIECE)
     return max(place - pieces * PIECE, 0)

@@ -1,7 +1,7 @@
-"""`run.json`: what a run was asked for, where it ran, with what, and what came of it.
+"""`run.json`: what a run was asked for, where it ran, with what, and its result.
 
-It is written before a run starts and again at its end; one that says `running` and is held by
-nobody was killed.
+The file is written before a run starts and again at its end. A run that is `running` there although
+no process holds its lock was killed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
 _MOST = 50_000  # files and folders of a job, which are copied one after the other
-_TAIL = 2**16  # bytes of output in which its last progress is, if it tells any
-# As GNU's `sha256sum` writes names; the one that the others begin with is the first.
+_TAIL = 2**16  # bytes at the end of the output that are searched for progress
+# Escapes in names, as GNU's `sha256sum` writes them; the backslash comes first, as the others
+# contain it.
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
-# More than anybody had: what is computed from it stays a number, and a date a date.
+# Far above real values; results computed from them stay finite numbers and valid dates.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 MOST_BPS = 10**15
 Rate = Annotated[float, Field(ge=0, le=MOST_BPS)]
@@ -45,12 +46,12 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class _Model(BaseModel):
-    # A later version may keep more.
+    # Records of a later version may have more fields.
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Choice(_Model):
-    """Which part of the cluster was asked for; all of it where nothing is said."""
+    """The part of the cluster that was asked for; all of it by default."""
 
     nodes: int | None = None
     ranks: int | None = None
@@ -58,16 +59,16 @@ class Choice(_Model):
 
 
 class Request(_Model):
-    """What a run was asked for: all that is needed to ask for the same again.
+    """What a run was asked for: all that is needed to repeat it.
 
     Attributes:
-        job: A folder of `jobs/`; of a command, what its runs are called.
-        command: What each rank runs, where that is no job of `jobs/`.
-        folder: The folder that the command was called in, which travels to the nodes.
+        job: A folder of `jobs/`; for a command, the name of its runs.
+        command: What each rank runs, if it is no job of `jobs/`.
+        folder: The folder that the command was called in, which is copied to the nodes.
         per_node: Whether the command starts once per node, and starts the node's ranks itself.
         settings: Arguments that differ from the job's defaults, as they were written.
-        container: The image that ranks ran in, where another than the job's was asked for.
-        launcher: Where another than the job's was asked for.
+        container: The image that ranks run in, if it is not the job's.
+        launcher: The launcher, if it is not the job's.
     """
 
     job: str
@@ -81,7 +82,7 @@ class Request(_Model):
 
 
 class Host(_Model):
-    """A node with ranks, and what the node said about its hardware."""
+    """A node with ranks, and a description of its hardware."""
 
     name: str
     id: str
@@ -91,12 +92,11 @@ class Host(_Model):
 
 
 class Commit(_Model):
-    """Where the project's git stood.
+    """State of the project's git repository.
 
     Attributes:
-        clean: Whether the tree was as committed.
-        changes: Checksum of what was changed on top; not of what is in files that git does not
-            know.
+        clean: Whether nothing was changed since the commit.
+        changes: Checksum of the changes, without the contents of untracked files.
     """
 
     commit: str
@@ -112,15 +112,15 @@ class Origin(_Model):
     """What a run was made with: two runs of one origin are repetitions.
 
     Attributes:
-        recipe_sha256: Of the recipe's lock: each package's version and hash.
-        spec_sha256: Of `cluster.yml`.
-        job_sha256: Of the job's folder.
-        rate_bps: What links of the experiment network were held to, in bit/s; None without one.
+        recipe_sha256: Checksum of the recipe's lock: each package's version and hash.
+        spec_sha256: Checksum of `cluster.yml`.
+        job_sha256: Checksum of the job's folder.
+        rate_bps: Limit of the experiment network's links, in bit/s; None without one.
         image: Id of the image that ranks ran in; empty without one.
-        rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run where it
-            held links to a rate, else by the last verification.
-        variables_sha256: Of the owner's group_vars, and of the host_vars of the head and of each
-            node with ranks, by what it is; empty in records of former versions.
+        rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run if it limited
+            links, else by the last verification.
+        variables_sha256: Checksums of the owner's group_vars, and of the host_vars of the head and
+            of each node with ranks, by name; empty in records of former versions.
     """
 
     cluster: str
@@ -139,11 +139,11 @@ class Origin(_Model):
 
 
 class Progress(_Model):
-    """How far a job came, by the last line of its output about it.
+    """How far a job came, by the last progress line of its output.
 
     Attributes:
         what: What was counted, such as epochs.
-        words: The job's own words beside it, such as its rate.
+        words: The job's own text, such as its rate.
     """
 
     done: int
@@ -156,26 +156,26 @@ class Progress(_Model):
 
     @property
     def reached(self) -> str:
-        """The same without the job's own words."""
+        """The progress without the job's own text."""
         return f"{self.what}: {self.done} of {self.of}"
 
 
 class Record(_Model):
-    """One run.
+    """The record of one run.
 
     Attributes:
         command: What each rank ran.
         values: Every argument with the value that it had.
         set: The name that repetitions have in common; empty for a single run.
-        repetition: Which of its set it is, from 0; None for a single run.
+        repetition: Number of the repetition, from 0; None for a single run.
         again: The run that it repeated.
         resumes: The run from whose checkpoint it was to go on.
-        elastic: Whether another goes on where it loses a node.
-        by: The verb that measured with it on its own account; empty where somebody asked for it.
-        seconds: How long it took; None while it runs, and where it was killed.
-        progress: How far it is, or came where it did not end well; None where it told nothing.
-        shared_with: Runs that were at work on nodes of its own at the same time.
-        devices: On what it computed, each once, as its job says; several where its trials differ.
+        elastic: Whether it is a part of an elastic training.
+        by: The verb that measured with it; empty for a run that a user asked for.
+        seconds: How long it took; None while it runs, and if it was killed.
+        progress: How far it is, or came if it did not end well; None if the job prints no progress.
+        shared_with: Runs that were at work on its nodes at the same time.
+        devices: Devices it computed on, each once, as its job says; several if its trials differ.
     """
 
     contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
@@ -202,7 +202,7 @@ class Record(_Model):
     devices: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON, with the keys that `run --json` has."""
+        """Return the record for JSON, with the keys of `run --json`."""
         own = self.model_dump(mode="json", by_alias=True)
         own.pop("schema")
         return {**own, "job": self.request.job, "status": own.pop("state")}
@@ -210,7 +210,7 @@ class Record(_Model):
 
 @contextmanager
 def kept(folder: Path, record: Record) -> Iterator[None]:
-    """Keep a record while its run lasts; one that is interrupted says so from then on."""
+    """Hold the run's lock and write its record; record an exception as the end of the run."""
     with runlock.locked(folder / LOCK, "run"):
         write(folder, record)
         try:
@@ -220,7 +220,7 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             name = type(error).__name__ if state == "failed" else "somebody ended it"
             reason = getattr(error, "message", str(error)) or name
             told = {"state": state, "failures": (reason,), "progress": _progress(folder)}
-            # By the clock that told when it started, which may have been set since.
+            # The wall clock, as for `started`; it may have been set back since.
             took = round(max(0.0, (now() - record.started).total_seconds()), 3)
             write(folder, record.model_copy(update={**told, "seconds": took}))
             if state == "failed":
@@ -234,10 +234,10 @@ def write(folder: Path, record: Record) -> None:
 
 
 def written(record: Record) -> bytes:
-    """Return a record as its file has it.
+    """Return the content of a record's file.
 
     Raises:
-        UsageError: It says something that is not UTF-8.
+        UsageError: It has text that UTF-8 cannot write.
     """
     try:
         return record.model_dump_json(by_alias=True, indent=2).encode()
@@ -248,7 +248,7 @@ def written(record: Record) -> bytes:
 
 
 def undescribed(paths: ClusterPaths) -> list[Path]:
-    """Return the folders of runs that ended before anything was in them but their lock."""
+    """Return the folders of runs that ended before they had a record: at most a lock is in them."""
     return [
         folder
         for folder in sorted(paths.runs.glob("*"))
@@ -261,8 +261,8 @@ def read(folder: Path) -> Record:
     """Read a run's record.
 
     Raises:
-        Unreadable: There is none, as of a run of a former version, it is damaged, or it is that
-            of another run, as in a copy of a folder.
+        Unreadable: It is missing, as in runs of a former version, or damaged, or it is that of
+            another run, as in a copied folder.
     """
     document = reading.file(folder / FILE, limit=_LARGEST)
     record = document.json(Record)
@@ -276,7 +276,6 @@ def read(folder: Path) -> Record:
 
 
 def _progress(folder: Path) -> Progress | None:
-    """Return how far a job came, by the end of its output."""
     try:
         with (folder / OUTPUT).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
@@ -291,26 +290,26 @@ def _progress(folder: Path) -> Progress | None:
 
 
 def every(paths: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
-    """Return all runs of a cluster by folder, oldest first, and why others cannot be told of."""
+    """Return a cluster's runs by folder, oldest first, and the errors of unreadable records."""
     records, faults = dict[Path, Record](), list[Unreadable]()
     for folder in sorted(paths.runs.glob("*")):
         if folder.is_dir() and not folder.is_symlink():
             try:
                 records[folder] = read(folder)
             except reading.Missing:
-                continue  # a former version's
+                continue  # made by a former version
             except Unreadable as error:
                 faults.append(error)
-    # By time, as names of a former version are in local time, which an hour in autumn has twice.
+    # By time, as former versions named runs in local time, which repeats an hour in autumn.
     return dict(sorted(records.items(), key=lambda one: (one[1].started, one[0]))), faults
 
 
 def find(paths: ClusterPaths, name: str) -> Record:
-    """Return a run by its name, the beginning of one, or `last`: what somebody started last.
+    """Return a run by its name, the beginning of one, or `last`: the last that a user started.
 
     Raises:
-        UsageError: No run is meant by it, or several are.
-        Unreadable: Its record is damaged; for `last`, that of each.
+        UsageError: No run matches, or several do.
+        Unreadable: Its record is damaged; for `last`, all records are.
     """
     meant = _last(paths) if name == "last" else _beginning(paths, name)
     if len(meant) == 1:
@@ -352,12 +351,12 @@ def sums(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def unsealed(folder: Path) -> list[str]:
-    """Return the files of a run that are not as they were at its end, or are gone."""
+    """Return the files of a run that were changed, added or removed since it was sealed."""
     try:
         text = reading.file(folder / SUMS).text()
     except Unreadable:
         return [SUMS]
-    # Not `splitlines`: names may have what other alphabets end lines with.
+    # Not `splitlines`: names may contain Unicode's other line separators.
     sums = dict(map(_named_sum, filter(None, text.split("\n"))))
     there = {str(path.relative_to(folder)): path for path in _files(folder)}
     changed = [name for name in sums if name not in there or _sha256(there[name]) != sums[name]]
@@ -365,14 +364,13 @@ def unsealed(folder: Path) -> list[str]:
 
 
 def _sum(digest: str, name: str) -> str:
-    """Write a line as `sha256sum` does: one that begins so has a name with line ends in it."""
+    """Write a line as `sha256sum` does: a backslash at its start marks an escaped name."""
     for character, written in _ESCAPES.items():
         name = name.replace(character, written)
     return "\\" * ("\\" in name) + f"{digest}  {name}\n"
 
 
 def _named_sum(line: str) -> tuple[str, str]:
-    """Return the name and the checksum that a line of `_sum` tells."""
     digest, _, name = line.removeprefix("\\").partition("  ")
     if line.startswith("\\"):
         meant = {written: character for character, written in _ESCAPES.items()}
@@ -396,7 +394,7 @@ def _sha256(path: Path) -> str:
 
 
 def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
-    """Return one checksum of files in a folder, their names among it; of links, where they lead."""
+    """Return one checksum of the names and contents of files; of links, the targets count."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
@@ -406,13 +404,13 @@ def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
 
 
 def sha256_of_folder(folder: Path) -> str:
-    """Return one checksum of all files that a copy of a folder has, their names among it.
+    """Return one checksum of the names and contents of all files that a copy of a folder has.
 
-    Links are followed, as `copying.put` follows them; what Python compiled does not count.
+    Links are followed as by `copying.put`; `__pycache__` does not count.
 
     Raises:
-        UsageError: A link leads nowhere, or round in a circle, or something cannot be read or
-            copied, or there is too much of it.
+        UsageError: A link is broken or circular, something cannot be read or copied, or there is
+            too much of it.
     """
     lines, at = list[str](), folder
     try:
@@ -425,12 +423,11 @@ def sha256_of_folder(folder: Path) -> str:
 
 
 def _copied(folder: Path, way: tuple[Path, ...], found: Iterator[int]) -> Iterator[Path]:
-    """Give the files of a folder as `copying.put` finds them.
+    """Yield the files of a folder as `copying.put` finds them.
 
     Args:
-        way: Where it is, and the folders that it is in, without links; it is the last.
-        found: Counts what is found. Two links to one folder, with two in it, and so on, are soon
-            more copies than there is time for.
+        way: Resolved paths of the folders that it is in, and of itself as the last.
+        found: Counts files and folders: nested links may multiply the copies without end.
     """
     for path in sorted(folder.iterdir()):
         if next(found) > _MOST:
