@@ -1,4 +1,4 @@
-"""What a run costs is shown and asked for before anything happens."""
+"""Shows the consequences of a run and asks for approval before it starts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpubed.core.errors import UsageError
 
 
 def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
-    """Return what asks before a run deletes or replaces.
+    """Return a function that asks before a run deletes or replaces resources.
 
     Args:
-        ui: Where to ask.
+        ui: The output to ask on.
         display: What shows progress meanwhile.
         again: The command that says yes beforehand.
         yes: Whether it was said.

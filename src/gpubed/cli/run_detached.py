@@ -1,4 +1,4 @@
-"""`gpubed run --detach`: the same command again, in the background."""
+"""Implements `gpubed run --detach` by running the same command in the background."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ _WAITS_S = 10.0  # a training that has begun nothing by then waits for nodes
 
 
 def run(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command again, in the background, and say which run it is."""
+    """Start the same command in the background, and print the name of its run."""
     since, process = execution.name_run(""), _again(paths)
     while not (begun := at_work.of_process(paths, process.id, since)):
         if (code := process.ended()) is not None:
@@ -46,7 +46,7 @@ def _again(paths: ClusterPaths) -> background.Started:
 
 
 def log(paths: ClusterPaths) -> Path:
-    """Return where what a run in the background says of itself is added."""
+    """Return the log file of background runs."""
     return paths.logs / "run.log"
 
 
