@@ -15,9 +15,9 @@ def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.App
 
     Args:
         ui: The output to ask on.
-        display: What shows progress meanwhile.
-        again: The command that says yes beforehand.
-        yes: Whether it was said.
+        display: The live display, paused while asking.
+        again: The command with the option that approves beforehand.
+        yes: Whether that option was given.
     """
 
     def approve(costs: Sequence[str]) -> None:

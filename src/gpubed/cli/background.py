@@ -41,7 +41,7 @@ def start(words: Sequence[str], log: Path) -> Started:
 
     Args:
         words: The verb and its arguments.
-        log: What it says is added there.
+        log: The file to which its output is appended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as kept:
@@ -52,7 +52,7 @@ def start(words: Sequence[str], log: Path) -> Started:
             stdin=subprocess.DEVNULL,
             stdout=kept,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # no signal of the terminal's reaches it
+            start_new_session=True,  # keeps signals of the terminal from it
         )
     return Started(process, log, offset)
 

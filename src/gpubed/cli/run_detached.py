@@ -14,7 +14,7 @@ from gpubed.jobs.runs.record import Record
 
 _DETACH = ("--detach", "-d")
 _LOOK_EVERY_S = 0.1
-_WAITS_S = 10.0  # a training that has begun nothing by then waits for nodes
+_WAITS_S = 10.0  # a training that has not begun a run by then is waiting for nodes
 
 
 def run(ui: UI, paths: ClusterPaths) -> int:
@@ -28,7 +28,7 @@ def run(ui: UI, paths: ClusterPaths) -> int:
 
 
 def training(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command again; a training that waits for nodes has no run to tell of yet."""
+    """Start an elastic training in the background; print its run, unless it waits for nodes."""
     since, process, until = execution.name_run(""), _again(paths), math.inf
     while time.monotonic() < until:
         if begun := at_work.of_process(paths, process.id, since):

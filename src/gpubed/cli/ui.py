@@ -138,7 +138,7 @@ class UI:
         return errors.of_cluster(hint, UI.cluster)
 
     def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
-        """Ask for confirmation, unless `yes` was given or there is no terminal."""
+        """Ask for confirmation; returns True if `yes` was given, `default` without a terminal."""
         if yes:
             return True
         if not (sys.stdin.isatty() and self.err.is_terminal):
@@ -204,7 +204,7 @@ def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text without control sequences that rich prints unchanged."""
+    """Escape rich's markup in text, and remove control sequences."""
     return escape(harmless.text(text))
 
 
