@@ -107,7 +107,7 @@ def _settle(paths: ClusterPaths) -> None:
 
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
-    """Return the hint for a cluster that was made but has lost its specification."""
+    """Return the error about a cluster that was made but has lost its specification."""
     back = record.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {paths.name} was made, and its specification {paths.spec} is gone",

@@ -180,7 +180,7 @@ def _at_least(console: Console, width: int) -> Iterator[None]:
 
 @contextmanager
 def _on_stdout() -> Iterator[None]:
-    """Raise errors about writing output with the name that the system's error lacks.
+    """Turn errors of writing to stdout into ones that name it; the system's do not.
 
     Raises:
         PrerequisiteMissing: The output cannot be written, for example to a full disk.

@@ -180,10 +180,10 @@ class _Copy:
         top: The folder, as it was asked for.
         own: Names in `top` that are ours.
         real: The real path of `top`: no link leads out of here.
-        left_out: Why, by what it is.
-        denied: What may not be read.
-        things: How many files, folders and others were listed.
-        came: Bytes of files.
+        left_out: The reason for each path that was left out.
+        denied: Paths that may not be read.
+        things: Number of listed files, folders and others.
+        came: Bytes of files that were copied.
     """
 
     sftp: paramiko.SFTPClient
