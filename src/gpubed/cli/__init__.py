@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # These first end what they started on nodes, however long that takes.
 _PATIENT = {"run", "bench"}
-COMPLETE = "_GPUBED_COMPLETE"  # the shell sets it when somebody presses the tab key
+COMPLETE = "_GPUBED_COMPLETE"  # set by the shell for completion
 
 
 class _Panels(TyperGroup):
@@ -75,7 +75,7 @@ def listing() -> typer.Typer:
 
 
 def asked(words: list[str]) -> str | None:
-    """Return the verb of a command line, or of the one that the shell completes; None if none."""
+    """Return the verb of a command line, or of the one being completed; None without a verb."""
     if COMPLETE in os.environ:
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         # The last word is being written: it may become another one.
@@ -86,7 +86,7 @@ def asked(words: list[str]) -> str | None:
 
 
 def _leave_room_for_values() -> None:
-    """Have bash put no space behind `NAME=`, so that the value is typed right there."""
+    """Keep bash from adding a space after `NAME=`, so that the value can follow."""
     script = _completion_scripts["bash"]
     nospace = '    [[ "${COMPREPLY[*]}" != *= ]] || compopt -o nospace\n'
     if nospace not in script:
@@ -113,8 +113,8 @@ def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     gc.set_threshold(
         50_000
-    )  # modules and classes stay; looking for garbage takes a tenth of `check`
-    sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
+    )  # modules and classes are never garbage; collecting takes a tenth of `check`'s time
+    sys.stdout = sys.stdout or io.StringIO()  # stdout was closed: discard output
     _replace_what_cannot_be_shown()
     _forget_pulumi_settings()
     verb = asked(sys.argv[1:])
@@ -158,7 +158,7 @@ def _replace_what_cannot_be_shown() -> None:
 
 
 def _forget_pulumi_settings() -> None:
-    """Remove the user's settings of Pulumi: their passphrase would encrypt gpubed's stacks."""
+    """Remove Pulumi's variables from the environment; their passphrase would encrypt the stacks."""
     for name in [name for name in os.environ if name.startswith("PULUMI_")]:
         if name != "PULUMI_HOME":  # where the plugins are
             del os.environ[name]
@@ -194,7 +194,7 @@ def _interrupted(what: str, hint: str, code: int) -> None:
 
 
 def _document(message: str, hint: str | None, code: int) -> None:
-    """Print the error as the document, where JSON was asked for and the verb printed none."""
+    """Print the error as JSON if JSON was asked for and the verb printed no document."""
     words = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     if "--json" not in words:
         return
@@ -206,7 +206,7 @@ def _document(message: str, hint: str | None, code: int) -> None:
 
 
 def _ui() -> UI:
-    # What draws on terminals takes long to load, and help needs none of it.
+    # Slow to import, and not needed for help.
     from gpubed.cli.ui import UI
 
     return UI()

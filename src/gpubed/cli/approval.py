@@ -1,4 +1,4 @@
-"""What a run costs is shown and asked for before anything happens."""
+"""Shows the consequences of a run and asks for approval before it starts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpubed.core.errors import UsageError
 
 
 def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
-    """Return what asks before a run deletes or replaces.
+    """Return a function that asks before a run deletes or replaces resources.
 
     Args:
-        ui: Where to ask.
-        display: What shows progress meanwhile.
-        again: The command that says yes beforehand.
-        yes: Whether it was said.
+        ui: The output to ask on.
+        display: The live display, paused while asking.
+        again: The command with the option that approves beforehand.
+        yes: Whether that option was given.
     """
 
     def approve(costs: Sequence[str]) -> None:

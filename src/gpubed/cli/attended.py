@@ -1,4 +1,4 @@
-"""A program that somebody uses at his terminal, and that we outlive to say something about its end.
+"""Runs an interactive program in the user's terminal, and reports after its end.
 
 It has our terminal, and our process group, so that Ctrl-C and Ctrl-Z reach it as they would
 without us.
@@ -23,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     """Run a program to its end.
 
     Args:
-        words: Its name, which is looked for on PATH, and its arguments.
+        words: The program's name, searched on PATH, and its arguments.
 
     Returns:
         Its exit code; as a shell counts it where a signal ended it.
@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _ended(child: int) -> int:
-    """Wait for its end, and stand still while it does: the shell is to have the terminal then."""
+    """Wait for the program's end; stop while it is stopped, so that the shell gets the terminal."""
     while True:
         status = os.waitpid(child, os.WUNTRACED)[1]
         if not os.WIFSTOPPED(status):

@@ -1,4 +1,4 @@
-"""A verb that goes on when the terminal that it was started from is closed."""
+"""Runs a verb in the background, where it continues after its terminal is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROGRAM = "from gpubed.cli import main; main()"
 
 @dataclass(frozen=True)
 class Started:
-    """What goes on; `offset` is where in its log its own words begin, in bytes."""
+    """A background process; its output begins at byte `offset` of its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -22,26 +22,26 @@ class Started:
 
     @property
     def id(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self.process.pid
 
     def ended(self) -> int | None:
-        """Return its exit code; None while it goes on."""
+        """Return the exit code, or None while the process runs."""
         return self.process.poll()
 
     def said(self) -> str:
-        """Return what it has said so far."""
+        """Return the output so far."""
         with self.log.open("rb") as log:
             log.seek(self.offset)
             return log.read().decode(errors="replace").strip()
 
 
 def start(words: Sequence[str], log: Path) -> Started:
-    """Start gpubed with other words, in a session of its own.
+    """Start gpubed with other arguments in a new session.
 
     Args:
-        words: The verb and what follows it.
-        log: What it says is added there.
+        words: The verb and its arguments.
+        log: The file to which its output is appended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as kept:
@@ -52,21 +52,21 @@ def start(words: Sequence[str], log: Path) -> Started:
             stdin=subprocess.DEVNULL,
             stdout=kept,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # no signal of the terminal's reaches it
+            start_new_session=True,  # keeps signals of the terminal from it
         )
     return Started(process, log, offset)
 
 
 def is_said_into(log: Path) -> bool:
-    """Say whether what this process says is added to a log, as `start` has it."""
+    """Return whether the output of this process goes to the log, as after `start`."""
     try:
         return os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat())
-    except OSError:  # there is no such log, or no file behind stderr
+    except OSError:  # the log does not exist, or stderr is not a file
         return False
 
 
 def without(words: Sequence[str], flags: Collection[str]) -> list[str]:
-    """Return the words of a command line less its flags; those behind `--` are a job's."""
+    """Remove flags from a command line, except after `--`, where a job's arguments are."""
     own = list(words)
     behind = own.index("--") if "--" in own else len(own)
     return [word for word in own[:behind] if word not in flags] + own[behind:]

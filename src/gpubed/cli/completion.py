@@ -1,4 +1,4 @@
-"""What the shell offers at the tab key; what cannot be read offers nothing.
+"""Shell completion of arguments; data that cannot be read completes nothing.
 
 Every verb names these functions, so what they need is imported when one is called.
 """
@@ -66,14 +66,14 @@ def exports(incomplete: str) -> list[str]:
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the runs of the cluster that was named before."""
+    """Offer the runs of the cluster on the command line."""
     folder = Project.find().cluster(_word(ctx, "name", 0)).runs
     names = sorted((path.name for path in folder.glob("*-*")), reverse=True)
     return _beginning(["last", *names], incomplete)
 
 
 def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the runs that have something to go on with, and from."""
+    """Offer the runs that can be resumed."""
     from gpubed.jobs.runs import checkpoints, record
 
     paths = Project.find().cluster(_word(ctx, "name", 0))
@@ -86,7 +86,7 @@ def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the nodes of the cluster that was named before."""
+    """Offer the nodes of the cluster on the command line."""
     from gpubed.nodes import allocation
 
     with suppress(GpubedError):
@@ -97,7 +97,7 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def several_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer nodes behind the commas of those that were named before, none of them again."""
+    """Offer nodes for a comma-separated list, without those already in it."""
     before, comma, last = incomplete.rpartition(",")
     named = set(before.split(","))
     head = nodes(ctx, "")[:2]  # its two names
@@ -107,7 +107,7 @@ def several_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def roles(incomplete: str) -> list[str]:
-    """Offer roles, behind the commas of those that were named before."""
+    """Offer roles for a comma-separated list."""
     from gpubed.configuration import roles
 
     before, comma, last = incomplete.rpartition(",")
@@ -115,12 +115,12 @@ def roles(incomplete: str) -> list[str]:
 
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the campaigns that were measured on the cluster that was named before."""
+    """Offer the campaigns that were measured on the cluster on the command line."""
     return _beginning(_measured(_word(ctx, "name", 0)), incomplete)
 
 
 def measured_elsewhere(incomplete: str) -> list[str]:
-    """Offer the clusters, and behind the slash the campaigns that were measured on one."""
+    """Offer the clusters and, after a slash, the campaigns that were measured on one."""
     cluster, slash, _ = incomplete.partition("/")
     if not slash:
         return clusters(incomplete)

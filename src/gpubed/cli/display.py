@@ -1,7 +1,7 @@
-"""Live progress of a run, from its event stream.
+"""Shows live progress of a run from its event stream.
 
-On a terminal: finished steps scroll by, what is running stays at the bottom with
-its elapsed time. Elsewhere: one plain line per step that starts or ends.
+On a terminal, finished steps scroll by, and running steps stay at the bottom with their elapsed
+time. Elsewhere, prints one plain line per step that starts or ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _QUIET = {"same", "read", "refresh", "replace"}
 
 
 class WorkerFailed(GpubedError):
-    """A worker told what failed; its exit code is the run's."""
+    """A worker reported a failure; its exit code becomes the run's."""
 
     def __init__(self, message: str, hint: str | None, exit_code: int) -> None:
         super().__init__(message, hint)
@@ -51,7 +51,7 @@ class WorkerFailed(GpubedError):
 
 
 class Display:
-    """Shows events; remembers how long each phase took, and which roles were due where."""
+    """Shows events, and remembers the time of each phase and where roles were due."""
 
     def __init__(self, ui: UI) -> None:
         self._ui = ui
@@ -67,10 +67,10 @@ class Display:
 
     @contextmanager
     def following(self, path: Path) -> Iterator[None]:
-        """Show what is appended to an event file.
+        """Show the events that are appended to a file.
 
         Raises:
-            GpubedError: The worker's own words, where a run failed because a worker did.
+            GpubedError: The run failed because a worker did; has the worker's message.
         """
         try:
             with self._showing(path):
@@ -97,7 +97,7 @@ class Display:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to a question."""
+        """Pause the live display while a question is asked."""
         live = self._live
         if live:
             live.stop()
@@ -108,7 +108,7 @@ class Display:
                 live.start(refresh=True)
 
     def handle(self, event: Event) -> None:
-        """Show one event; one that another program wrote may have other fields."""
+        """Show one event, whose fields may differ if another program wrote it."""
         with self._lock, suppress(*_OTHER_FIELDS):
             if handler := getattr(self, f"_on_{event['what']}", None):
                 handler(event)

@@ -1,4 +1,4 @@
-"""What a job prints, as a person sees it while it runs."""
+"""Shows the output of a running job."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ class JobOutput:
                 self._shown.append(said)
 
     def ended_with(self, words: Sequence[str]) -> bool:
-        """Say whether these lines are what was shown last."""
+        """Return whether these lines were the last ones shown."""
         return [*self._shown][-len(words) :] == [*words]

@@ -20,7 +20,7 @@ _LONGEST = 255  # bytes of a folder's name
 
 
 def _by_name(word: str) -> str:
-    """Return the name of the cluster that a path leads to: it is what verbs call it by."""
+    """Return the name of the cluster that a path leads to."""
     paths = named(word)
     return paths.name if is_name(paths) else word
 
@@ -107,7 +107,7 @@ def _settle(paths: ClusterPaths) -> None:
 
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
-    """Return what to tell where a cluster was made and its specification is gone."""
+    """Return the error about a cluster that was made but has lost its specification."""
     back = record.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {paths.name} was made, and its specification {paths.spec} is gone",

@@ -1,7 +1,6 @@
-"""What each verb says of itself, read from its file.
+"""Reads the verbs' names and help from their source files.
 
-Importing all verbs takes most of a second, which is too long for the list of them and for
-the tab key.
+Importing all verbs takes most of a second, too long for the list of verbs and for completion.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ PANELS = ("Cluster", "Work", "Experiments", "Care")
 
 
 def verbs() -> tuple[str, ...]:
-    """Return the names of all verbs: of the modules with a `command`, or an `app`."""
+    """Return the names of all verbs: the modules with a `command` or an `app`."""
     return entries.names(_FOLDER, "command", "app")
 
 
 def panels() -> dict[str, list[str]]:
-    """Return the verbs of each panel of the help, in the order that their `PLACE`s say."""
+    """Return the verbs of each panel of the help, in the order of their `PLACE`s."""
     found = []
     for verb in verbs():
         [place] = _PLACE.findall((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How a cluster's status is shown to a person."""
+"""Shows a cluster's status to a person."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ELSE = "other resource"
 
 
 def described(thing: Existing) -> str:
-    """Name something that exists with its size and age, as far as they are known."""
+    """Describe an existing resource with its size and age, if known."""
     known = [
         files.size(thing.size) if thing.size is not None else "",
         f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
@@ -48,7 +48,7 @@ def remove_command(cluster: str, things: Sequence[Existing]) -> str:
 
 
 def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
-    """Say how much of a cluster went and stayed; each thing was named as it went."""
+    """Summarize how many resources of a cluster were removed and how many stay."""
     said = [f"removed {_counts(removed)}"] if removed else []
     return "; ".join(said + ([f"kept {_counts(kept)}"] if kept else []))
 
@@ -62,7 +62,7 @@ def _counts(things: Sequence[str]) -> str:
 
 
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say which roles are due, a line for the same nodes."""
+    """Describe which roles are due, a line per set of nodes."""
     by_nodes: dict[str, list[str]] = {}
     for role in documents:
         by_nodes.setdefault(", ".join(role["nodes"]), []).append(role["name"])
@@ -154,13 +154,13 @@ def _booting(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 
 def boots(document: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Say whether a bare node may boot still: it does not answer, and nobody waits for it."""
+    """Return whether a bare node may still be booting: it does not answer, and no run waits."""
     silent = row["state"] in (condition.UNREACHABLE, condition.HIDDEN)
     return silent and not document["configured"]
 
 
 def lacks(document: dict[str, Any]) -> list[str]:
-    """Return what `up` has to put right; that jobs leave a node out is no such thing."""
+    """Return the problems that `up` repairs; a node that jobs leave out is not one of them."""
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
     return [
         *(f"{row['name']} is {row['state']}" for row in others if not boots(document, row)),
@@ -237,7 +237,7 @@ def _skipped(checks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def hardware(found: dict[str, Any] | None) -> str:
-    """Say in few words what a node is made of."""
+    """Describe a node's hardware in a few words."""
     if found is None:
         return ""
     gpus = Counter(gpu["name"] for gpu in found["gpus"])
@@ -250,7 +250,7 @@ def hardware(found: dict[str, Any] | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Write an age as people say it."""
+    """Format an age for people."""
     return f"{duration(seconds)} ago"
 
 

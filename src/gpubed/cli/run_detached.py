@@ -1,4 +1,4 @@
-"""`gpubed run --detach`: the same command again, in the background."""
+"""Implements `gpubed run --detach` by running the same command in the background."""
 
 import math
 import sys
@@ -14,11 +14,11 @@ from gpubed.jobs.runs.record import Record
 
 _DETACH = ("--detach", "-d")
 _LOOK_EVERY_S = 0.1
-_WAITS_S = 10.0  # a training that has begun nothing by then waits for nodes
+_WAITS_S = 10.0  # a training that has not begun a run by then is waiting for nodes
 
 
 def run(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command again, in the background, and say which run it is."""
+    """Start the same command in the background, and print the name of its run."""
     since, process = execution.name_run(""), _again(paths)
     while not (begun := at_work.of_process(paths, process.id, since)):
         if (code := process.ended()) is not None:
@@ -28,7 +28,7 @@ def run(ui: UI, paths: ClusterPaths) -> int:
 
 
 def training(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command again; a training that waits for nodes has no run to tell of yet."""
+    """Start an elastic training in the background; print its run, unless it waits for nodes."""
     since, process, until = execution.name_run(""), _again(paths), math.inf
     while time.monotonic() < until:
         if begun := at_work.of_process(paths, process.id, since):
@@ -46,7 +46,7 @@ def _again(paths: ClusterPaths) -> background.Started:
 
 
 def log(paths: ClusterPaths) -> Path:
-    """Return where what a run in the background says of itself is added."""
+    """Return the log file of background runs."""
     return paths.logs / "run.log"
 
 

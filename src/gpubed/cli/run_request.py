@@ -1,4 +1,4 @@
-"""What `gpubed run` is asked for: a job anew, a run once more, or one that goes on."""
+"""Resolves what `gpubed run` should run: a new job, a repeated run or a resumed one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -197,7 +197,7 @@ def wanted(
     """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
     if resumed:
         had = resumed.request
-        if resumed.elastic:  # its nodes were what was well then
+        if resumed.elastic:  # its nodes were those that were well then
             had = had.model_copy(update={"choice": Choice()})
         return had.model_copy(update={"settings": {**had.settings, **given}})
     if job is None:

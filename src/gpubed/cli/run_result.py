@@ -1,4 +1,4 @@
-"""What `gpubed run` says of a job: what would start, and how it ended."""
+"""Prints what `gpubed run` would start, and how a job ended."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ _OF_ITS_END = (
 
 
 def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int:
-    """Say what would start, and where; returns an exit code."""
+    """Print what would start, and where; return an exit code."""
     document = foreseen.document()
     for key in _OF_ITS_END:
         document.pop(key)
@@ -40,10 +40,10 @@ def conclude(
     left_out: dict[str, str],
     **more: Any,
 ) -> int:
-    """Say how a job ended: figures, where its results are, what failed; returns an exit code.
+    """Print a job's figures, the place of its results, and failures; return an exit code.
 
     Args:
-        left_out: Nodes that it could not use, and why.
+        left_out: Nodes that the job could not use, and why.
         more: Further keys of the document.
     """
     for name, reason in result.left_out.items():
@@ -69,7 +69,7 @@ def conclude(
 
 
 def _notes(result: JobResult) -> Iterator[str]:
-    """Give what must be known of a run's figures."""
+    """Yield caveats about a run's figures."""
     if result.simulated:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
@@ -103,7 +103,7 @@ def _tell_figures(ui: UI, result: JobResult) -> None:
 
 
 def _undeclared(result: JobResult) -> str:
-    """Say which metrics only the job reported, and which only its description has."""
+    """Describe metrics that only the job reported, or that only its description has."""
     told = [one.metrics for one in result.trials or [result] if one.metrics]
     if not told or not result.described:
         return ""

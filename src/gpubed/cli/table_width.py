@@ -1,4 +1,4 @@
-"""How wide a table's columns are, so that words stay whole where there is room for them."""
+"""Chooses the widths of a table's columns so that words stay whole if there is room."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of_columns(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def broken(text: str, width: int) -> str:
-    """Return text with line ends in words that are wider than that, between their parts."""
+    """Break words that are wider than the column between their parts."""
     return "\n".join("".join(_pieces(line, width)) for line in text.splitlines())
 
 

@@ -40,7 +40,7 @@ _MARK = {
 
 
 class UI:
-    """Everything a verb says.
+    """The output of a verb.
 
     Attributes:
         cluster: The cluster that the verb is about; it stands for CLUSTER in hints, since
@@ -64,7 +64,7 @@ class UI:
             self.raw(_json(verb, content, indent=2))
 
     def event(self, verb: str, content: dict[str, Any]) -> None:
-        """Print a JSON object on a line of its own, if JSON was asked for: others follow."""
+        """Print a JSON object as one of several lines, if JSON was asked for."""
         if self.as_json:
             UI.told = True
             self.raw(_json(verb, content))
@@ -82,7 +82,7 @@ class UI:
                 self.out.print(_plain(text if whole else _folded(self.out, text)))
 
     def raw(self, text: str) -> None:
-        """Print text on stdout as it is, for other programs to read."""
+        """Print text on stdout unchanged, for other programs to read."""
         with _on_stdout():
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -106,7 +106,7 @@ class UI:
             self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
-        """Tell what is going on, on stderr; `whole` is as it is for data."""
+        """Print a message on stderr; `whole` has the same meaning as for data."""
         self.err.print(_plain(text if whole else _folded(self.err, text)))
 
     def mark(self, kind: str, text: str) -> None:
@@ -115,7 +115,7 @@ class UI:
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Offer a line on stderr that replaces itself; without a terminal, a line each time."""
+        """Provide a status line on stderr that replaces itself; without a terminal, new lines."""
         if not self.err.is_terminal:
             yield self.note
             return
@@ -123,22 +123,22 @@ class UI:
             yield lambda now: status.update(_plain(now))
 
     def error(self, message: str, hint: str | None = None) -> None:
-        """Print what failed and what repairs it."""
+        """Print an error and its hint."""
         message = _folded(self.err, message, behind="error: ")
         self.err.print(f"[bold red]error:[/] {_plain(message)}")
         if hint:
             self.hint(hint)
 
     def hint(self, hint: str) -> None:
-        """Print what repairs something that failed."""
+        """Print the hint of an error."""
         self.err.print(f"  [bold]→[/] {_plain(self.filled(hint))}")
 
     def filled(self, hint: str) -> str:
-        """Return a hint with the cluster's name."""
+        """Return a hint with the cluster's name in place of CLUSTER."""
         return errors.of_cluster(hint, UI.cluster)
 
     def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
-        """Ask, unless `yes` was given or nobody is there to answer."""
+        """Ask for confirmation; returns True if `yes` was given, `default` without a terminal."""
         if yes:
             return True
         if not (sys.stdin.isatty() and self.err.is_terminal):
@@ -149,19 +149,19 @@ class UI:
 
 
 def _cell(value: object) -> Text:
-    """Return what a table shows; a result has its sign before it."""
+    """Return the text of a table cell, with a sign before a result."""
     text = "" if value is None else harmless.text(str(value))
     return Text.from_markup(f"{_MARK[text]} {text}") if text in _MARK else Text(text)
 
 
 def _fitted(cell: Text, width: int) -> Text:
-    """Return a cell with line ends in those words that are wider than its column."""
+    """Break the words of a cell that are wider than its column."""
     text = table_width.broken(cell.plain, width)
     return cell if text == cell.plain else Text(text)
 
 
 def _of_some_width(console: Console) -> Console:
-    """Take a terminal that says that it has no width (`COLUMNS=0`) for one that does not say."""
+    """Treat a terminal width of 0 (`COLUMNS=0`) as unknown."""
     if console.width < 1:
         console.width = _USUAL
     return console
@@ -169,7 +169,7 @@ def _of_some_width(console: Console) -> Console:
 
 @contextmanager
 def _at_least(console: Console, width: int) -> Iterator[None]:
-    """Give what is no terminal the width that lines need: rich breaks them at 80 characters."""
+    """Widen output that is not a terminal to its lines, which rich would break at 80 characters."""
     usual = console.width
     console.width = usual if console.is_terminal else max(usual, width)
     try:
@@ -180,14 +180,14 @@ def _at_least(console: Console, width: int) -> Iterator[None]:
 
 @contextmanager
 def _on_stdout() -> Iterator[None]:
-    """Say what cannot be written: the system's error names no file.
+    """Turn errors of writing to stdout into ones that name it; the system's do not.
 
     Raises:
-        PrerequisiteMissing: Stdout leads to a full disk, or the like.
+        PrerequisiteMissing: The output cannot be written, for example to a full disk.
     """
     try:
         yield
-    except BrokenPipeError:  # nobody wants more
+    except BrokenPipeError:  # the reader has closed the pipe
         raise
     except OSError as error:
         raise errors.PrerequisiteMissing(
@@ -197,22 +197,22 @@ def _on_stdout() -> Iterator[None]:
 
 
 def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
-    """Return a verb's document; the schema is gpubed's, whatever a job calls its figures."""
+    """Return a verb's document; its `schema` cannot be overridden by a job's figures."""
     schema = {"schema": f"gpubed/{verb}/1"}
     whole = finite.plain({**schema, **content, **schema})
     return json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n"
 
 
 def _plain(text: str) -> str:
-    """Return text as rich prints it as it is, less what a terminal would obey."""
+    """Escape rich's markup in text, and remove control sequences."""
     return escape(harmless.text(text))
 
 
 def _folded(console: Console, text: str, *, behind: str = "") -> str:
-    """Break lines for a terminal at words; words that are longer, such as addresses, stay whole.
+    """Break lines for a terminal between words; longer words, such as addresses, stay whole.
 
     Args:
-        console: Where it will be printed.
+        console: The console that will print it.
         text: Lines without markup.
         behind: What stands before the first line; the others begin below it.
     """

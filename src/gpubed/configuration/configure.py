@@ -1,4 +1,4 @@
-"""Runs the playbooks: inventory → configured nodes.
+"""Runs the playbooks that configure the nodes of an inventory.
 
 ansible-runner starts Ansible. Events come from gpubed's own callback plugin (`events`), never
 from Ansible's output: nodes print there, too.
@@ -36,7 +36,7 @@ from gpubed.nodes.ssh import HostKeyMismatch, greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _LOG, _END = 8 * 2**20, 256 * 2**10  # characters of Ansible's output, bytes of its end
-_END_S = 10.0  # what outlives Ansible may keep its output open
+_END_S = 10.0  # processes that outlive Ansible may keep its output open
 _ERROR = re.compile(r"\[?ERROR\b")
 _MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
 _WAIT_FOR_OTHER_RUN = 600.0
@@ -93,7 +93,7 @@ def configure(
 
 
 def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Watcher]:
-    """Start Ansible, follow it to its end, keep what it prints; return its exit code."""
+    """Run Ansible and log its output; return its exit code and the watcher of its events."""
     watcher, events = Watcher(), folder / "events.jsonl"
     log = watcher.outcome.log = paths.logs / time.strftime("%Y%m%d-%H%M%S-ansible.log")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
 
 
 def _copy(output: int, log: Path) -> None:
-    """Keep what Ansible prints without what a terminal obeys; of a long output, the two ends."""
+    """Log Ansible's output without control sequences; of a long output, the start and the end."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     kept, more, end = 0, 0, b""
     with open(output, "rb", buffering=0) as said, log.open("w", encoding="utf-8") as file:
@@ -148,10 +148,10 @@ def _copy(output: int, log: Path) -> None:
 
 
 def limited(paths: ClusterPaths, limit: str) -> list[str]:
-    """Return the nodes that an Ansible pattern means in the rendered inventory.
+    """Return the nodes that match an Ansible pattern in the rendered inventory.
 
     Raises:
-        UsageError: It means none.
+        UsageError: No node matches.
     """
     words = ["ansible", "all", _inventory(paths), f"--limit={limit}"]
     done = subprocess.run(
@@ -169,12 +169,12 @@ def limited(paths: ClusterPaths, limit: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return what Ansible needs in its environment to run as gpubed runs it."""
+    """Return the environment variables that Ansible needs to run as gpubed runs it."""
     needed = {
         "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
-        # Ansible takes no other encoding; servers, cron and containers often have the locale C.
+        # Ansible requires UTF-8; servers, cron and containers often have the locale C.
         "LC_ALL": "C.UTF-8",
         # An inventory of an earlier gpubed does not say so.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
@@ -185,7 +185,7 @@ def environment() -> dict[str, str]:
 
 
 def _inventory(paths: ClusterPaths) -> str:
-    """Return the option: below the project, since a path with a comma would be a list of hosts."""
+    """Return the option with a relative path: a comma in a path would make it a list of hosts."""
     return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
@@ -204,14 +204,14 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the options that apply roles only where they are due (`playbooks/tasks/role.yml`)."""
     if due is None:
         return []
-    told = folder / "due.json"  # of many nodes: too long for a command line
+    told = folder / "due.json"  # for many nodes, too long for a command line
     files.write(told, json.dumps({"gpubed_due": due}).encode())
     nodes = dict.fromkeys(name for names in due.values() for name in names)
     return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
 
 
 def _last_words(watcher: Watcher, code: int) -> str:
-    """Return what Ansible said when it ended without a failed task, as of a broken file.
+    """Return Ansible's last output when it ended without a failed task, as for a broken file.
 
     Once a node has answered, the words may be that node's: then only the exit code is told.
     """
@@ -225,10 +225,10 @@ def _last_words(watcher: Watcher, code: int) -> str:
 
 
 def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
-    """Look again at nodes whose connection was refused or broke: Ansible does not say who answers.
+    """Check the host keys of nodes whose connection was refused or broke, as Ansible cannot.
 
     Raises:
-        HostKeyMismatch: Somebody else, in a node's place.
+        HostKeyMismatch: Another host answers in a node's place.
     """
 
     def look(node: Node) -> HostKeyMismatch | None:

@@ -1,4 +1,4 @@
-"""Which roles are due, and on which nodes: what `up` applies, and what `plan` foresees."""
+"""Determines which roles are due on which nodes, for `up` to apply and `plan` to show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Due = dict[str, list[str]]
 
 
 def document(due: Due) -> list[dict[str, Any]]:
-    """Return what is due as documents and events have it."""
+    """Return due roles in the form of documents and events."""
     return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
 
 
 def now(cluster: Cluster) -> Due:
-    """Return the roles that nodes lack in the wanted version."""
+    """Return the roles that are missing on nodes in the wanted version."""
     return _together(cluster, _missing(cluster))
 
 
@@ -66,7 +66,7 @@ def _missing(cluster: Cluster) -> Due:
 
 
 def _together(cluster: Cluster, missing: Due) -> Due:
-    """Bring roles into their order; those that read all nodes are applied on all of them."""
+    """Sort due roles by order of application; roles that read all nodes are due on all of them."""
     everywhere = [node.name for node in cluster.allocation.nodes]
     return {
         role: everywhere if "nodes" in roles.reads(cluster.plan, role) else missing[role]

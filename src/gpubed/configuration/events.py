@@ -70,7 +70,7 @@ Event = Annotated[Play | Task | Result | Stats, Field(discriminator="event")]
 
 @dataclass
 class Outcome:
-    """What a run of the playbooks did.
+    """The outcome of a run of the playbooks.
 
     Attributes:
         changed: Number of changed tasks by node, of those that took part.
@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Watcher:
-    """Turns Ansible's events into ours and remembers the first failure."""
+    """Turns Ansible's events into gpubed's and remembers the first failure."""
 
     def __init__(self) -> None:
         self.outcome = Outcome()
@@ -129,7 +129,7 @@ class Watcher:
     def _host(self, result: Result) -> None:
         self.answered = True
         host, task = result.host, result.task
-        # A node's words: marked, so that no line looks like gpubed's own.
+        # Mark the node's words, so that no line looks like gpubed's own.
         reason = "\n  | ".join((result.reason or "").splitlines())
         if _UNTRUSTED.search(reason):  # pip tells it in ten lines
             reason = NOT_TRUSTED

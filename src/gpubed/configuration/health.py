@@ -1,4 +1,4 @@
-"""Whether nodes are well, and which of them jobs may use.
+"""Asks nodes for their health, and selects those that jobs may use.
 
 The node itself looks and remembers (`gpubed-health` of role health), also when no
 controller is there; this asks it and hands on what a person decides.
@@ -23,7 +23,7 @@ from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 
 _PROGRAM = "sudo -n gpubed-health"
-# Longer than its probes have, all together.
+# Longer than the sum of its probes' timeouts.
 _LOOK_S = 120.0
 _SHOWN = 200  # characters of what a node says instead of an answer
 _PROBLEMS = 20
@@ -45,12 +45,12 @@ class Quarantine(BaseModel):
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether somebody may be at work on it: the end of a lease is nobody's work."""
+        """Whether a person set the quarantine, rather than the node or the end of its lease."""
         return not (self.own or node_lease.is_reason(self.reason))
 
 
 class NodeHealth(BaseModel):
-    """One look at one node; `problems` says what is wrong in words."""
+    """The health of a node; `problems` are descriptions of what is wrong."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +61,7 @@ class NodeHealth(BaseModel):
 
     @property
     def state(self) -> State:
-        """What to call it; only a well node is used by jobs."""
+        """The node's state; jobs use only `well` nodes."""
         if not self.reachable:
             return "unreachable"
         if self.quarantine:
@@ -70,18 +70,18 @@ class NodeHealth(BaseModel):
 
     @property
     def is_held_by_lease(self) -> bool:
-        """Whether all that keeps jobs away is the end of its lease."""
+        """Whether the end of its lease is the only reason why jobs do not use the node."""
         held = self.quarantine
         return held is not None and node_lease.is_reason(held.reason) and not self.problems
 
     @property
     def reason(self) -> str:
-        """Why jobs do not use it; empty when they do."""
+        """Why jobs do not use the node; empty if they do."""
         return "; ".join([*([self.quarantine.reason] if self.quarantine else []), *self.problems])
 
 
 class _Told(BaseModel):
-    """What a node answers: of whatever length, and by whoever is root there."""
+    """A node's untrusted answer, of any length."""
 
     problems: tuple[reading.Line, ...] = ()
     quarantine: _Held | None = None
@@ -105,17 +105,17 @@ class _Held(BaseModel):
 
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
-    """Look at nodes, all at once; a node that does not answer is told, not raised."""
+    """Ask all nodes at once; a node that does not answer is reported as unreachable."""
     return parallel.each(lambda node: _look(paths, node), nodes)
 
 
 def is_told(plan: ClusterPlan) -> bool:
-    """Say whether nodes look after themselves, and can be asked."""
+    """Return whether nodes check their own health and can be asked."""
     return plan.spec.configure and "health" in roles.active(plan)
 
 
 def unwell(cluster: Cluster) -> list[NodeHealth]:
-    """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
+    """Return the nodes that jobs leave out; empty if nodes do not check their own health."""
     nodes = cluster.allocation.nodes
     if not nodes or not is_told(cluster.plan):
         return []
@@ -147,7 +147,7 @@ def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
 
 
 def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
-    """Let no job start on a node until it is requalified.
+    """Keep jobs off a node until it is requalified.
 
     Raises:
         GpubedError: There is no such node, or it does not answer.
@@ -157,7 +157,7 @@ def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: s
 
 
 def requalify(paths: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
-    """End a node's quarantine if nothing is wrong with it any more; return what was found.
+    """End a node's quarantine if nothing is wrong with it any more; return its health.
 
     Raises:
         GpubedError: There is no such node, or it does not answer.
@@ -177,7 +177,7 @@ def _look(paths: ClusterPaths, node: Node) -> NodeHealth:
 
 
 def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
-    """Ask a node how it is, in a session that is open.
+    """Ask a node for its health in an open session.
 
     Raises:
         Unreachable: The session ended.

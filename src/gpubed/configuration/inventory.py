@@ -124,8 +124,8 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
     }
     return {
         "ansible_ssh_common_args": "-F {{ (gpubed_state_dir ~ '/ssh_config') | quote }}",
-        # A variable counts more than ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to
-        # False; mitogen would then override the ssh_config.
+        # Overrides ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to False; mitogen would
+        # then override the ssh_config.
         "ansible_host_key_checking": True,
         "gpubed_cluster": allocation.cluster,
         "gpubed_uuid": allocation.uuid,
@@ -149,7 +149,7 @@ def _member(node: Node) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a testbed or a node said, where what looks like a template is none."""
+    """Mark texts of a testbed or a node so that Ansible does not expand templates in them."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -171,7 +171,7 @@ def known_hosts(allocation: Allocation) -> str:
 
 
 def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
-    """Return a name for each host on the way to a node, by the whole way to that host."""
+    """Return a name for each hop, by the chain of hops up to it."""
     ways = [node.via[: i + 1] for node in allocation.nodes for i in range(len(node.via))]
     return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
 
@@ -183,7 +183,7 @@ def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
 def _identity(path: str | None, paths: ClusterPaths) -> str:
     if path is None:
         return f"  IdentityFile {ssh_path(paths.private_key)}\n  IdentitiesOnly yes\n"
-    # An agent may hold the key, when it has a passphrase.
+    # No IdentitiesOnly: an agent may hold a key with a passphrase.
     return f"  IdentityFile {ssh_path(path)}\n"
 
 
@@ -220,7 +220,7 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  PasswordAuthentication no\n"
-        # Also until it has said hello: a node that hangs or is paused takes connections.
+        # Includes the wait for the banner: a hanging or paused node accepts connections.
         f"  ConnectTimeout {CONNECT_S:.0f}\n"
         "  ServerAliveInterval 15\n"
     )

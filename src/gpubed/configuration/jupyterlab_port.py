@@ -1,7 +1,7 @@
-"""At which port JupyterLab is, the door of all services, whatever cluster.yml says by now.
+"""Remembers the port at which JupyterLab was set up last; all services are behind it.
 
-A port that was edited and not applied leads nowhere. So the one that was applied last is kept
-beside the state, and counts until the role has been applied with another one.
+cluster.yml may have a new port that was not applied yet. So the applied port is kept in the
+cluster's record and is valid until the role is applied with another one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROLE = "jupyterlab"
 
 
 def remember(cluster: Cluster) -> None:
-    """Keep at which port JupyterLab is, once it is there; nothing where there is none."""
+    """Record the port of JupyterLab after its setup, or that there is none."""
     lab = cluster.plan.spec.services.jupyterlab
     port = lab.port if lab else None
     if _kept(cluster.paths) != port:
@@ -24,12 +24,12 @@ def remember(cluster: Cluster) -> None:
 
 
 def is_due(cluster: Cluster) -> bool:
-    """Say whether JupyterLab has yet to be set up as declared."""
+    """Return whether JupyterLab has yet to be set up as declared."""
     return cluster.allocation.head.name in due.now(cluster).get(ROLE, ())
 
 
 def port(cluster: Cluster) -> int:
-    """Return the port that was applied; the declared one where nobody knows.
+    """Return the applied port, or the declared one if no other is recorded.
 
     Raises:
         LookupError: The specification has no JupyterLab.
@@ -38,14 +38,14 @@ def port(cluster: Cluster) -> int:
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
     kept = _kept(cluster.paths)
-    # Whoever ran the playbook by hand has kept nothing, and the role has.
+    # A playbook run by hand records no port, but it does record that the role was applied.
     if kept in (None, lab.port) or not is_due(cluster):
         return lab.port
     return kept
 
 
 def pending(cluster: Cluster) -> list[str]:
-    """Say what of JupyterLab cluster.yml has otherwise than it was applied; empty where nothing."""
+    """Return a line about JupyterLab settings of cluster.yml that are not applied yet, if any."""
     lab, kept = cluster.plan.spec.services.jupyterlab, _kept(cluster.paths)
     if kept is None or not cluster.allocation.nodes:
         return []

@@ -21,18 +21,18 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed
 from gpubed.spec.plan import ClusterPlan
 
-# How the reason of a quarantine begins that a node gave itself for the end of its lease.
+# Prefix of the reason when a node quarantines itself at the end of its lease.
 _REASON = "its lease ends at "
 _PROGRAM = "sudo -n gpubed-lease"
 
 
 @dataclass(frozen=True)
 class Told:
-    """What became of telling nodes.
+    """The result of telling nodes the end of their lease.
 
     Attributes:
-        words: What each node knows now, by its id; empty where it has nothing to mind.
-        failed: Why a node could not be told, by its name.
+        words: What each node was told, by node id; empty if it has no end to mind.
+        failed: Why a node could not be told, by node name.
     """
 
     words: dict[str, str]
@@ -40,12 +40,12 @@ class Told:
 
 
 def is_reason(reason: str) -> bool:
-    """Say whether a node is in quarantine for the end of its lease alone."""
+    """Return whether a reason of a quarantine is the end of the lease."""
     return reason.startswith(_REASON)
 
 
 def are_to_mind(plan: ClusterPlan) -> bool:
-    """Say whether nodes mind the end of their lease themselves."""
+    """Return whether nodes act on the end of their lease themselves."""
     wanted = plan.spec.lease.on_nodes is not None and plan.spec.configure
     return wanted and "health" in roles.active(plan)
 

@@ -1,8 +1,8 @@
-"""The variables that an owner puts beside the inventory: group_vars and host_vars.
+"""Checks the owner's variables beside the inventory: group_vars and host_vars.
 
-Ansible reads them first once nodes have been made, and names no file of a fault. So they are read
-before anything begins: their form alone, since what they say is between the owner and the roles.
-Whether they say the same as before is told by checksums: they may hold secrets.
+Ansible reads them only after nodes have been made, and does not name the file of an error. So
+their syntax is checked first; their meaning is not. Changes are detected by checksums, because
+the variables may hold secrets.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import SpecError
 
 _GROUPS, _HOSTS = "group_vars", "host_vars"
-_FORMER = "all/gpubed.yml"  # gpubed's own, of an older release
+_FORMER = "all/gpubed.yml"  # written by former versions of gpubed
 _READ = {"", ".yml", ".yaml", ".json"}  # Ansible's YAML_FILENAME_EXTENSIONS
 
 
 def faults(paths: ClusterPaths) -> list[SpecError]:
-    """Return what is no YAML in a cluster's group_vars and host_vars, by file and line."""
+    """Return the YAML errors in a cluster's group_vars and host_vars, by file and line."""
     found = []
     for path in (*_files(paths.inventory / _GROUPS), *_files(paths.inventory / _HOSTS)):
         try:
@@ -37,10 +37,10 @@ def faults(paths: ClusterPaths) -> list[SpecError]:
 
 
 def require_readable(paths: ClusterPaths) -> None:
-    """Refuse to begin what Ansible could not end.
+    """Check that Ansible can read the owner's variables.
 
     Raises:
-        UsageError: A file is no YAML; all of them are in the message.
+        UsageError: A file is not valid YAML; the message lists all errors.
     """
     if found := faults(paths):
         lines = "\n".join(f"  {fault}" for fault in found)
@@ -48,13 +48,13 @@ def require_readable(paths: ClusterPaths) -> None:
 
 
 def of_groups(inventory: Path) -> list[Path]:
-    """Return the files of group_vars that are the owner's."""
+    """Return the owner's files in group_vars."""
     folder = inventory / _GROUPS
     return [path for path in _files(folder) if path != folder / _FORMER]
 
 
 def of_hosts(inventory: Path) -> dict[str, list[Path]]:
-    """Return the files of host_vars, by the name of the node that they are for."""
+    """Return the files of host_vars by node name."""
     folder, found = inventory / _HOSTS, dict[str, list[Path]]()
     for path in _files(folder):
         top = path.relative_to(folder).parts[0]
@@ -64,9 +64,9 @@ def of_hosts(inventory: Path) -> dict[str, list[Path]]:
 
 
 def checksums(inventory: Path, nodes: Iterable[str]) -> dict[str, str]:
-    """Return a checksum of group_vars, and of what host_vars have of each node, by what it is.
+    """Return the checksums of group_vars and of each node's host_vars, by a name for messages.
 
-    There is one, too, where there are no files: what an owner adds later is a change.
+    There is a checksum even without files, so that files added later are a change.
 
     Raises:
         UsageError: A file cannot be read.
@@ -92,7 +92,7 @@ def _checksum(files: Iterable[Path], inventory: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files that Ansible reads: neither hidden ones nor an editor's copies."""
+    """Return the files that Ansible reads, without hidden files and editors' backups."""
     return sorted(
         path
         for path in folder.rglob("*")

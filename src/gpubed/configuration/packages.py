@@ -1,4 +1,4 @@
-"""Tells what the roles' installations would change of an owner's packages, before they start.
+"""Predicts how the roles' installations would change an owner's packages.
 
 A role names its packages in `meta/gpubed.yml`, by its own variables. Role base's program, which
 installs them, only looks here. Packages that depend on what a role finds on the node, such as a
@@ -43,7 +43,7 @@ class _Model(BaseModel):
 
 
 class Change(_Model):
-    """A package that would change: how, in words, and whether that is refused."""
+    """A package that would change: how, in words, and whether gpubed refuses it."""
 
     package: reading.Name
     says: reading.Line
@@ -51,7 +51,7 @@ class Change(_Model):
 
 
 class Installation(_Model):
-    """What a role's packages would change; `failed` says why apt cannot tell."""
+    """Changes by a role's packages; `failed` is why apt cannot predict them."""
 
     role: reading.Name
     changes: tuple[Change, ...] = ()
@@ -73,7 +73,7 @@ class Looked(_Model):
 
 
 def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> list[Finding]:
-    """Ask a host what the roles' packages would change there; nothing on it is changed.
+    """Ask a host what the roles' packages would change there, without changing anything.
 
     Args:
         ssh: A session to the host.
@@ -127,7 +127,7 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
 
 
 def listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
-    """Return what a role names in its `meta/gpubed.yml` by a template, such as `packages`."""
+    """Render a list that a role's `meta/gpubed.yml` gives as a template, such as `packages`."""
     template = getattr(roles.meta(role), key)
     with _TEMPLATING:
         return list(_value(_variables(plan, role, node), template)) if template else []
@@ -166,7 +166,7 @@ def _value(known: Mapping[str, Any], template: str) -> Any:
 
 
 def _variables(plan: ClusterPlan, role: str, node: NodePlan) -> dict[str, Any]:
-    """Return a role's variables on a node, expressions as they are written."""
+    """Return a role's variables on a node, with expressions unevaluated."""
     name, _, version = node.image.partition("-")
     distribution = name.capitalize()
     facts = {

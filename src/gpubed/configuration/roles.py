@@ -132,20 +132,20 @@ class Unit:
 
 @cache
 def meta(role: str) -> RoleMeta:
-    """Return what a role says about itself."""
+    """Return a role's `meta/gpubed.yml`."""
     path = _folder(role) / "meta" / "gpubed.yml"
     return reading.file(path, f"correct {path}").yaml(RoleMeta)
 
 
 def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:
-    """Return the roles that are on, per phase, in the order in which they run."""
+    """Return the active roles per phase, in execution order."""
     render = _renderer(plan)
     on = {role for role in names() if render(meta(role).when)}
     return {phase: _ordered(role for role in on if meta(role).phase == phase) for phase in PHASES}
 
 
 def variables(plan: ClusterPlan) -> dict[str, Any]:
-    """Return the inputs of all roles that are on."""
+    """Return the inputs of all active roles."""
     return {name: value for role in active(plan) for name, value in inputs(plan, role).items()}
 
 
@@ -161,12 +161,12 @@ def secrets(plan: ClusterPlan) -> set[str]:
 
 
 def reads(plan: ClusterPlan, role: str) -> tuple[Part, ...]:
-    """Return what of the cluster one role reads beside the node that it is applied on."""
+    """Return the parts of the cluster that a role reads besides its own node."""
     return _PARTS.validate_python(_renderer(plan)(meta(role).reads))
 
 
 def units(plan: ClusterPlan) -> list[Unit]:
-    """Return the systemd units that the roles that are on keep running."""
+    """Return the systemd units that the active roles keep running."""
     render = _renderer(plan)
     found = []
     for role in active(plan):
@@ -199,7 +199,7 @@ def fingerprints(
 
 
 def active(plan: ClusterPlan) -> list[str]:
-    """Return the roles that are on, in the order in which they run."""
+    """Return the active roles in execution order."""
     return [role for roles in by_phase(plan).values() for role in roles]
 
 
@@ -265,12 +265,12 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
         "storage": _storage(plan, allocation, users),
         "firewall": plan.spec.firewall.enabled,
     }
-    # All that may lead role python_env to publish another environment.
+    # Everything that may make role python_env publish another environment.
     return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
 def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> list[Any]:
-    """Return which storage it is that nodes share: whose disk, or the testbed's volume."""
+    """Identify the shared storage: the disk of a node or the testbed's volume."""
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
@@ -280,7 +280,7 @@ def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -
 
 
 def server(plan: ClusterPlan) -> str:
-    """Return the name of the node that serves the shared storage, where one does."""
+    """Return the name of the node that serves the shared storage over NFS."""
     return str(inputs(plan, SERVER)["nfs_server"])
 
 
@@ -291,7 +291,7 @@ def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[An
 
 
 class _HostVariables:
-    """What the user put into the `host_vars` of an inventory, looked up once for all nodes."""
+    """The user's `host_vars` of an inventory, looked up once for all nodes."""
 
     def __init__(self, inventory: Path) -> None:
         self._inventory, self._found = inventory, owners_variables.of_hosts(inventory)
@@ -335,7 +335,7 @@ def _code(source: str) -> tuple[str, ...]:
 
 
 def _role_in(source: str) -> str:
-    """Return which role a folder is; empty where it is none, or a part of one."""
+    """Return the name of the role whose folder this is; empty if it is not a role's own folder."""
     parent, _, name = source.rpartition("/")
     return name if parent == "roles" else ""
 

@@ -1,8 +1,8 @@
-"""Which node serves the shared storage from its own disk, and since when that is another's.
+"""Remembers which node serves the shared storage from its own disk, and detects a change.
 
-A volume is known by the testbed; a folder that a node serves over NFS by nothing but the node.
-So what was served last is kept beside the state: a plan that would have another node serve, or
-none, takes the data on it from all others, and is asked about first.
+The testbed knows its volumes, but only the node knows a folder that it serves over NFS. So the
+cluster's record keeps the last served folder: a plan in which another node or none serves makes
+its data unavailable to the other nodes, and needs a confirmation.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Served(BaseModel):
 
     Attributes:
         node: The node's name.
-        id: Its id: another node may have the name by now.
-        path: Where all nodes see the folder.
-        backend: The testbed that the node is of.
+        id: The node's id; its name may have passed to another node.
+        path: The folder's path on all nodes.
+        backend: The node's testbed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -60,7 +60,7 @@ class Served(BaseModel):
 
 
 class _Inputs(BaseModel):
-    """Of the variables that were rendered last, those of the role that serves."""
+    """The serving role's inputs among the variables that were rendered last."""
 
     nfs_server: str
     nfs_path: str
@@ -74,7 +74,7 @@ _RENDERED = TypeAdapter(dict[Literal["all"], _All])
 
 
 def remember(cluster: Cluster) -> None:
-    """Keep which node serves the shared storage, once it does; nothing where none does."""
+    """Record which node serves the shared storage, or that none does."""
     if cluster.plan.spec.storage.shared.provider != "nfs":
         if record.read(cluster.paths).served:
             with record.changed(cluster.paths) as known:
@@ -88,14 +88,14 @@ def remember(cluster: Cluster) -> None:
         backend=cluster.allocation.backend,
     )
     kept = None
-    with suppress(reading.Unreadable):  # whoever was to be asked has been
+    with suppress(reading.Unreadable):  # replaced: any confirmation was given before
         kept = _noted(cluster.paths)
     if served != kept:
         _write(cluster.paths, served)
 
 
 def note_former(paths: ClusterPaths) -> None:
-    """Keep what a former version, which kept nothing, had served, before it is rendered anew."""
+    """Record the folder that a former version served, before the variables are rendered anew."""
     if not record.read(paths).served and (served := _rendered(paths)):
         _write(paths, served)
 
@@ -106,11 +106,11 @@ def _write(paths: ClusterPaths, served: Served) -> None:
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
-    """Refuse to have another node serve where nobody asks.
+    """Check that the serving node stays the same, for verbs that do not ask.
 
     Raises:
-        UsageError: The specification names another one than has served.
-        Unreadable: What was kept cannot be read.
+        UsageError: The specification changes the serving node.
+        Unreadable: The record cannot be read.
     """
     if left := left_behind(paths, plan, ()):
         raise UsageError(left[0], f"gpubed up {paths.name} asks before it does that")
@@ -122,16 +122,16 @@ def left_behind(
     steps: Sequence[ResourceEvent],
     there: Sequence[Existing] | None = None,
 ) -> list[str]:
-    """Say what nodes would see no more of what one has served, a line for the folder.
+    """Return a line about a served folder that nodes would no longer see; empty if it stays.
 
     Args:
-        paths: The cluster's.
-        plan: What the specification wants.
-        steps: What becomes of its resources; none where no state tells.
-        there: What is found again of a cluster whose state is lost; None where nobody looked.
+        paths: The cluster's paths.
+        plan: The plan of the specification.
+        steps: The planned steps of its resources; empty if there is no state.
+        there: Resources found on the testbed of a cluster with a lost state; None if not searched.
 
     Raises:
-        Unreadable: What was kept cannot be read.
+        Unreadable: The record cannot be read.
     """
     served = _noted(paths) or _rendered(paths)
     if served is None:
@@ -154,9 +154,9 @@ def _then(plan: ClusterPlan) -> str:
 
 
 def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
-    """Say whether a plan takes the node away; one that is made has been lost before.
+    """Return whether a plan removes the node, or creates it because it was lost before.
 
-    An own host is taken in again with all that is on it.
+    Creating an own host anew keeps its data.
     """
     ops = _ANEW if backend_config.named(served.backend).removes_disks else _ANEW - {"create"}
     return any(
@@ -166,7 +166,7 @@ def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
 
 
 def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> bool:
-    """Say whether the node is not there any more, or its host is to be another one."""
+    """Return whether the node no longer exists, or its host is to become another node."""
     if not registry.backend(plan.backend).lists_nodes:
         return False
     return all(thing.id != served.id or thing.heir for thing in there)
@@ -184,13 +184,13 @@ def _noted(paths: ClusterPaths) -> Served | None:
 
 
 def _rendered(paths: ClusterPaths) -> Served | None:
-    """Return what the inventory rendered last has a node serve, once roles were applied by it."""
+    """Return the served folder of the last rendered inventory, if roles were applied by it."""
     if not paths.verification.exists():
         return None
-    with suppress(GpubedError, LookupError, ValueError):  # what is no inventory tells nothing
+    with suppress(GpubedError, LookupError, ValueError):  # not an inventory
         variables = reading.file(paths.variables)
         if b"nfs_server:" not in variables.data:
-            return None  # of many nodes, it takes long to parse
+            return None  # parsing is slow for many nodes
         given = variables.yaml(_RENDERED)["all"].vars
         allocation = allocations.load(paths.allocation)
         return Served(

@@ -1,7 +1,4 @@
-"""The units that roles keep running, and which of them a node's systemd says do not.
-
-With the files that roles keep there, without which no unit does what it should.
-"""
+"""Finds units of roles that do not run on a node, and files of roles that are missing there."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 
 MISSING = "missing"
-# All at once, and a block for each in the order of asking. `Job` is there while it is started or
-# waits for its turn, as after a boot; while it waits to be tried once more it is not.
+# Prints a block per unit, in the order of the arguments. `Job` is set while a unit starts or is
+# queued, as after a boot, but not while it waits for a restart after a failure.
 _ASK = (
     "sudo -n timeout --signal=KILL 10 systemctl show --no-pager"
     " --property=LoadState,ActiveState,UnitFileState,ConditionResult,Job -- %s"
@@ -31,11 +28,11 @@ class Stopped:
     """A unit that should run and does not, or a file that should be there and is not.
 
     Attributes:
-        role: Whose it is.
-        unit: Its name.
-        node: Where it should run.
-        state: What systemd calls it: inactive, failed, activating (it is tried again and again),
-            missing (there is no such unit, or file), unknown (systemd does not tell).
+        role: The role that declares it.
+        unit: The unit's name or the file's path.
+        node: The node where it should be.
+        state: systemd's word: inactive, failed, activating (restarted again and again), missing
+            (there is no such unit or file), unknown (systemd does not tell).
     """
 
     role: str
@@ -45,15 +42,15 @@ class Stopped:
 
     @property
     def why(self) -> str:
-        """It in words."""
+        """A sentence with unit, node and state."""
         return f"{self.unit} on {self.node} is {self.state}"
 
 
 def stopped(ssh: SSH, node: Node, units: Sequence[Unit]) -> list[Stopped]:
-    """Ask a node, once, for its units that do not run.
+    """Return a node's units that do not run and files that are missing.
 
     Args:
-        units: What roles declare, as `roles.units` gives it.
+        units: The units that roles declare, from `roles.units`.
 
     Raises:
         Unreachable: The node does not answer.
@@ -90,7 +87,7 @@ def _stopped(ssh: SSH, node: Node, wanted: Sequence[Unit]) -> list[Stopped]:
 
 
 def _wrong(told: Mapping[str, str], *, where_enabled: bool) -> str:
-    """Say what is wrong with a unit; empty where nothing is."""
+    """Return the state of a unit that should run and does not, or "" if all is well."""
     if where_enabled and (
         told.get("UnitFileState") != "enabled" or told.get("ConditionResult") == "no"
     ):

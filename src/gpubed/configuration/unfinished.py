@@ -1,4 +1,4 @@
-"""Whether the last configuration of a cluster came to its end, for who looks meanwhile or later.
+"""Tracks whether the last configuration of a cluster was completed.
 
 The cluster's record says so from the moment when an engine changes a node, else when the first
 role is applied; a run that was killed, or that failed, leaves it there. Before that, nodes are as
@@ -40,7 +40,7 @@ def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
 
 
 def state(paths: ClusterPaths) -> str:
-    """Return `configuring` or `interrupted`; empty where the last run came to its end."""
+    """Return `configuring` or `interrupted`, or "" if the last run was completed."""
     if not record.read(paths).unfinished:
         return ""
     who = runlock.holder(paths.state)
@@ -48,10 +48,10 @@ def state(paths: ClusterPaths) -> str:
 
 
 def require_still(paths: ClusterPaths) -> None:
-    """Refuse to judge nodes while a run applies roles to them.
+    """Check that no run is applying roles to the nodes.
 
     Raises:
-        Locked: A run is at work.
+        Locked: A run is applying roles.
     """
     who = runlock.holder(paths.state)
     if who and (who.verb == _BY_HAND or state(paths) == CONFIGURING):
@@ -59,11 +59,11 @@ def require_still(paths: ClusterPaths) -> None:
 
 
 def require_none(paths: ClusterPaths) -> None:
-    """Refuse to use a cluster whose nodes are not all as the specification says.
+    """Check that the last configuration of the cluster was completed.
 
     Raises:
         Locked: A run is at work.
-        GpubedError: The last one did not come to its end.
+        GpubedError: The last run was not completed.
     """
     now = state(paths)
     if now == CONFIGURING:

@@ -1,7 +1,7 @@
-"""What nodes are used for, by whom, and since when by nobody.
+"""Asks nodes who uses them, for what, and how long they have been idle.
 
-The node itself looks and remembers (`gpubed-use` of role health), also when no controller is
-there; this asks all of them and puts together what they say. What cannot be asked counts as used.
+Each node records its use itself (`gpubed-use` of role health), without a controller; this module
+asks all of them and combines the answers. A node that cannot be asked counts as used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gpubed.nodes.ssh import SSH
 
 _WORTH_A_ROW_S = 60.0  # of processors
 _PROGRAM = "sudo -n gpubed-use"
-_SHOWN = 200  # characters of what a node says instead of an answer
-_ROWS = 1000  # of a node
-_MOST_S = 1e12  # more than anybody used; infinity is as little as "nan" a time
+_SHOWN = 200  # characters of an invalid answer in a message
+_ROWS = 1000  # per node
+_MOST_S = 1e12  # a bound that also excludes infinity
 _Seconds = Annotated[float, Field(ge=0, le=_MOST_S)]
 
 
 class Last(BaseModel):
-    """The last use of a node: by whom, where that is known, and what it was."""
+    """The last use of a node: the user (empty if unknown) and the kind of use."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,12 +42,12 @@ class Last(BaseModel):
 
 
 class Row(BaseModel):
-    """What somebody used in the last 24 hours, in seconds; a job is empty where it was none.
+    """A user's use in the last 24 hours, in seconds; `job` is empty outside of jobs.
 
     Attributes:
-        cpu_s: Of processors.
-        gpu_s: Of GPUs that computed.
-        held_s: Of GPUs on which a program of theirs was.
+        cpu_s: CPU time.
+        gpu_s: Time in which GPUs computed.
+        held_s: Time in which GPUs had a program of the user.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,7 +60,7 @@ class Row(BaseModel):
 
 
 class NodeUse(BaseModel):
-    """What a node says; `mute` is what it could not ask, in words."""
+    """A node's answer; `mute` lists what it could not find out, in words."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,14 +74,14 @@ class NodeUse(BaseModel):
 
 @dataclass(frozen=True)
 class Use:
-    """What a cluster is used for.
+    """The use of a cluster.
 
     Attributes:
-        idle_s: Seconds since its last use; 0 where a node could not be asked.
-        why: That last use, or who could not be asked, in words.
-        spell: Another one after each use; a line for each node that tells.
-        rows: Who used what in the last 24 hours.
-        gpus: GPUs that are there.
+        idle_s: Seconds since its last use; 0 if a node could not be asked.
+        why: The last use, or the nodes that could not be asked, in words.
+        spell: An identifier that changes with each use; a line for each node that answers.
+        rows: Use in the last 24 hours, by user and job.
+        gpus: Number of GPUs.
     """
 
     idle_s: float
@@ -91,16 +91,16 @@ class Use:
     gpus: int = 0
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the use as a JSON document, without `spell`."""
         rows = [row.model_dump() for row in self.rows]
         return {"idle_s": round(self.idle_s), "why": self.why, "gpus": self.gpus, "rows": rows}
 
 
 def look(cluster: Cluster, *, who_answers: bool = False) -> Use | None:
-    """Ask all nodes at once; None where nodes do not tell, as bare ones.
+    """Ask all nodes at once; returns None if nodes do not record their use, as bare ones.
 
     Args:
-        who_answers: Whether only those count that answer; None where none of them does.
+        who_answers: Whether to ignore nodes that do not answer; returns None if none answers.
     """
     plan, nodes = cluster.plan, cluster.allocation.nodes
     if not nodes or not plan.spec.configure or "health" not in roles.active(plan):
@@ -113,18 +113,18 @@ def look(cluster: Cluster, *, who_answers: bool = False) -> Use | None:
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:
-    """Return what is worth a row in a table: who held GPUs first, and no mere login."""
+    """Return the rows for a table, without mere logins, sorted by GPU and CPU time."""
     worth = [row for row in rows if row.held_s or row.cpu_s >= _WORTH_A_ROW_S]
     return sorted(worth, key=lambda row: (-row.held_s, -row.cpu_s))
 
 
 def used(use: Use, why: str) -> Use:
-    """Return the same of a cluster that is used by what its nodes cannot know of."""
+    """Return `use` as not idle because of a use that nodes cannot see (`why`)."""
     return Use(0.0, why, use.spell, use.rows, use.gpus)
 
 
 def put_together(said: dict[str, NodeUse | str]) -> Use:
-    """Return what all nodes say together; who could not be asked says why, in words."""
+    """Combine the answers of all nodes; a text is why a node could not be asked."""
     told = {name: one for name, one in said.items() if isinstance(one, NodeUse)}
     silent = [f"{name}: {why}" for name, why in said.items() if isinstance(why, str)]
     rows = _added(row for one in told.values() for row in one.use[:_ROWS])
@@ -132,7 +132,7 @@ def put_together(said: dict[str, NodeUse | str]) -> Use:
     spell = "\n".join(f"{name}={one.spell}" for name, one in sorted(told.items()))
     if silent:
         return Use(0.0, f"not all could be asked: {'; '.join(silent)}", spell, rows, gpus)
-    # The first of those that are idle for the shortest time.
+    # The node with the shortest idle time.
     name, latest = min(told.items(), key=lambda pair: pair[1].idle_s)
     return Use(latest.idle_s, _words(name, latest), spell, rows, gpus)
 
@@ -148,7 +148,7 @@ def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for row in rows:
         figures = zip(sums[row.user, row.job], (row.cpu_s, row.gpu_s, row.held_s), strict=True)
-        # A node may say anything: what two of its rows add up to ends nobody who asks.
+        # Sums of untrusted values must stay within the bound of `Row`.
         sums[row.user, row.job] = [min(a + b, _MOST_S) for a, b in figures]
     return tuple(
         Row(user=user, job=job, cpu_s=cpu, gpu_s=gpu, held_s=held)
@@ -172,9 +172,9 @@ def _look(paths: ClusterPaths, node: Node) -> NodeUse | str:
 
 @contextmanager
 def own(sessions: Sequence[SSH]) -> Iterator[None]:
-    """Let nodes take for no use what gpubed itself does in sessions, as to measure or to collect.
+    """Have nodes ignore gpubed's own work in these sessions, such as measuring or collecting.
 
-    It ends with a session, however that ends. A node that cannot be told counts it as a use.
+    The exemption ends with the session. A node that cannot be told counts the work as use.
     """
     told = _tell_own(sessions, "own")
     try:
@@ -184,7 +184,7 @@ def own(sessions: Sequence[SSH]) -> Iterator[None]:
 
 
 def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
-    """Tell nodes, and return the sessions with those that answer."""
+    """Send a verb to nodes; return the sessions whose nodes answered."""
 
     def tell(session: SSH) -> bool:
         with suppress(GpubedError):
@@ -197,10 +197,10 @@ def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
-    """Write on the terminals of all nodes, and let their monitoring warn.
+    """Write a warning on the terminals of all nodes and in their monitoring.
 
     Args:
-        back: Whether it takes a warning back.
+        back: Whether to take the warning back.
 
     Raises:
         GpubedError: Not all nodes could be told.

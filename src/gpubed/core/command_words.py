@@ -1,4 +1,4 @@
-"""Texts as words of command lines and of OpenSSH's configuration."""
+"""Checks and quotes words of command lines and of OpenSSH's configuration."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpubed.core.errors import UsageError
 
 
 def fault(text: str) -> str:
-    r"""Say why a text can be no word of a command line; empty where it can be one.
+    r"""Return why a text cannot be a word of a command line, or an empty string if it can.
 
-    Bytes that are not UTF-8 come from a shell, and `\ud800` from a file, as lone surrogates.
+    Non-UTF-8 bytes from a shell and `\ud800` from a file arrive as lone surrogates.
     """
     if "\0" in text:
         return "has a NUL character, which no command line can hold"
@@ -23,10 +23,10 @@ def fault(text: str) -> str:
 
 
 def ssh_path(path: str | Path) -> str:
-    """Return a path as a word of OpenSSH's configuration, which expands `%`.
+    """Return a path quoted for OpenSSH's configuration, with `%` escaped.
 
     Raises:
-        UsageError: It holds a control character, or a variable that OpenSSH or Ansible expands.
+        UsageError: The path has a control character, or a variable that OpenSSH or Ansible expands.
     """
     text = str(path)
     if not text.isprintable() or "${" in text or os.path.expandvars(text) != text:

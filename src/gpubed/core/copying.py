@@ -1,4 +1,4 @@
-"""Files and folders, copied over SFTP.
+"""Copies files and folders over SFTP.
 
 A node decides what its SFTP server says. What comes from there stays below the folder that
 was asked for, and within limits.
@@ -26,17 +26,17 @@ from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import duration
 
-# No setuid, setgid or sticky bit of a node's counts here, and only the owner may write.
+# Drops a node's setuid, setgid and sticky bits, and lets only the owner write.
 _ACCESS = 0o755
 # Asked for at once: it waits in memory, and its requests fit an SSH channel's window. More of
 # them would fill that, and a server that waits to be read reads no more, for ever.
 _AHEAD = 16 * 2**20
-_PIECE = 32 * 2**10  # paramiko adds what it reads to what it has, over and over
-_LARGEST = 64 * 2**30  # a sparse file may say anything
+_PIECE = 32 * 2**10  # paramiko copies its whole buffer for each chunk that it reads
+_LARGEST = 64 * 2**30  # a sparse file may claim any size
 _SHARE = 0.9  # of the free disk
-_DEEPEST = 100  # folders; each is a call within a call
+_DEEPEST = 100  # nested folders; each is a recursive call
 _NAMED = 20  # sentences
-_MOST = 500_000  # things in all; their names wait in memory
+_MOST = 500_000  # entries in all; their names are held in memory
 _LONGEST_NAME = 255  # bytes, as of any file
 _LONGEST_S = 2 * 3600.0  # for what has no bytes
 _SLOWEST = 100 * 2**10  # bytes a second
@@ -51,15 +51,15 @@ ELSEWHERE = (_LEADS_OUT, _NOT_FOLLOWED)
 
 
 class NotAName(GpubedError):
-    """A server listed a file under a name that no file has."""
+    """A server listed an invalid file name."""
 
 
 class MayNotBeRead(GpubedError):
-    """The server refuses a part of a folder; the rest has come."""
+    """The server denied access to a part of a folder; the rest was copied."""
 
 
 class Beyond(GpubedError):
-    """A server says more, or takes longer, than results do; what came until then is here."""
+    """A server sent more, or took longer, than the limits; earlier files were copied."""
 
 
 def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
@@ -76,7 +76,7 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         return
     try:
         sftp.mkdir(str(remote))
-        sftp.chmod(str(remote), 0o755)  # the umask there may be another
+        sftp.chmod(str(remote), 0o755)  # the remote umask may differ
     except OSError:
         # It is there already, or one of the two says what is wrong.
         if not stat.S_ISDIR(sftp.stat(str(remote)).st_mode or 0):
@@ -86,7 +86,7 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
 
 
 def cannot_go(local: Path) -> str:
-    """Say why `put` copies no such file or folder; empty where it does."""
+    """Return why `put` cannot copy a file or folder, or "" if it can."""
     try:
         local.name.encode()
     except UnicodeEncodeError:
@@ -135,7 +135,7 @@ def get(
 
 
 def is_silence(error: BaseException) -> bool:
-    """Say whether a server has not answered in time; time-outs of a disk have a number."""
+    """Return whether a server did not answer in time; unlike it, a disk's time-out has an errno."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
@@ -154,7 +154,7 @@ def as_name(listed: str) -> str:
 
 
 def too_large(wanted: int, into: Path, came: int = 0) -> str:
-    """Say why so many bytes are too many to be copied into a folder; empty where they are not.
+    """Return why a folder cannot take this many bytes, or "" if it can.
 
     Args:
         came: Bytes that the same copy has brought already.
@@ -168,7 +168,7 @@ def too_large(wanted: int, into: Path, came: int = 0) -> str:
 
 
 def _folded(name: str) -> str:
-    """Return the form in which two names are one file's on some disks, such as macOS's."""
+    """Return the form in which names that some file systems (macOS's) equate are equal."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
@@ -180,10 +180,10 @@ class _Copy:
         top: The folder, as it was asked for.
         own: Names in `top` that are ours.
         real: The real path of `top`: no link leads out of here.
-        left_out: Why, by what it is.
-        denied: What may not be read.
-        things: How many files, folders and others were listed.
-        came: Bytes of files.
+        left_out: The reason for each path that was left out.
+        denied: Paths that may not be read.
+        things: Number of listed files, folders and others.
+        came: Bytes of files that were copied.
     """
 
     sftp: paramiko.SFTPClient
@@ -242,14 +242,14 @@ class _Copy:
                 continue
             try:
                 self._child(child, local / name)
-            except FileNotFoundError:  # it went meanwhile, unless it is the folder here that did
+            except FileNotFoundError:  # removed meanwhile: the remote file, or the local folder
                 if not local.is_dir():
                     raise
             except PermissionError as error:
                 self.denied.append(error.filename or str(child))
 
     def told(self) -> list[str]:
-        """Return a sentence for each thing that was left out, if there are not too many."""
+        """Return a sentence per left-out file, and a count of those beyond the first few."""
         told = [f"{name!r} is left out: {why}" for name, why in self.left_out.items()]
         more = len(told) - _NAMED
         return [*told[:_NAMED], f"{more} more are left out"] if more > 0 else told
@@ -261,7 +261,7 @@ class _Copy:
         local: Path,
         found: paramiko.SFTPAttributes,
     ) -> None:
-        """Copy a file; what was here before stays until all of it has come."""
+        """Copy a file; an existing local file is replaced once the copy is complete."""
         if local.is_dir():
             self._leave(remote, "here, a folder has its name")
             return
@@ -298,14 +298,14 @@ class _Copy:
         """Copy the file that a link leads to, if it is in the folder."""
         try:
             target = PurePosixPath(self.sftp.normalize(str(link)))
-            # Nothing outside is even looked at.
+            # Nothing outside of the folder is accessed.
             found = self.sftp.stat(str(target)) if target.is_relative_to(self.real) else None
         except UnicodeDecodeError:
             found = None
         except PermissionError:
             return self._leave(link, _NOT_FOLLOWED)
         except OSError as error:
-            # Without a number it is what a server has no word for, as a circle, or its end.
+            # No errno: a failure without an SFTP code, such as a link loop, or a lost connection.
             channel = self.sftp.get_channel()
             lost = channel is None or channel.closed or is_silence(error)
             if lost or error.errno not in (None, errno.ENOENT):
@@ -318,12 +318,12 @@ class _Copy:
         elif not stat.S_ISREG(found.st_mode or 0):
             self._leave(link, _OTHER)
         else:
-            # The file itself is opened: the link may lead elsewhere by then.
+            # Open the target: the link may point elsewhere by then.
             self.file(link, target, local, found)
         return None
 
     def _listed(self, folder: PurePosixPath) -> list[bytes]:
-        """Return the names in a folder as bytes: paramiko's listing ends at one not UTF-8."""
+        """Return a folder's names as bytes; paramiko's own listing fails at a non-UTF-8 name."""
         inner: Any = self.sftp  # paramiko has no public call for this
         attributes: Any = paramiko.SFTPAttributes
         names = []
@@ -332,14 +332,14 @@ class _Copy:
             if kind != CMD_HANDLE:
                 raise paramiko.SFTPError("Expected handle")
             handle = reply.get_binary()
-            with suppress(EOFError):  # there are no more
+            with suppress(EOFError):  # end of the listing
                 while True:
                     kind, reply = inner._request(CMD_READDIR, handle)
                     if kind != CMD_NAME:
                         raise paramiko.SFTPError("Expected name response")
                     for _ in range(reply.get_int()):
                         names.append(self._counted(reply.get_binary(), str(folder)))
-                        reply.get_binary()  # as `ls -l` shows it
+                        reply.get_binary()  # the long name, as in `ls -l`
                         attributes._from_msg(reply)
             inner._request(CMD_CLOSE, handle)
         return [name for name in names if name not in (b".", b"..")]
@@ -354,10 +354,10 @@ class _Copy:
 
     @contextmanager
     def _given_up_at_once(self) -> Iterator[None]:
-        """Close the connection where a signal, or silence, ends the work.
+        """Close the connection if a signal or a timeout interrupts the work.
 
-        It may come within a packet: the rest cannot be understood, and waiting for an answer,
-        as closing a file does, may be for ever.
+        The interrupt may come within a packet, after which the stream cannot be parsed, and
+        waiting for a reply, as closing a file does, may never end.
         """
         try:
             yield
@@ -367,7 +367,7 @@ class _Copy:
             raise
 
     def _read(self, remote: PurePosixPath, local: Path, size: int) -> None:
-        """Read so many bytes of a file, a part of them at a time: see `_AHEAD`."""
+        """Read `size` bytes of a file, `_AHEAD` bytes of prefetch at a time."""
         with (
             self.sftp.open(str(remote), "rb") as source,
             local.open("wb") as target,

@@ -1,7 +1,7 @@
-"""How what lists itself is found: a module is an entry if it has the entry point, at its top.
+"""Finds modules that define an entry point at their top level.
 
-Its text is read, and nothing imported: the tab key does not wait, and a module that cannot be
-imported is in nobody else's way.
+Modules are searched as text, without importing them: completion stays fast, and a module that
+fails to import does not hide the others.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 def names(folder: Path, *points: str) -> tuple[str, ...]:
-    """Return the names of the modules of a folder that have one of the entry points, sorted.
+    """Return the sorted names of a folder's modules that define one of the entry points.
 
     Args:
-        folder: What is in folders of it is not looked at.
-        points: Names of functions, or of what is assigned.
+        folder: Searched without its subfolders.
+        points: Names of functions or of module variables.
     """
     named = "|".join(points)
     point = re.compile(rf"^(?:def (?:{named})\(|(?:{named})(?:: [^=\n]+)? = )", re.MULTILINE)

@@ -38,17 +38,17 @@ class UsageError(GpubedError):
 
 
 class PrerequisiteMissing(GpubedError):
-    """A program, a daemon or a permission that is needed is not there."""
+    """A required program, daemon or permission is missing."""
 
     exit_code = 3
 
 
-# A full or read-only disk, or missing rights: what a person can put right.
+# A full or read-only disk, or missing permissions, which a person can fix.
 _ABOUT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
-    """Return the error about a file that cannot be written; `path` where the system names none."""
+    """Return the error about an unwritable file; `path` overrides the file that `error` names."""
     what = path or error.filename2 or error.filename or "a file of the project"
     return PrerequisiteMissing(
         f"{what} cannot be written: {error.strerror}",
@@ -56,7 +56,7 @@ def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
     )
 
 
-# Something else has the name of a file or folder: not made by gpubed, and for a person to move.
+# Something that gpubed did not make has the name of a file or folder; a person must move it.
 _ABOUT_A_NAME = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EFBIG}
 
 

@@ -44,7 +44,7 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes for people."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if count >= factor:
             return f"{count / factor:.4g} {unit}"
@@ -57,8 +57,8 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
     Args:
         path: The file; its folder must exist.
         content: The whole content.
-        mode: Its permissions, less the umask.
-        durable: Whether it must survive a power cut, as a file that cannot be made again must.
+        mode: The file's permissions before the umask.
+        durable: Whether to sync to disk, for files that cannot be regenerated after a power cut.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
@@ -78,7 +78,7 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
 
 
 def write_named(path: Path, content: bytes) -> None:
-    """Write to a path that the user names: through links, and into devices and pipes."""
+    """Write to a path that the user names, following links and writing into devices and pipes."""
     if path.exists() and not path.is_file():
         with named(path), path.open("wb") as file:
             file.write(content)
@@ -87,7 +87,7 @@ def write_named(path: Path, content: bytes) -> None:
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it, that survive a power cut."""
+    """Create a folder and its parents durably, so that they survive a power cut."""
     if folder.is_dir():
         return
     make(folder.parent)
@@ -96,12 +96,12 @@ def make(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Of network file systems, some know no such thing.
+        # Some network file systems cannot sync a folder.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -109,7 +109,7 @@ def sync(folder: Path) -> None:
 
 
 def has(path: Path, text: str) -> bool:
-    """Say whether a file has this content."""
+    """Return whether a file has this content."""
     try:
         return read(path, len(text) * 4) == text.encode()
     except OSError:
@@ -117,7 +117,7 @@ def has(path: Path, text: str) -> bool:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Write a file atomically unless it already has this content; say whether it was written."""
+    """Write a file atomically unless it already has this content; return whether it did."""
     if has(path, text):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Data as JSON can hold it: a number that is none has no way to be written there."""
+"""Replaces NaN and infinity by null, which JSON lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return data with null in place of NaN and infinity, which are no JSON (RFC 8259)."""
+    """Return data with None in place of NaN and infinity, which JSON lacks (RFC 8259)."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

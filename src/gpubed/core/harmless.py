@@ -1,4 +1,4 @@
-"""Text of others that no terminal obeys: what is printed, and what is in logs that people print."""
+"""Removes control sequences from foreign text before it is printed or logged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
 )
-# What is left of controls, but tabs and ends of lines; and what turns text round (bidi controls
-# of Unicode's annex 9), so that it reads as another.
+# Other control characters except tab and newline, and the bidi controls of Unicode's annex 9,
+# which reorder text on the screen.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # no text: it cannot be encoded
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # cannot be encoded
 
 
 def text(of: str) -> str:
-    """Return a text less what moves a cursor, sets a title or turns it round."""
+    """Return a text without control sequences, control characters and bidi controls."""
     return _SURROGATE.sub("?", _CONTROL.sub("", _SEQUENCE.sub("", of)))

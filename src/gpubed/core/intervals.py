@@ -39,19 +39,19 @@ class Estimate(NamedTuple):
 
 
 def tells_size(low: float, high: float) -> bool:
-    """Say whether a ratio's interval tells its size: one of a factor of ten and more does not."""
+    """Return whether a ratio's interval is narrower than a factor of ten, so tells its size."""
     return low > 0 and high < _WIDE * low
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Return half the width of the mean's 95 % interval; None for one value, or infinite ones."""
+    """Return half the width of the mean's 95 % interval; None for one value or non-finite ones."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     return half_width_of(statistics.stdev(values), len(values))
 
 
 def half_width_of(sd: float, n: int) -> float:
-    """Return the same for a sample standard deviation of n values, two at least."""
+    """Return the half width for the sample standard deviation of n values (at least 2)."""
     return _quantile(n - 1) * sd / math.sqrt(n)
 
 
@@ -69,14 +69,14 @@ def quotient(
     110-114), for a sum of as many means of logarithms as there are sets of values.
 
     Args:
-        above: Sets of values, each independent of the others.
-        below: The same; a set that is also above must be left out of both.
-        times: A factor of the quotient, which is then compared with 1.
+        above: Sets of values in the numerator, each independent of the others.
+        below: Sets in the denominator; leave a set that is in both out of both.
+        times: A factor of the quotient, applied before the comparison with 1.
 
     Returns:
-        The quotient. None for fewer than two values in a set, or equal ones, as computed from a
-        seed: that is no sample of chance; where one is not positive and finite; and where a
-        bound is no number.
+        The quotient. None if a set has fewer than two values, or only equal ones (computed from
+        a seed, so not a random sample); if a value is not positive and finite; or if a bound is
+        not a number.
     """
     sets = [*above, *below]
     if any(len(values) < 2 or len(set(values)) < 2 for values in sets):

@@ -1,8 +1,7 @@
-"""YAML whose every value remembers its line.
+"""Reads YAML and records the line of every value.
 
-Reads plain data only. Refuses what a specification never needs and what turns
-into surprises: several documents, duplicate keys, anchors that expand without
-end, other encodings than UTF-8.
+Reads plain data only. Refuses several documents, duplicate keys, anchors that expand without
+end, and encodings other than UTF-8.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from gpubed.core import command_words, files
 _Loader = SafeConstructor
 Key = str | int
 Location = tuple[Key, ...]
-MAX_BYTES = 262_144  # a thousand hosts of one's own, each with all of its options, have fewer
+MAX_BYTES = 262_144  # a thousand own hosts with all of their options take fewer
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
 _MAX_OTHERS = 64 * 2**20
-_SEALED = "$ANSIBLE_VAULT"  # opened by Ansible alone
-_IN_DISPUTE = frozenset("\t\ufeff?!%")  # libyaml takes or tells of them otherwise than PyYAML
+_SEALED = "$ANSIBLE_VAULT"  # encrypted: only Ansible can read it
+_IN_DISPUTE = frozenset("\t\ufeff?!%")  # libyaml accepts or reports them differently from PyYAML
 _TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
@@ -36,7 +35,7 @@ _TAGS = {
 
 
 _TAB = r"found character '\t'"
-# What the parser says, in its order of worth, and what it means to whoever wrote the file.
+# Parts of the parser's messages and their meaning for the author; the first match is used.
 _PROBLEMS = {
     _TAB: "a line begins with a tab: indent with spaces",
     "expected <block end>": "it is not indented like the lines above it, or a '- ' is missing",
@@ -55,7 +54,7 @@ class MalformedYamlError(ValueError):
 
     Args:
         message: What is wrong.
-        line: Where, counted from 1.
+        line: The line, counted from 1.
     """
 
     def __init__(self, message: str, line: int = 1) -> None:
@@ -78,11 +77,11 @@ class Located:
         return self.lines.get(location, 1)
 
     def place(self, location: Location, *, missing: bool = False) -> Location:
-        """Return the place of one of pydantic's locations, which name the kinds of unions, too.
+        """Return the place of one of pydantic's locations, without the tags of unions.
 
         Args:
-            location: Of one of pydantic's errors.
-            missing: Keep the last key, which the document lacks.
+            location: The location of one of pydantic's errors.
+            missing: Whether to keep the last key, which the document lacks.
         """
         if missing:
             return (*self.place(location[:-1]), location[-1])
@@ -93,7 +92,7 @@ class Located:
 
 
 def read(path: Path) -> Located:
-    """Read a YAML file; raise `MalformedYamlError` if it is no UTF-8 or YAML, or ambiguous."""
+    """Read a YAML file; raise `MalformedYamlError` if it is not UTF-8 or YAML, or ambiguous."""
     return parse(files.read(path, MAX_BYTES))
 
 
@@ -102,9 +101,9 @@ def parse(data: bytes, *, merges: bool = False) -> Located:
 
     Args:
         data: The document.
-        merges: Whether it may merge mappings (`<<: *name`), as files of other programs do.
+        merges: Whether to allow merged mappings (`<<: *name`), which other programs' files have.
     """
-    if len(data) > MAX_BYTES:  # the parser takes its time
+    if len(data) > MAX_BYTES:  # the parser is slow
         raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
     text = _text(data)
     with _in_words(text):
@@ -116,12 +115,12 @@ def parse(data: bytes, *, merges: bool = False) -> Located:
 
 
 def require_yaml(path: Path) -> None:
-    """Refuse a file that is no mapping in YAML as Ansible reads it, with any tags and anchors."""
+    """Raise an error unless a file is a YAML mapping; tags and anchors are allowed for Ansible."""
     text = _text(files.read(path, _MAX_OTHERS))
     if text.startswith(_SEALED):
         return
     with _in_words(text):
-        # What is in dispute, too: it is libyaml that Ansible takes.
+        # Parse disputed characters with libyaml, too, because Ansible does.
         _, root = _composed(text, in_dispute=frozenset())
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise MalformedYamlError("must be a mapping of names to values", root.start_mark.line + 1)
@@ -129,7 +128,7 @@ def require_yaml(path: Path) -> None:
 
 @contextmanager
 def _in_words(text: str) -> Iterator[None]:
-    """Turn what the parser raises into what is wrong, and in which line."""
+    """Turn the parser's errors into `MalformedYamlError`."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -149,8 +148,8 @@ def _composed(
 ) -> tuple[_Loader, yaml.Node | None]:
     """Return the tree of a document, and the constructor of its values.
 
-    libyaml, where PyYAML has it, takes a tenth of the time. For documents that it refuses, the
-    error is PyYAML's own, which `_PROBLEMS` knows.
+    libyaml, if PyYAML has it, takes a tenth of the time. Documents that it refuses are parsed
+    again by PyYAML, whose messages `_PROBLEMS` covers.
     """
     if yaml.__with_libyaml__ and not in_dispute.intersection(text):
         with suppress(yaml.YAMLError):
@@ -164,7 +163,7 @@ if yaml.__with_libyaml__:
     from yaml.cyaml import CParser  # type: ignore[attr-defined]
 
     class _Quick(Composer, CParser, SafeConstructor, Resolver):
-        """libyaml's parser, and Python's composer: libyaml's own ends the process at depth."""
+        """libyaml's parser with Python's composer; libyaml's own crashes on deep nesting."""
 
         def __init__(self, text: str) -> None:
             CParser.__init__(self, text)
@@ -194,13 +193,13 @@ def _text(data: bytes) -> str:
 
 
 def _require_text(value: object, line: int) -> None:
-    r"""Refuse what an escape such as "\0" makes: most ends in a command or in another file."""
+    r"""Refuse texts with an escape such as "\0", which cannot go into a command or a file."""
     if isinstance(value, str) and (why := command_words.fault(value)):
         raise MalformedYamlError(f"the text {value[:80]!r} {why}", line)
 
 
 class _Builder:
-    """Turns nodes into data; counts values so that an alias bomb ends early."""
+    """Turns nodes into data; counts values to stop at an alias bomb."""
 
     def __init__(self, loader: _Loader, lines: dict[Location, int], *, merges: bool) -> None:
         self._loader, self._merges = loader, merges
@@ -228,7 +227,7 @@ class _Builder:
             value = self._loader.construct_object(node)
         except ValueError as error:  # such as the date 2026-13-45
             raise MalformedYamlError(f"not a valid value: {error}", line) from None
-        except (LookupError, AttributeError):  # PyYAML's, of a tag that the value does not fit
+        except (LookupError, AttributeError):  # PyYAML raises them if a value does not fit its tag
             kind = node.tag.rpartition(":")[2]
             raise MalformedYamlError(
                 f"not a valid value: {node.value!r} is no {kind}", line
@@ -250,6 +249,6 @@ class _Builder:
                 raise MalformedYamlError(f"the key {key!r} is there twice", line)
             seen.add(key)
             value = self.build(value_node, (*at, key))
-            # An error names the line of the key: an empty value has none of its own.
+            # Errors name the key's line, because an empty value has no line.
             self._lines[(*at, key)] = line
             yield key, value

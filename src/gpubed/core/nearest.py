@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which name may be meant, or which there are."""
+    """Suggest the closest known name, or list all of them."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names) or 'none'}"

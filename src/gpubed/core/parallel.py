@@ -1,4 +1,4 @@
-"""Does the same for many at once, within what an SSH server takes."""
+"""Runs a function for many items at once, within the login limit of an SSH server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MaxStartups is 10:30:100 by default (sshd_config(5))."""
 
 
 def each(do: Callable[[S], T], these: Iterable[S], at_once: int = AT_ONCE) -> list[T]:
-    """Return what a function returns for each, in their order; what it raises is raised."""
+    """Return a function's results for each item, in order; raises the first error."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(do, these))
 
 
 @contextmanager
 def beside(do: Callable[[], T]) -> Iterator[Future[T]]:
-    """Have something done beside what the body does; both have ended when it does."""
+    """Run a function in a thread beside the body; on exit, waits for it to end."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(do)

@@ -1,4 +1,4 @@
-"""The folders and files of a project, which no other module names.
+"""Paths of a project's folders and files; no other module spells them out.
 
 A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
 The *assets* are what gpubed brings (roles, playbooks, jobs, campaigns, the program). In a
@@ -54,9 +54,9 @@ def cache() -> Path:
 
 
 def private_cache() -> Path:
-    """Make the cache, and let no other user into it: nodes write set-uid files there, as root.
+    """Create the cache with mode 0700, because nodes write set-uid files there as root.
 
-    A folder of the user's choice that exists stays as it is.
+    The mode of an existing `GPUBED_CACHE` folder is not changed.
     """
     folder = cache()
     ours = not (os.environ.get("GPUBED_CACHE") and folder.exists())
@@ -102,11 +102,11 @@ class Project:
         return cls(here)
 
     def require_states(self) -> None:
-        """Refuse to go on where the state of all clusters is out of reach.
+        """Check that the state of all clusters can be read.
 
         Raises:
-            UsageError: Its folder is a link that leads nowhere.
-            PrerequisiteMissing: It is another user's.
+            UsageError: The state folder is a dangling link.
+            PrerequisiteMissing: The state belongs to another user.
         """
         states = self.pulumi.parent
         if states.is_symlink() and not states.exists():
@@ -115,15 +115,15 @@ class Project:
                 "mount the disk that has it: what the clusters are is known there alone",
             )
         for place in (states, self.pulumi, self.pulumi / "passphrase"):
-            # In this order: what is in a folder of another's cannot even be looked for.
+            # Outer folders first: `exists` fails inside a folder that cannot be read.
             if place.exists() and not os.access(place, os.R_OK):
                 raise not_ours(place, states)
 
     def prepare(self) -> None:
-        """Put the program where both engines look for it; keep one that the user has changed.
+        """Write the Pulumi program where both engines look for it, unless the user changed it.
 
         Raises:
-            UsageError: A program of a former version was changed by hand, or OpenSSH or Ansible
+            UsageError: The program of a former version was changed by hand, or OpenSSH or Ansible
                 would expand the folder's name.
         """
         ssh_path(self.root)
@@ -159,7 +159,7 @@ class Project:
         return sorted(path.parent.name for path in self.inventories.glob("*/cluster.yml"))
 
     def known(self) -> list[str]:
-        """Return the names of all clusters, also of those whose specification is gone."""
+        """Return the names of all clusters, including those without a specification."""
         kept = {path.name for path in self.pulumi.parent.glob("*") if path.is_dir()}
         return sorted({*self.clusters(), *(kept - {self.pulumi.name})})
 
@@ -173,10 +173,10 @@ def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
 
     Args:
         place: The file or folder.
-        states: The folder of all states; a part of it alone would be of no use.
+        states: The folder of all states, which the hint's `chown` changes as a whole.
     """
     owner = str(place.stat().st_uid)
-    with suppress(KeyError):  # a user of another machine
+    with suppress(KeyError):  # the user id has no name on this machine
         owner = place.owner()
     me = getpass.getuser()
     return PrerequisiteMissing(
@@ -279,10 +279,10 @@ class ClusterPaths:
         return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
 
     def require_files(self) -> None:
-        """Refuse a folder in the place of a file of the cluster, before anything changes.
+        """Check that no folder stands where the cluster needs a file.
 
         Raises:
-            PrerequisiteMissing: There is one; says how it is moved away.
+            PrerequisiteMissing: There is such a folder; the hint says how to move it away.
         """
         for path in (
             *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),

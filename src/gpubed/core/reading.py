@@ -1,7 +1,7 @@
-"""Reads files and replies of others: bytes → bounded → parsed → a validated shape.
+"""Reads files and replies safely: limits their size, parses them and validates their shape.
 
-Reading ends in data of the wanted shape, or in one error that names the document, the
-fault and its repair. Time and memory depend on the size of the document alone.
+Reading returns data of the wanted shape or raises one error that names the document, the
+fault and its repair. Time and memory are bounded by the size of the document.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from gpubed.core import files, located, shapes, wording
 from gpubed.core.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
-_PER_VALUE = 16  # a shorter one takes many times its bytes once it is parsed, or found wrong
+_PER_VALUE = 16  # bytes; shorter values take many times their size in memory once parsed
 _FAULTS = 100
 _LONGEST = 300
 _LINE, _NAME = 200, 64
-_TAIL = 64 * 2**10  # characters in which its last lines are looked for
+_TAIL = 64 * 2**10  # characters that `tail` searches for the last lines
 T = TypeVar("T")
 
 
 class Unreadable(GpubedError):
-    """A file or a reply is not what it should be."""
+    """A file or a reply is damaged, too large or of another shape."""
 
 
 class Missing(Unreadable):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file or a reply; every method raises `error` where the document does not fit.
+    """A file or a reply; every method raises `error` if the document is invalid.
 
     Attributes:
-        data: As it came.
-        what: Its name in errors: a path, or "GPULab's answer to jobs".
-        fix: The command or edit that repairs it.
-        error: The class of errors.
-        limit: The most bytes that it may have.
+        data: The raw bytes.
+        what: The document's name in errors: a path, or "GPULab's answer to jobs".
+        fix: The command or edit that repairs the document.
+        error: The class of errors to raise.
+        limit: The largest size, in bytes.
     """
 
     data: bytes
@@ -59,14 +59,14 @@ class Document:
             raise self.refusal(f"it is larger than {files.size(self.limit)}")
 
     def text(self) -> str:
-        """Return it as text, which must be UTF-8."""
+        """Decode the document as UTF-8."""
         try:
             return self.data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise self.refusal(f"it is not UTF-8 text (byte {error.start})") from None
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
-        """Return its JSON as a model, or as any type that Pydantic can check."""
+        """Parse the document as JSON into a model, or any type that Pydantic can validate."""
         if not self.data.strip():
             raise self.refusal("it is empty")
         if self.data.count(b",") > (most := self.limit // _PER_VALUE):
@@ -77,7 +77,7 @@ class Document:
             raise self.refusal(words(error)) from None
 
     def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
-        """Return its YAML likewise; `located` says what is refused."""
+        """Parse the document as YAML likewise; `located` documents what it refuses."""
         try:
             parsed = located.parse(self.data, merges=merges)
         except located.MalformedYamlError as error:
@@ -88,15 +88,15 @@ class Document:
             raise self._faulty(_faults(error, parsed, shape)) from None
 
     def base64(self) -> Document:
-        """Return what it encodes."""
+        """Decode the document from base64."""
         try:
             return replace(self, data=b64decode(self.data, validate=True))
         except ValueError:
             raise self.refusal("it is not base64") from None
 
     def inflated(self) -> Document:
-        """Decompress it (zlib or gzip); the limit holds for the result, too."""
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells the two formats apart
+        """Decompress the document (zlib or gzip); the limit applies to the result, too."""
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects the format
         try:
             data = unpacker.decompress(self.data, self.limit + 1)
         except zlib.error:
@@ -126,8 +126,8 @@ def file(
     """Read a file; see `Document` for the arguments.
 
     Raises:
-        Missing: There is none.
-        Unreadable: It is no file, too large, or forbidden.
+        Missing: The file does not exist.
+        Unreadable: The path is not a file, too large, or not permitted to read.
     """
     found = Document(b"", str(path), fix, error, limit)
     try:
@@ -146,7 +146,7 @@ def reply(
     limit: int = _REPLY,
     error: type[Unreadable] = Unreadable,
 ) -> Document:
-    """Return the answer of a program or a server as a `Document`, which has the arguments."""
+    """Wrap the answer of a program or a server; see `Document` for the arguments."""
     # The parser refuses lone surrogates.
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     return Document(raw, what, fix, error, limit)
@@ -156,14 +156,14 @@ def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
     return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
 
 
-@cache  # making one takes longer than reading a line of progress with it
+@cache  # building an adapter takes longer than parsing a line of progress with it
 def _adapter_of(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:
-    """Say where the first fault is, and which; never the value, which may be secret."""
-    if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
+    """Describe the first fault and its place, without the value, which may be secret."""
+    if error.error_count() > _FAULTS:  # listing them all takes longer than validation
         return f"{error.error_count()} of its values are wrong"
     first = wording.errors(error)[0]
     return _placed(first["loc"], _how(first))
@@ -182,7 +182,7 @@ def _placed(where: Sequence[str | int], how: str) -> str:
 
 
 def _faults(error: ValidationError, document: located.Located, shape: Any) -> list[str]:
-    """Return all faults, by line; for an unknown key, with the nearest known one."""
+    """Return all faults sorted by line, with the nearest known key for an unknown one."""
     if error.error_count() > _FAULTS:
         return [f"line 1: {words(error)}"]
     found: dict[located.Location, list[str]] = {}
@@ -199,12 +199,12 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
 
 
 def tail(text: str, lines: int = 10, longest: int = 1000) -> str:
-    """Return the last lines of what a program said, each as far as a person reads it."""
+    """Return the last lines of a program's output, each printable and shortened."""
     return "\n".join(short(line, longest) for line in text[-_TAIL:].strip().splitlines()[-lines:])
 
 
 def short(words: str, longest: int = _LONGEST) -> str:
-    """Return words of any length and content as far as a person reads them on a terminal."""
+    """Remove unprintable characters and cut the text to `longest` characters."""
     printable = "".join(c for c in words if c.isprintable())
     return printable if len(printable) <= longest else f"{printable[:longest]}…"
 

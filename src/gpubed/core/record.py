@@ -1,7 +1,8 @@
-"""The record of a cluster, `.gpubed/NAME/cluster.json`: identity, testbeds, marks of runs.
+"""Reads and changes a cluster's record, `.gpubed/NAME/cluster.json`.
 
-It outlives Pulumi's state. Beside it, `specifications/` keeps each `cluster.yml` that led to
-something on a testbed. A specification that is removed there says that nothing it led to is left.
+The record has the cluster's identity, testbeds and marks of runs, and outlives Pulumi's state.
+Beside it, `specifications/` keeps each `cluster.yml` that created resources on a testbed;
+removing one there declares that none of its resources are left.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Made(BaseModel):
     """A testbed that the cluster was made on.
 
     Attributes:
-        backend: Its kind.
-        id: Which of its kind; empty where the kind has no ids, or it could not be asked.
-        called: What people know it by.
-        specifications: Names of the kept specifications that led there, the last one last.
+        backend: The testbed's kind.
+        id: The testbed's id; empty if its kind has none, or it could not be asked.
+        called: The testbed's name for people.
+        specifications: Names of the kept specifications that were applied there, in order.
     """
 
     backend: str
@@ -43,19 +44,19 @@ class Made(BaseModel):
 
 
 class Record(BaseModel):
-    """What is known of a cluster beside its state.
+    """Facts about a cluster that are kept outside Pulumi's state.
 
     Attributes:
-        uuid: What everything of the cluster carries on a testbed.
-        testbeds: The testbeds that it was made on, the last one last.
-        unfinished: What a run has begun and not finished: to change nodes, or to apply roles.
-        removing: Whose `down` has begun and not finished; empty of a person's.
-        killed: Whether a killed run has left something that no state knows.
+        uuid: The UUID on all of the cluster's resources on a testbed.
+        testbeds: The testbeds that the cluster was made on, in order.
+        unfinished: The step that a run began and did not finish: changing nodes or applying roles.
+        removing: The originator of an unfinished `down`; empty for a person.
+        killed: Whether a killed run may have left resources that no state has.
         reshaped: Whether links may have another rate than declared.
         left_out: Nodes that a Pulumi plugin could not make, and why.
-        without: The own hosts that a `down` goes without while it runs.
-        served: Which node serves the shared storage from its own disk.
-        jupyterlab_port: Where JupyterLab was set up last.
+        without: The own hosts that a running `down` skips.
+        served: The node that serves the shared storage from its own disk.
+        jupyterlab_port: The port of the last JupyterLab setup.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -73,7 +74,7 @@ class Record(BaseModel):
     jupyterlab_port: int | None = None
 
     def last(self, backend: str = "") -> str:
-        """Return the name of the specification that was applied last, on a kind of testbed."""
+        """Return the name of the last applied specification, optionally of one kind of testbed."""
         for made in reversed(self.testbeds):
             if made.specifications and backend in ("", made.backend):
                 return made.specifications[-1]
@@ -81,10 +82,10 @@ class Record(BaseModel):
 
 
 def read(paths: ClusterPaths) -> Record:
-    """Return what is known of a cluster; the folder of a former version is taken over.
+    """Return a cluster's record, after migrating the files of a former version.
 
     Raises:
-        Unreadable: The record holds something else.
+        Unreadable: The record is damaged.
     """
     try:
         found = _stored(paths)
@@ -100,14 +101,14 @@ def read(paths: ClusterPaths) -> Record:
 
 @contextmanager
 def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
-    """Change the record; no other process does meanwhile, and calls must not be nested.
+    """Change the record under a lock; calls must not be nested.
 
     Args:
-        paths: The cluster's.
-        anew: Whether a damaged record is written anew.
+        paths: The cluster's paths.
+        anew: Whether to replace a damaged record.
 
     Raises:
-        Unreadable: The record holds something else.
+        Unreadable: The record is damaged.
     """
     files.make(paths.state)
     with _locked(paths.record):
@@ -136,7 +137,7 @@ def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
 
 
 def was_made(paths: ClusterPaths) -> bool:
-    """Say whether something of the cluster may be on a testbed: it has a state, or a UUID."""
+    """Return whether the cluster has a state or a UUID, so may have resources on a testbed."""
     try:
         return paths.has_stack or read(paths).uuid is not None
     except reading.Unreadable:
@@ -144,19 +145,19 @@ def was_made(paths: ClusterPaths) -> bool:
 
 
 def uuid(paths: ClusterPaths) -> str | None:
-    """Return the cluster's UUID; None where none is kept.
+    """Return the cluster's UUID, or None if the record has none.
 
     Raises:
-        Unreadable: The record holds something else.
+        Unreadable: The record is damaged.
     """
     return read(paths).uuid
 
 
 def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
-    """Keep a cluster's UUID; a damaged record is written anew.
+    """Store a cluster's UUID, replacing a damaged record.
 
     Raises:
-        UsageError: It is none.
+        UsageError: `wanted` is not a UUID.
     """
     try:
         text = str(UUID(wanted))
@@ -167,14 +168,14 @@ def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
 
 
 def specifications(paths: ClusterPaths, backend: str) -> list[Path]:
-    """Return the kept specifications that may have led to a kind of testbed, the last one last."""
+    """Return the kept specifications that were applied on a kind of testbed, in order."""
     testbeds = [made for made in read(paths).testbeds if made.backend == backend]
     names = dict.fromkeys(name for made in testbeds for name in made.specifications)
     return [paths.specifications / name for name in names]
 
 
 def put_back(paths: ClusterPaths, name: str = "") -> str:
-    """Return the command that brings a kept specification back, by default the last one."""
+    """Return the shell command that restores a kept specification, by default the last one."""
     name = name or read(paths).last()
     if not name:
         return ""
@@ -204,7 +205,7 @@ def _counts(paths: ClusterPaths, made: Made) -> bool:
 
 
 def _found(paths: ClusterPaths) -> Record:
-    """Return the record that kept specifications tell of, where the record itself is lost."""
+    """Rebuild a lost record from the kept specifications."""
     kinds = defaultdict[str, list[str]](list)
     for path in sorted(paths.specifications.glob("*-*.yml"), key=lambda path: path.stat().st_mtime):
         kinds[path.name.rpartition("-")[0]].append(path.name)
@@ -217,7 +218,7 @@ def _locked(path: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # A change replaces the file, and `down` removes it: its lock holds nobody back.
+            # Changes replace the file, and `down` removes it: a lock on the old inode is void.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 yield
                 return
@@ -225,7 +226,7 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-# Former versions kept each fact in a file of its own.
+# Former versions kept each fact in a separate file.
 _FORMER = (
     *("uuid", "testbeds", "unfinished", "removing", "killed", "reshaped", "left_out.json"),
     *("without.json", "served.json", "door.json"),
@@ -233,7 +234,7 @@ _FORMER = (
 
 
 class _Note(BaseModel):
-    """What a former version noted of a testbed; `copies` has the ids by specification."""
+    """A testbed in a former version's files; `copies` has the ids by specification digest."""
 
     id: str = ""
     called: str = ""
@@ -308,5 +309,5 @@ def _remove_former(paths: ClusterPaths) -> None:
 
 
 def digest(text: bytes) -> str:
-    """Return what tells a kept specification from others."""
+    """Return the digest in a kept specification's name: 12 hex digits of its SHA-256."""
     return hashlib.sha256(text).hexdigest()[:12]

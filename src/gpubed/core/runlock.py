@@ -1,8 +1,8 @@
-"""One run at a time per cluster, and no worker that outlives its run.
+"""Locks that allow one run at a time per cluster, and cleanup of a killed run's workers.
 
-The lock is a `flock`, so it vanishes with its holder however that ends. Workers
-(the provider process and the Ansible it starts) carry the cluster in their
-environment; the next run ends those that a killed run left behind.
+The lock is a `flock`, which the kernel releases however its holder ends. Workers (the provider
+process and the Ansible it starts) have the cluster in their environment; the next run ends
+those that a killed run left behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _A_LOOK = 0.1
 
 
 class Holder(BaseModel):
-    """The holder of a lock, as the lock names it; without a verb where it cannot."""
+    """The holder of a lock, as written in the lock file; `verb` is empty if unknown."""
 
     verb: str = ""
     pid: int = 0
@@ -46,13 +46,13 @@ class Holder(BaseModel):
 
 @contextmanager
 def hold(state: Path, verb: str) -> Iterator[list[int]]:
-    """Hold a cluster, by its state folder, for the length of a run.
+    """Lock a cluster, by its state folder, for the length of a run.
 
     Args:
-        verb: Shown to another run that comes meanwhile, which raises `Locked`.
+        verb: Shown to another run that tries meanwhile and raises `Locked`.
 
     Yields:
-        The process ids of abandoned workers that had to be ended.
+        The process ids of abandoned workers that were ended.
     """
     with locked(state / "lock", verb):
         ended = _end_orphans(state)
@@ -65,9 +65,10 @@ def hold(state: Path, verb: str) -> Iterator[list[int]]:
 
 @contextmanager
 def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold a cluster's nodes while something is measured on them.
+    """Lock a cluster's nodes for a measurement.
 
-    Others may measure at the same time only where all share (`shared`); else `Locked` is raised.
+    Several measurements may run at the same time only if all are `shared`; otherwise raises
+    `Locked`.
     """
     with ExitStack() as held:
         try:
@@ -81,7 +82,7 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
 
 @contextmanager
 def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
-    """Keep others from measuring meanwhile, unless one already measures."""
+    """Keep other measurements out meanwhile, unless one is already under way."""
     with ExitStack() as held:
         with suppress(Locked):
             held.enter_context(measuring(state, verb))
@@ -89,22 +90,22 @@ def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
 
 
 def holder(state: Path) -> Holder | None:
-    """Return the run that holds a cluster, by its state folder; None for none."""
+    """Return the run that holds a cluster, by its state folder, or None."""
     return holder_of(state / "lock")
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return the holder of a lock file that is not shared; None for none."""
+    """Return the exclusive holder of a lock file, or None."""
     return _holder(path, fcntl.LOCK_SH)
 
 
 def measurer(state: Path) -> Holder | None:
-    """Return the run that measures on a cluster's nodes, the last of several; None for none."""
+    """Return the run that measures on a cluster's nodes, the latest of several, or None."""
     return _holder(state / MEASURING, fcntl.LOCK_EX)
 
 
 def is_ours(who: Holder, state: Path) -> bool:
-    """Say whether a measuring process is this one, or the run whose worker this one is."""
+    """Return whether a measuring process is this process or the run that started it."""
     run = holder(state) if os.environ.get(WORKER) == str(state) else None
     return who.pid in (os.getpid(), run.pid if run else None)
 
@@ -114,7 +115,7 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
     """Hold a lock file; wait for it up to `wait` seconds, then raise `Locked`.
 
     Args:
-        shared: Whether others who share it may hold it, too.
+        shared: Whether other `shared` holders may hold the lock at the same time.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
@@ -126,7 +127,7 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
             shared=shared,
         )
-        # On a full disk the lock holds all the same, only without a name.
+        # On a full disk the lock still holds, but does not name its holder.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, me.model_dump_json().encode(), 0)
@@ -136,13 +137,13 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
 
 
 def require_free(state: Path) -> None:
-    """Raise `Locked` for a cluster that a run is changing."""
+    """Raise `Locked` if a run is changing the cluster."""
     if holder(state):
         raise _refusal(state / "lock")
 
 
 def _holder(path: Path, way: int) -> Holder | None:
-    """Return the holder that keeps others from taking a lock in this way."""
+    """Return the holder that blocks a `flock` of this kind, or None."""
     try:
         # NFS gives an exclusive lock only to a file that is open for writing (flock(2)).
         with path.open("r+" if way == fcntl.LOCK_EX else "r") as lock:
@@ -157,7 +158,7 @@ def _holder(path: Path, way: int) -> Holder | None:
 
 
 def _acquire(path: Path, wait: float, kind: int) -> int:
-    # A look (`holder`) holds it for a moment.
+    # Wait a little in any case: `holder` takes the lock for a moment.
     deadline = time.monotonic() + max(wait, _A_LOOK)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +170,7 @@ def _acquire(path: Path, wait: float, kind: int) -> int:
             raise not_ours(path, path.parent.parent) from None
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            # `down` may have removed the file since: such a lock would hold no run back.
+            # `down` may have removed the file meanwhile: a lock on the old inode is void.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor
         except BlockingIOError:
@@ -187,7 +188,7 @@ def _refusal(path: Path) -> Locked:
 
 
 def _who(path: Path) -> Holder:
-    """Return the last process that took a lock, nameless if it has given a shared one up since."""
+    """Return the last process that took a lock; an empty `Holder` if it has released it since."""
     try:
         who = reading.file(path).json(Holder)
         if not who.shared or who.host != socket.gethostname() or has_open(who.pid, path):
@@ -200,12 +201,12 @@ def _who(path: Path) -> Holder:
 
 
 def has_open(process: int, path: Path) -> bool:
-    """Say whether a process has a file open; the same number may be another in a container.
+    """Return whether a process has a file open; in a container, the pid may be another process.
 
     Raises:
-        PermissionError: It is another user's.
+        PermissionError: The process belongs to another user.
         FileNotFoundError: There is no such process.
-        ProcessLookupError: It has just ended.
+        ProcessLookupError: The process has just ended.
     """
     return path.resolve() in {one.resolve() for one in Path(f"/proc/{process}/fd").iterdir()}
 
@@ -225,7 +226,7 @@ def _end_orphans(state: Path) -> list[int]:
 
 
 def workers(state: Path) -> list[int]:
-    """Return the processes that a run of the cluster has started, this one aside."""
+    """Return the ids of processes started by a run of the cluster, except this process."""
     marker = f"{WORKER}={state}".encode()
     found = []
     for folder in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""Secrets of a cluster: files on the controller, never in a state, log or argument.
+"""Stores a cluster's secrets in files on the controller, never in a state, log or argument.
 
 The folder is 0700 and each file 0600. Roles read them with `no_log`.
 """
@@ -33,7 +33,7 @@ def ensure_token(path: Path) -> None:
 
 
 def ensure_key(path: Path) -> str:
-    """Make an ed25519 key pair unless it is there; return the public key, as `public_key`."""
+    """Create an ed25519 key unless the file exists; return its public key as `public_key` does."""
     if not path.exists():
         key = Ed25519PrivateKey.generate()
         write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -41,7 +41,7 @@ def ensure_key(path: Path) -> str:
 
 
 def public_key(path: Path) -> str:
-    """Return the public half of a key in OpenSSH form without a comment; empty for no key.
+    """Return the public key in OpenSSH format without a comment, or "" if there is no file.
 
     Raises:
         Unreadable: The key is damaged.
@@ -58,7 +58,7 @@ def public_key(path: Path) -> str:
 
 
 def require_key(paths: ClusterPaths) -> None:
-    """Refuse to go on where the key to a cluster's nodes is lost or damaged."""
+    """Raise an error if the key to a cluster's nodes is lost or damaged."""
     if not public_key(paths.private_key):
         raise GpubedError(
             f"the cluster's SSH key is lost ({paths.private_key}): no node lets us in",
@@ -72,10 +72,10 @@ def text(path: Path) -> str:
 
 
 def password(path: Path, fix: str) -> bytes:
-    """Return a password that the user keeps in a file, without the end of its line.
+    """Return the password in a file of the user's, without the trailing newline.
 
     Raises:
-        PrerequisiteMissing: Others can read the file, or it cannot be read; hints `fix`.
+        PrerequisiteMissing: Other users can read the file, or it cannot be read (hint: `fix`).
     """
     try:
         if path.stat().st_mode & 0o077:

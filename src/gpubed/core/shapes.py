@@ -1,4 +1,4 @@
-"""What a model knows at a place of a document: the keys there, for whoever misspelt one."""
+"""Looks up a model's keys and annotations at a path of a document."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpubed.core import nearest
 
 
 def suggestion(shape: Any, path: Sequence[str | int]) -> str:
-    """Say which key may be meant by the last of a path; empty where any would do."""
+    """Suggest a known key for the last one of a path; empty if any key is allowed."""
     known = _fields(_model(_at(shape, path[:-1])))
     return nearest.suggestion(str(path[-1]), known) if known else ""
 
 
 def notes(shape: Any, path: Sequence[str | int]) -> Iterator[Any]:
-    """Return the annotations at a path: how a value is read, its bounds."""
+    """Yield the annotations at a path, such as validators and bounds."""
     open_ = [_at(shape, path)]
     while open_:
         one = open_.pop()
@@ -33,7 +33,7 @@ def notes(shape: Any, path: Sequence[str | int]) -> Iterator[Any]:
 
 
 def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with the defaults of its model at each level; unknown keys stay."""
+    """Return a document with its model's defaults filled in at each level; keeps unknown keys."""
     whole = dict(content)
     for name, field in _of_model(shape).items():
         key = field.alias or name
@@ -46,7 +46,7 @@ def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(shape: Any, path: Sequence[str | int]) -> Any:
-    """Return the shape at a path of pydantic's, which has the tags of unions; None if unknown."""
+    """Return the shape at one of pydantic's paths, which include union tags; None if unknown."""
     for part in path:
         found = list(_parts(shape))
         if len(found) > 1:
@@ -62,7 +62,7 @@ def _tags(shape: Any) -> tuple[Any, ...]:
 
 
 def _within(shape: Any, part: str | int) -> Any:
-    """Return what is at a key or an index of a shape; None where nothing is known of it."""
+    """Return the shape at a key or an index; None if unknown."""
     origin, arguments = get_origin(shape), get_args(shape)
     if isinstance(part, str):
         is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
@@ -71,7 +71,7 @@ def _within(shape: Any, part: str | int) -> Any:
 
 
 def _model(shape: Any) -> Any:
-    """Return the only model or container among what a shape may be; None if there are several."""
+    """Return a shape's only model or container; None if there are several."""
     found = list(_parts(shape))
     return found[0] if len(found) == 1 else None
 
@@ -88,9 +88,9 @@ def _parts(shape: Any) -> Iterator[Any]:
 
 
 def _fields(shape: Any) -> dict[str, Any]:
-    """Return the fields of a model by the names that a document has for them."""
+    """Return a model's fields by their names in a document."""
     return {
-        # `None`: without any metadata, Python makes no `Annotated`.
+        # `None`, because `Annotated` needs at least one annotation.
         field.alias or name: Annotated[(field.annotation, None, *field.metadata)]
         for name, field in _of_model(shape).items()
     }

@@ -1,8 +1,7 @@
-"""Quantities as people write them: rates, sizes and durations.
+"""Parses and formats quantities of a specification: rates, sizes, durations and numbers.
 
-Only what a specification needs: decimal rates in bit/s, binary and decimal
-sizes in bytes, durations in seconds, and plain numbers. No arithmetic, no conversion between kinds.
-Points in time are as records keep them.
+Rates are decimal, in bit/s; sizes binary or decimal, in bytes; durations in seconds.
+`Moment` is a point in time as records keep it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BYTES = {"": 1, "B": 1} | {
     for unit, base in (("iB", 1024), ("B", 1000))
 }
 _SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_MOST_DAYS = 3650  # ten years: from any time of today, the calendar goes that far
+_MOST_DAYS = 3650  # ten years: adding them to the present time never overflows a date
 _MOST_S = _MOST_DAYS * 86400.0
 
 
@@ -69,7 +68,7 @@ def parse_seconds(value: object, example: str = "24 h") -> float:
 
 
 def format_rate(bps: float) -> str:
-    """Write a rate the way it is read: ``200 Mbit/s``."""
+    """Format a rate as `parse_rate` reads it: ``200 Mbit/s``."""
     for prefix, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if bps >= factor:
             return f"{bps / factor:.12g} {prefix}bit/s"
@@ -77,12 +76,12 @@ def format_rate(bps: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration the way it is read, in the largest unit of which it is a multiple."""
+    """Format a duration as `parse_seconds` reads it, in the largest unit that divides it."""
     return _multiple(seconds, {unit: _SECONDS[unit] for unit in ("d", "h", "min", "s", "ms")})
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as people say it, in whole units."""
+    """Format a duration rounded to its largest unit: ``3 h``."""
     for unit in ("d", "h", "min"):
         if seconds >= _SECONDS[unit]:
             return f"{seconds / _SECONDS[unit]:.0f} {unit}"
@@ -90,12 +89,12 @@ def duration(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Write a size the way it is read, in the largest unit of which it is a multiple."""
+    """Format a size as `parse_bytes` reads it, in the largest unit that divides it."""
     units = ("TiB", "GiB", "MiB", "KiB", "B")
     return _multiple(size, {unit: float(_BYTES[unit]) for unit in units})
 
 
-# By parser: how values that it reads are written.
+# The formatter for the values of each parser.
 WRITERS: dict[Any, Callable[[float], str]] = {
     parse_rate: format_rate,
     parse_bytes: format_bytes,
@@ -113,7 +112,7 @@ def _multiple(value: float, units: Mapping[str, float]) -> str:
 
 def _no_switch(kind: Literal["int_type", "float_type"]) -> BeforeValidator:
     def counted(value: object) -> object:
-        # Pydantic takes true for 1, and YAML takes yes and on for true.
+        # Pydantic reads true as 1, and YAML reads yes and on as true.
         if isinstance(value, bool):
             raise PydanticKnownError(kind)
         return value
@@ -122,12 +121,12 @@ def _no_switch(kind: Literal["int_type", "float_type"]) -> BeforeValidator:
 
 
 def _text(units: Mapping[str, float]) -> Any:
-    """Return the type of a quantity that is written with its unit, for the JSON Schema."""
+    """Return the JSON Schema type of a quantity with an optional unit."""
     known = "|".join(sorted(unit for unit in units if unit))
     return Annotated[str, Field(pattern=rf"^\s*\d+(\.\d+)?\s*({known})?\s*$")]
 
 
-# Outside of `None` and of bounds: within, pydantic gives bounds no name that JSON Schema knows.
+# The validator wraps `None` and bounds; inside them, JSON Schema would lose the bounds.
 _WHOLE, _DECIMAL = _no_switch("int_type"), _no_switch("float_type")
 Whole = Annotated[int, _WHOLE]
 WholeOrNone = Annotated[int | None, _WHOLE]
@@ -152,6 +151,6 @@ Seconds = Annotated[
 ]
 Moment = Annotated[
     AwareDatetime,
-    # At the ends of the calendar, other timezones have no date.
+    # Near the first and last date, converting to another timezone overflows.
     Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(9999, 1, 1, tzinfo=UTC)),
 ]

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of whoever wrote the file."""
+"""Words pydantic's errors for the author of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATTERNS: dict[str, str] = {}
 _FINITE = "must be a finite number"
 _LIST, _MAPPING = "must be a list", "must be a mapping of keys to values"
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
-# Error types of pydantic, which are its interface; braces take what belongs to the error.
+# By error type of pydantic (a stable interface); braces are filled from the error's context.
 _WORDS = {
     "extra_forbidden": "unknown key",
     "missing": "is missing",
@@ -47,7 +47,7 @@ _BOUNDS = {"ge", "gt", "le", "lt"}
 
 
 def pattern(regex: str, words: str) -> str:
-    """Return a pattern for a field, whose errors say these words: "letters and digits"."""
+    """Register the words that describe a field's pattern in errors ("letters and digits")."""
     _PATTERNS[regex] = words
     return regex
 
@@ -55,7 +55,7 @@ def pattern(regex: str, words: str) -> str:
 def errors(error: ValidationError) -> list[Any]:
     """Return pydantic's errors without those that only follow from others.
 
-    Pydantic counts valid items only, so it also calls a list with an invalid one too short.
+    Pydantic counts only valid items, so it reports a list with an invalid item as too short.
     """
     found = error.errors(include_url=False)
     return [
@@ -68,7 +68,7 @@ def errors(error: ValidationError) -> list[Any]:
 def placed(error: ValidationError, document: located.Located) -> list[tuple[located.Location, Any]]:
     """Return pydantic's errors with their places in a document.
 
-    For a union, errors about other kinds are left out where one lies within the value.
+    For a union, errors about other variants are left out if an error lies within the value.
     """
     found = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
     return [
@@ -82,7 +82,7 @@ def placed(error: ValidationError, document: located.Located) -> list[tuple[loca
 def of(details: Mapping[str, Any], shape: Any = None) -> str:
     """Word one of pydantic's errors without the value, which may be secret.
 
-    The model of the document (`shape`) gives the unit of bounds.
+    Bounds are formatted in the unit that the document's model (`shape`) gives them.
     """
     known, context = _WORDS.get(details["type"]), details.get("ctx", {})
     if known is None:

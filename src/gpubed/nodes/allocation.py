@@ -1,4 +1,4 @@
-"""Allocation: what the testbed gave. The contract between backends and all that follows."""
+"""The nodes and networks granted by a testbed: the contract of backends with all other code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 
-_MAKES = "up"  # the verb that ends in an allocation
+_MAKES = "up"  # the verb that creates an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
-# They come from testbeds and nodes, and are written into ssh_config and known_hosts.
+# Restricted, because values from testbeds and nodes go into ssh_config and known_hosts.
 _Word = Annotated[str, Field(pattern=r'^[^\s"]+$')]
 _Key = Annotated[str, Field(pattern=r"^[ -~]+$")]
 
 
 class _Model(BaseModel):
-    # Versions before and after this one may have kept more.
+    # Other versions may have kept more fields.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -78,7 +78,7 @@ class Node(_Model):
 
 
 def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
-    """Wrap a host that is no node of a cluster (yet), so that `SSH` can connect to it."""
+    """Wrap a host that is not (yet) a cluster's node, so that `SSH` can connect to it."""
     return Node(
         name=name or host.address,
         id="",
@@ -93,7 +93,7 @@ def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
 
 
 class Failure(_Model):
-    """A node that the testbed could not give, and why."""
+    """A node that the testbed could not provide, and the reason."""
 
     node: str
     reason: str
@@ -111,7 +111,7 @@ class Allocation(_Model):
     """All nodes and networks of a cluster, head first.
 
     Attributes:
-        failed: Nodes that the testbed could not give, and that the cluster does without.
+        failed: Nodes that the testbed could not provide, and that the cluster does without.
     """
 
     version: Literal[1] = 1
@@ -137,7 +137,7 @@ class Allocation(_Model):
         return tuple(node for node in self.nodes if node.slots)
 
     def require_nodes(self) -> None:
-        """Raise `GpubedError` where there are none: the testbed runs jobs only."""
+        """Raise `GpubedError` if there are no nodes, because the testbed runs jobs only."""
         if not self.nodes:
             raise GpubedError(
                 f"cluster {self.cluster} has no nodes: {self.backend} runs jobs only",
@@ -171,9 +171,9 @@ def load(path: Path) -> Allocation:
     """Read the allocation of a cluster.
 
     Raises:
-        NotUp: There is none.
-        BeingMade: There is none yet.
-        GpubedError: It cannot be read.
+        NotUp: There is no allocation.
+        BeingMade: There is no allocation yet, because an `up` is running.
+        GpubedError: The file cannot be read.
     """
     name = path.parent.name
     try:
@@ -184,6 +184,6 @@ def load(path: Path) -> Allocation:
             raise BeingMade(
                 f"cluster {name} is not up yet: {who} is at work", "wait for its end"
             ) from None
-        # Perhaps it is, and only its state was lost.
+        # The cluster may be up with its state lost.
         hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
         raise NotUp(f"cluster {name} is not up", hint) from None

@@ -1,6 +1,6 @@
-"""Output of commands on nodes, parsed: a root user there may answer anything.
+"""Parses the output of commands on nodes, which is untrusted.
 
-An answer that does not fit ends in one error that names node, command and answer.
+An invalid answer raises one error that names node, command and answer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpubed.core import reading
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.ssh import SSH, CommandResult
 
-_COMMAND, _SAID = 60, 80  # characters that are shown of them
-_WHOLE = re.compile(r"[0-9]{1,18}")  # no digits of other scripts, and none without end
+_COMMAND, _SAID = 60, 80  # characters of the command and the answer in an error
+_WHOLE = re.compile(r"[0-9]{1,18}")  # ASCII digits only, and a bounded number of them
 _NUMBER = re.compile(r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
 T = TypeVar("T")
 
 
 class Misfit(Unreadable):
-    """A node answered something else than was asked for."""
+    """A node's answer is not of the expected form."""
 
     def __init__(self, node: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Answer:
     text: str
 
     def number(self) -> float:
-        """Return it as a finite number; raise `Misfit` if it is none."""
+        """Return the answer as a finite number, or raise `Misfit`."""
         text = self.text.strip()
         if _NUMBER.fullmatch(text):
             try:
@@ -50,43 +50,43 @@ class Answer:
         raise self.misfit("no number")
 
     def whole(self) -> int:
-        """Return it as a whole number from 0 on; raise `Misfit` if it is none."""
+        """Return the answer as a whole number of at least 0, or raise `Misfit`."""
         found = whole(self.text.strip())
         if found is None:
             raise self.misfit("no whole number")
         return found
 
     def parts(self, count: int) -> list[Answer]:
-        """Return its words, each as an answer; raise `Misfit` if they are not `count`."""
+        """Split the answer into exactly `count` words, each an answer, or raise `Misfit`."""
         words = self.text.split(maxsplit=count)
         if len(words) != count:
             raise self.misfit(f"not {count} words")
         return [self.part(word) for word in words]
 
     def part(self, text: str) -> Answer:
-        """Return a part of it, which is judged by itself."""
+        """Return a part of the answer as an answer of its own."""
         return Answer(self.node, self.command, text)
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
-        """Return what its JSON says, as `reading.Document.json` does; raise `Misfit`."""
+        """Parse the answer as JSON, as `reading.Document.json` does, or raise `Misfit`."""
         try:
             return reading.reply(self.text, "it").json(shape)
         except Unreadable as error:
             raise self.misfit(f"not what was asked for ({error.message})") from None
 
     def misfit(self, why: str) -> Misfit:
-        """Return what to raise where it does not fit; `why` says what it is."""
-        # Far less is shown, and what cannot be shown is left out first.
+        """Return the error about this answer; `why` says what is wrong with it."""
+        # Cut before `short`, which scans all of the text for unprintable characters.
         said = reading.short(self.text[: 10 * _SAID].strip(), _SAID) or "nothing that can be shown"
         asked = reading.short(self.command[: 10 * _COMMAND].strip(), _COMMAND)
         return Misfit(self.node, f"{self.node} answers `{asked}` with {said!r}: {why}")
 
 
 def of(ssh: SSH, command: str, result: CommandResult) -> Answer:
-    """Return what a command printed, with who was asked what."""
+    """Return a command's output with its node and command."""
     return Answer(ssh.node.name, command, result.stdout)
 
 
 def whole(text: str) -> int | None:
-    """Return a whole number from 0 on; None where a text is no such."""
+    """Return a text as a whole number of at least 0, or None."""
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""A cluster as one value, for all that is done with it once its nodes are granted."""
+"""A cluster with granted nodes as one value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpubed.spec.plan import ClusterPlan
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster whose nodes are granted: where its files are, what was planned, what was given.
+    """The paths, the plan and the allocation of a cluster whose nodes are granted.
 
-    What concerns a part of its nodes only gets one that was given no more than these.
+    For work on some of the nodes, the allocation holds only these.
     """
 
     paths: ClusterPaths
@@ -22,5 +22,5 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """What its owner calls it."""
+        """The cluster's name."""
         return self.paths.name

@@ -1,4 +1,4 @@
-"""How full the file systems of a node are. A full one fails in a hundred ways; this names it."""
+"""Reports full file systems of a node, which otherwise show as unrelated failures."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gpubed.core import reading
 from gpubed.nodes import answers
 from gpubed.nodes.ssh import SSH
 
-# Where software, logs, jobs and people write; several may be one file system.
+# Folders that software, logs, jobs and people write to; several may share a file system.
 _PLACES = ("/", "/tmp", "/var", "/var/tmp", "/var/log", "/var/lib/docker", "/home")  # noqa: S108
-# A dead NFS server answers nobody.
+# `df` hangs on a dead NFS server.
 _ASK = (
     "timeout --signal=KILL 5 df --block-size=1M --output=target,pcent,avail,ipcent,iavail"
     " -- %s 2>/dev/null"
 )
-# `df` rounds up: 100 % of a big disk may leave more than anybody needs.
+# `df` rounds up: a big disk at 100 % may still have plenty of space.
 _NEED_MIB, _NEED_FILES = 1024, 1000
 _LONGEST = 100  # characters of a path that are shown
 
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A file system, as `df` sees it; `used` in percent, inodes 0 where it does not count them."""
+    """A row of `df`; `used` and `used_files` in percent, inodes 0 if it does not count them."""
 
     path: str
     used: int
@@ -34,7 +34,7 @@ class FileSystem:
 
     @property
     def full(self) -> str:
-        """Why nothing more can be written to it; empty where something can."""
+        """Why the file system counts as full; empty if it does not."""
         if self.used >= 100 and self.free_mib < _NEED_MIB:
             return f"{self.path} is {self.used} % full ({self.free_mib} MiB are free)"
         if self.used_files >= 100 and self.free_files < _NEED_FILES:
@@ -43,27 +43,27 @@ class FileSystem:
 
 
 def look(ssh: SSH, *others: str) -> list[FileSystem]:
-    """Return the file systems that a node works with, each once; rows unlike `df`'s are skipped.
+    """Return the file systems of a node's usual folders, each once; skips invalid rows.
 
     Args:
-        others: Further places to look at.
+        others: Further folders to look at.
     """
     places = (*_PLACES, *others)
     said = ssh.run(_ASK % shlex.join(places), check=False).stdout.splitlines()
-    # A row for each place is all that `df` has to say.
+    # `df` prints at most one row per folder.
     found = [_parsed(line) for line in said[1 : 1 + len(places)]]
     return list(dict.fromkeys(one for one in found if one))
 
 
 def full(found: Iterable[FileSystem]) -> list[str]:
-    """Return what is full, in words."""
+    """Return a description of each full file system."""
     return [one.full for one in found if one.full]
 
 
 def _parsed(line: str) -> FileSystem | None:
     path, *words = line.rsplit(None, 4) or [""]
     figures = [answers.whole(word.removesuffix("%")) for word in words]
-    # Without a size there is no percentage, and some do not count files.
+    # File systems without a size have no percentage, and some do not count inodes.
     if len(figures) < 4 or figures[0] is None:
         return None
     used, free, used_files, free_files = (figure or 0 for figure in figures)

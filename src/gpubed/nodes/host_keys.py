@@ -1,4 +1,4 @@
-"""The host keys that SSH servers present, and a comparison with a node's own."""
+"""Reads the host keys that SSH servers present and compares them with expected ones."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PAUSE_S = 0.5
 
 
 def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: float = 30.0) -> None:
-    """Wait until SSH answers, and check that it does so with one of these keys.
+    """Wait until SSH answers, and check that it presents one of these keys.
 
     Raises:
-        Unreachable: Nothing answers within `timeout` seconds.
-        HostKeyMismatch: It answers with another key.
+        Unreachable: SSH does not answer within `timeout` seconds.
+        HostKeyMismatch: The server presents another key.
     """
     kinds = {key.split()[0] for key in host_keys}
-    # An RSA key signs in newer ways than its name tells.
+    # An `ssh-rsa` key is also used with the newer SHA-2 signature algorithms.
     kinds |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set()
     try:
-        # A server has several keys; ask for the kinds that can be compared.
+        # A server has several keys; ask only for the types that can be compared.
         key = _asked(lambda: socket.create_connection((address, port), CONNECT_S), timeout, kinds)
     except CONNECTION_ERRORS as error:
         why = f"{address}:{port} does not answer SSH: {error or type(error).__name__}"
@@ -36,10 +36,10 @@ def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: flo
 
 
 def presented(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
-    """Return the host key with which a node answers, through its hops; it proves nothing yet.
+    """Return the host key that a node presents, through its hops, without checking it.
 
     Raises:
-        Unreachable: Nothing answers within `timeout` seconds.
+        Unreachable: The node does not answer within `timeout` seconds.
     """
     with SSH(node, paths) as ssh:
 
@@ -58,7 +58,7 @@ def _asked(
     timeout: float,
     kinds: set[str] | None = None,
 ) -> str:
-    """Return the host key that a server presents; try until the time is over."""
+    """Return the host key that a server presents; retries until the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The user's own `known_hosts`: which host keys OpenSSH trusts for an address, and which never.
+"""Looks up trusted and revoked host keys in the user's own `known_hosts`.
 
-`ssh-keygen -F` knows the format (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT). Certificates are
-deliberately absent: an authority (`@cert-authority`) signs host keys and is none.
+`ssh-keygen -F` parses the format (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT). `@cert-authority` lines
+are skipped, because an authority's key is not a host key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LARGEST = 2**24  # bytes
 
 
 def keys(path: Path, address: str, port: int = 22) -> tuple[str, ...]:
-    """Return the host keys (`type base64`) of an address, one of each type; may be none.
+    """Return the host keys (`type base64`) of an address, at most one of each type.
 
-    A key that is revoked for the address is not among them, whichever line also has it.
+    Keys that are revoked for the address are left out, even if another line lists them.
 
     Raises:
         Unreadable: The file is missing or cannot be read.
@@ -32,9 +32,9 @@ def keys(path: Path, address: str, port: int = 22) -> tuple[str, ...]:
 
 
 def revoked(path: Path, address: str, port: int = 22) -> frozenset[str]:
-    """Return the keys (base64) that are never accepted of an address, whatever their type.
+    """Return the keys (base64) of any type that are revoked for an address.
 
-    Those that are revoked for the host without its port count, too.
+    Includes those that are revoked for the host without its port.
 
     Raises:
         Unreadable: The file is missing or cannot be read.
@@ -44,12 +44,12 @@ def revoked(path: Path, address: str, port: int = 22) -> frozenset[str]:
 
 
 def known_as(address: str, port: int) -> str:
-    """Return an address as OpenSSH writes it down."""
+    """Return an address as OpenSSH writes it in `known_hosts`."""
     return address if port == 22 else f"[{address}]:{port}"
 
 
 def _lines(path: Path, name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield marker, type and key of the lines about a host."""
+    """Yield marker, type and key of each line about a host."""
     reading.file(path, limit=_LARGEST)
     ask = ["ssh-keygen", "-F", name.lower(), "-f", str(path.absolute())]
     try:

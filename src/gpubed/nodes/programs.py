@@ -1,4 +1,4 @@
-"""Runs a role's program on a host where it need not be installed."""
+"""Runs a role's program on a host without installing it there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpubed.nodes.ssh import SSH, CommandResult
 _AS_ROOT = (
     'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
 )
-_TIMEOUT_S = 180.0  # apt takes its time
+_TIMEOUT_S = 180.0  # apt is slow
 
 
 def run(ssh: SSH, program: str, *words: str, check: bool = True) -> CommandResult:
-    """Run a Python program below `roles`, as root where sudo asks for no password."""
+    """Run a Python program from `roles`, as root if sudo needs no password."""
     text = reading.file(assets() / "roles" / program).text()
     command = " ".join(["sh -c %s sh", *("%s" for _ in words)])
     return ssh.run(command, _AS_ROOT, *words, check=check, stdin=text, timeout=_TIMEOUT_S)

@@ -1,8 +1,8 @@
-"""The rate of links while something is measured: nodes that shape their own links change it.
+"""Changes the rate of links for measurements, on nodes that shape their own links.
 
-A node's `gpubed-link` does the work, as at boot and in `up`; `/etc/gpubed/link` has the rate.
-A file of the cluster's state is there while links may have another rate than the declared one;
-after a kill in between, the next `bench` or `up` puts them back.
+A node's `gpubed-link` applies the rate in `/etc/gpubed/link`, as at boot and in `up`. The
+cluster's record has `reshaped` set while links may have another rate than the declared one; if
+the run is killed meanwhile, the next `bench` or `up` restores the rates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
 
-# Systemd takes a service that starts often within seconds for one that fails.
+# Without `reset-failed`, systemd refuses to start a service often within seconds.
 _SHAPE = """
 set -e
 sed -i "s/^RATE_BPS=.*/RATE_BPS=$1/" /etc/gpubed/link
@@ -30,7 +30,7 @@ _BARE = re.compile(r"\s*\d+(\.\d+)?\s*[kMGT]\s*")
 
 
 def parse(value: object) -> int:
-    """Read a rate in bit/s, also without its unit: `100M`; raises ValueError."""
+    """Parse a rate into bit/s, also without its unit: `100M`; raises ValueError."""
     text = f"{value}bit/s" if isinstance(value, str) and _BARE.fullmatch(value) else value
     try:
         return _RATE.validate_python(text)
@@ -39,15 +39,15 @@ def parse(value: object) -> int:
 
 
 def compact(bps: int) -> str:
-    """Write a rate for a name: `100M`."""
+    """Format a rate for use in a name: `100M`."""
     return units.format_rate(bps).removesuffix("bit/s").replace(" ", "")
 
 
 def require_declared(paths: ClusterPaths) -> None:
-    """Refuse to measure on links that may have another rate than the declared one.
+    """Check that all links have the declared rate.
 
     Raises:
-        GpubedError: They may, since a `bench` is at work, or was killed.
+        GpubedError: They may not, because a `bench` is running or was killed.
     """
     if record.read(paths).reshaped:
         raise GpubedError(
@@ -58,12 +58,12 @@ def require_declared(paths: ClusterPaths) -> None:
 
 
 def left_changed(paths: ClusterPaths) -> bool:
-    """Say whether a killed `bench` left links with another rate than the declared one."""
+    """Return whether a killed `bench` may have left links with another than the declared rate."""
     return record.read(paths).reshaped and not runlock.holder(paths.state)
 
 
 class Links:
-    """The links of a cluster, and the rate of each, as far as this run knows."""
+    """The links of a cluster and their rates, as far as this run knows them."""
 
     def __init__(self, paths: ClusterPaths, allocation: Allocation) -> None:
         self._paths = paths
@@ -73,7 +73,7 @@ class Links:
         self._rates: dict[str, int | None] = known
 
     def hold(self, nodes: Iterable[Node], bps: int | None) -> None:
-        """Give the links of nodes a rate in bit/s; None stands for the declared one.
+        """Set the rate of nodes' links in bit/s; None stands for the declared one.
 
         Raises:
             GpubedError: A node does not answer, or cannot shape its link.
@@ -88,7 +88,7 @@ class Links:
         parallel.each(lambda node: self._shape(node, wanted), due)
 
     def restore(self) -> list[str]:
-        """Give every link its declared rate; return why some could not have it."""
+        """Restore the declared rate of every link; return an error per node that failed."""
         faults = []
         for node in self._nodes:
             try:
@@ -111,5 +111,5 @@ class Links:
 
 
 def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:
-    """Give links the declared rate after a killed run; return why some could not have it."""
+    """Restore the declared rates after a killed run; return an error per node that failed."""
     return Links(paths, allocation).restore() if record.read(paths).reshaped else []

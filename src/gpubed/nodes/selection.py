@@ -1,4 +1,4 @@
-"""Which nodes of a cluster a job uses: the first N, as many as N ranks need, or those named."""
+"""Selects a job's nodes: the first N, as many as N ranks need, or by name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ def choose(
     ranks: int | None = None,
     on: Sequence[str] = (),
 ) -> Allocation:
-    """Return an allocation on which ranks start only where they were asked for.
+    """Return an allocation with slots for ranks on the selected nodes only.
 
-    The other nodes stay in it, without ranks: a job starts from the head, used or not.
+    The other nodes stay in it with 0 slots, because a job starts from the head even if the head
+    runs no ranks.
 
     Args:
         allocation: The nodes that jobs may use, head first.
-        nodes: How many of them, counted from the first.
-        ranks: How many ranks; a node is filled before the next one is begun.
-        on: Names of nodes; `head` is the head's, too.
+        nodes: The number of nodes, counted from the first.
+        ranks: The number of ranks; each node is filled before the next.
+        on: Names of nodes; `head` also names the head.
     """
     if (nodes, ranks, tuple(on)) == (None, None, ()):
         return allocation

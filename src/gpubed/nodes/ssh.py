@@ -1,7 +1,7 @@
-"""SSH to nodes: connecting, commands with a result, files.
+"""Connects to nodes by SSH, runs commands and copies files.
 
-Host keys come from the allocation and are enforced. Connecting is retried; commands
-never are, since nobody can know how far the first attempt came. Never prints.
+Host keys come from the allocation and are enforced. Connecting is retried; commands never are,
+because the first attempt may have had effects. Never prints.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 CONNECT_S = 15.0
 _PAUSES_S = (0.0, 0.5, 1.0)  # before each attempt to connect
-_NO_EXIT_CODE = -1  # paramiko's too
+_NO_EXIT_CODE = -1  # as in paramiko
 _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
-# Of an SFTP server: a shared folder may hang, for ever; one that comes back takes up to 90 s (NFS).
+# Timeout of SFTP: a shared folder may hang for ever; NFS takes up to 90 s to recover.
 _SILENCE_S = 120.0
 _SHOWN = 300  # characters of a command in an error
-_LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
+_LONGEST = 16 * 2**20  # bytes of a command's output; the rest is discarded
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
 _FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
@@ -57,7 +57,7 @@ class CommandResult:
 
     @property
     def tail(self) -> str:
-        """The last lines of the messages, or of the output when there are none."""
+        """The last lines of stderr, or of stdout if stderr is empty."""
         return reading.tail(self.stderr) or reading.tail(self.stdout)
 
 
@@ -65,26 +65,25 @@ class Unreachable(GpubedError):
     """A node does not answer SSH, or is not the one that was allocated.
 
     Attributes:
-        on_the_way: Whether a host on the way to the node is what fails: nothing is known of
-            the node itself.
+        on_the_way: Whether a host on the way failed, so the state of the node is unknown.
     """
 
     on_the_way = False
 
     @property
     def is_silence(self) -> bool:
-        """Whether the node may have died: no other answers in its place."""
+        """Whether the node may have died: no other host answers in its place."""
         return not self.on_the_way
 
 
 class LoginRefused(Unreachable):
-    """The node lives: it answers with its own host key, but refuses the login."""
+    """The node is up and presents its own host key, but refuses the login."""
 
     is_silence = False
 
 
 class HostKeyMismatch(Unreachable):
-    """Another host key than the allocated node's; never retried."""
+    """A host presents another host key than the allocated node's; never retried."""
 
     is_silence = False
 
@@ -100,7 +99,7 @@ class HostKeyMismatch(Unreachable):
 
 
 class _Blocked(ConnectionError):
-    """A failure of a host on the way; like others, it may pass."""
+    """A failure of a host on the way; retried like other connection errors."""
 
     def __init__(self, why: Unreachable) -> None:
         super().__init__(why.message)
@@ -108,7 +107,7 @@ class _Blocked(ConnectionError):
 
 
 class CommandFailed(GpubedError):
-    """A command ended with another exit code than 0."""
+    """A command ended with a non-zero exit code."""
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
         called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
@@ -153,12 +152,12 @@ class SSH:
         self.close()
 
     def at(self, address: str) -> SSH:
-        """Return another session with the same host, the same way, at another of its addresses."""
+        """Return a session with the same host, by the same hops, at another of its addresses."""
         node = self.node.model_copy(update={"control_address": address})
         return SSH(node, self._paths, self._identity)
 
     def close(self) -> None:
-        """Close the connection, and the one it goes through."""
+        """Close the connection and those to its hops."""
         if self._client:
             self._client.close()
             self._client = None
@@ -178,7 +177,7 @@ class SSH:
         Raises:
             Unreachable: The node does not answer; the command has not started.
             CommandFailed: The exit code is not 0, and `check` is true.
-            CommandTimedOut: It took longer than `timeout` seconds.
+            CommandTimedOut: The command took longer than `timeout` seconds.
         """
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()
@@ -197,7 +196,7 @@ class SSH:
             copying.put(sftp, local, PurePosixPath(remote))
 
     def write(self, remote: str, content: str, mode: int = 0o644) -> None:
-        """Write a file; its content is never there with other permissions than `mode`."""
+        """Write a file; its permissions are set to `mode` before the content is written."""
         with self._sftp() as sftp, sftp.open(remote, "w") as file:
             file.chmod(mode)
             file.write(content)
@@ -206,10 +205,10 @@ class SSH:
         """Copy a file, or a folder and what is in it, to exactly the path `local`.
 
         Args:
-            own: Names in that folder that are ours: nothing is written by them.
+            own: Names of gpubed's own files in that folder, which are never overwritten.
 
         Returns:
-            Sentences that say what was left out, and why.
+            A sentence for each file that was left out, with the reason.
 
         Raises:
             NotAName: The node lists a name that leads out of its folder.
@@ -218,10 +217,10 @@ class SSH:
             return copying.get(sftp, PurePosixPath(remote), local, own)
 
     def wait_ready(self, timeout: float = 120.0) -> None:
-        """Wait until the node lets us in.
+        """Wait until a login succeeds and runs a command.
 
         Raises:
-            Unreachable: It did not within `timeout` seconds; says what was tried last.
+            Unreachable: No login succeeded within `timeout` seconds; has the last failure.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -236,7 +235,7 @@ class SSH:
             time.sleep(0.5)
 
     def answers(self, port: int, timeout: float) -> bool:
-        """Say whether a port of the node answers, by the same way."""
+        """Return whether a TCP port of the node accepts connections, through the same hops."""
         there = (self.node.control_address, port)
         try:
             if self._jump is None:
@@ -249,7 +248,7 @@ class SSH:
         return True
 
     def _open(self) -> paramiko.Channel:
-        """Return a fresh channel; connects, or connects again, before anything is sent."""
+        """Return a fresh channel, after connecting or reconnecting if needed."""
         for pause in _PAUSES_S:
             time.sleep(pause)
             try:
@@ -308,7 +307,7 @@ class SSH:
         return {"pkey": key, "allow_agent": False}
 
     def dial(self) -> socket.socket | paramiko.Channel:
-        """Connect to the node's SSH port, through its hops, and say nothing yet."""
+        """Connect to the node's SSH port, through its hops, without starting SSH."""
         return self._through() or socket.create_connection(
             (self.node.control_address, self.node.port), CONNECT_S
         )
@@ -326,13 +325,13 @@ class SSH:
         try:
             return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
         except paramiko.ChannelException as error:
-            if error.code != _FORBIDDEN:  # it tried, and nobody answered
+            if error.code != _FORBIDDEN:  # the hop tried to connect and got no answer
                 raise
             why = f"{self._jump.node.name} lets nobody through to {self.node.name}: {error.text}"
             raise _Blocked(_on_the_way(LoginRefused(why, _FORWARD))) from None
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """Return the error that says why the node cannot be reached."""
+        """Return the error that explains why the node cannot be reached."""
         node, cluster = self.node, self._paths.name
         if isinstance(error, _Blocked):
             return error.why
@@ -364,7 +363,7 @@ class SSH:
             f"{node.name} ({known_as(node.control_address, node.port)})",
             node.host_keys,
             f"{seen.get_name()} {seen.get_base64()}",
-            # What the user's own key opens, the user vouches for.
+            # The user keeps the host keys of hosts that the user's own key opens.
             f"if you reinstalled it, correct its key in your known_hosts or in cluster.yml; {_ELSE}"
             if self._identity
             else f"if you reinstalled it: gpubed up {self._paths.name} --refresh; {_ELSE}",
@@ -401,9 +400,9 @@ class SSH:
 
 
 def in_sh(command: str) -> str:
-    """Return a command that any login shell hands to `sh`, with the usual umask.
+    """Wrap a command so that any login shell runs it by `sh`, with umask 022.
 
-    csh and fish quote line ends, `!` and backslashes by other rules.
+    csh and fish quote newlines, `!` and backslashes by other rules.
     """
     command = f"umask 022; {command}"
     if not {"\n", "!", "\\"}.isdisjoint(command):
@@ -413,21 +412,21 @@ def in_sh(command: str) -> str:
 
 
 def is_silent(node: Node, error: GpubedError | None) -> bool:
-    """Say whether an error tells that a node is silent, and no other answers in its place.
+    """Return whether an error means that a node is silent and no other host answers in its place.
 
-    The last host on the way may be the node itself, at another address: then its silence counts.
+    If the last hop is the node itself at another address, the hop's silence counts.
     """
     refused = isinstance(error, LoginRefused | HostKeyMismatch)
     return isinstance(error, Unreachable) and not refused and error.on_the_way == node.is_own_door
 
 
 def is_hidden(node: Node, error: GpubedError | None) -> bool:
-    """Say whether an error tells that another host on the way to a node is what fails."""
+    """Return whether an error is of another host on the way to a node."""
     return isinstance(error, Unreachable) and error.on_the_way and not node.is_own_door
 
 
 def agent_keys(node: Node) -> list[str]:
-    """Return the keys on the way to a node that only an SSH agent can use: locked or lost ones."""
+    """Return the hops' key files that cannot be loaded, so that only an SSH agent can log in."""
 
     def opens(identity: str) -> bool:
         try:
@@ -440,7 +439,7 @@ def agent_keys(node: Node) -> list[str]:
 
 
 def greet(node: Node, paths: ClusterPaths) -> None:
-    """Log in to a node and out again; raises `Unreachable` where it does not let us in."""
+    """Log in to a node and out again; raises `Unreachable` if that fails."""
     with SSH(node, paths) as ssh:
         ssh.run("true")
 
@@ -451,9 +450,10 @@ def _on_the_way(error: Unreachable) -> Unreachable:
 
 
 def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) -> None:
-    """Raise `AuthenticationException` for an error after a host has proved its key.
+    """Raise `AuthenticationException` for an error after the key exchange.
 
-    Of a refused RSA key paramiko says that it is no Ed25519 key, of a missing one that of the file.
+    paramiko's own errors mislead: a refused RSA key is reported as not an Ed25519 key, and a
+    missing one as a missing file.
     """
     if isinstance(error, paramiko.AuthenticationException | paramiko.BadHostKeyException):
         return
@@ -490,7 +490,7 @@ def _words(error: Exception) -> str:
 
 
 def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> tuple[CommandResult, bool]:
-    """Read both streams to their ends at the same time: either one may fill its window."""
+    """Read both streams concurrently to their ends, because either may fill its window."""
     started = time.monotonic()
     deadline = started + timeout
     streams: tuple[list[bytes], list[bytes]] = ([], [])

@@ -1,4 +1,4 @@
-"""Verification: what was checked on a cluster, with every figure."""
+"""Results of a cluster's verification: checks, measured values and limits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Result = Literal["pass", "fail", "skip", "simulated"]
 POSTPONED = "uses the links"
 """In the reason of what was skipped beside other work, and can be measured after it."""
 
-# As in automake: nothing was proved, and nothing is wrong.
+# Automake's exit code of a skipped test: nothing was proved, and nothing failed.
 _NOTHING_PROVED = 77
 
 
 class _Model(BaseModel):
-    # A newer version may have written more.
+    # A newer version may have written more fields.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -32,10 +32,10 @@ class Check(_Model):
     Attributes:
         id: Dotted name, stable.
         node: Node name, `a>b` for a link, or empty for the cluster.
-        result: A skip always has a reason; so has a failure. What went well on GPUs that a
-            node only pretends to have is `simulated`, never a pass.
-        value: What was measured, in `unit`.
-        limit: What it had to be, in words or in `unit`.
+        result: Skips and failures always have a reason. A success on simulated GPUs is
+            `simulated`, never a pass.
+        value: The measured value, in `unit`.
+        limit: The required value, in words or in `unit`.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Check(_Model):
 
     @property
     def on(self) -> frozenset[str]:
-        """The nodes that it was made on; none are all of the cluster."""
+        """The nodes that were checked; empty for the whole cluster."""
         return frozenset(self.node.split(">")) if self.node else frozenset()
 
 
@@ -56,8 +56,8 @@ class Verification(_Model):
     """All checks of one verification.
 
     Attributes:
-        node_ids: The nodes it covered; a replaced node has a new id.
-        configured: Digest of what was applied to them when it began; none by former versions.
+        node_ids: Ids of the verified nodes; a replaced node has a new id.
+        configured: Digest of the roles applied to them at its start; empty by former versions.
     """
 
     version: Literal[1] = 1
@@ -76,32 +76,32 @@ class Verification(_Model):
             return None
 
     def save(self, path: Path) -> None:
-        """Write it where `last` finds it."""
+        """Write the verification to the file that `last` reads."""
         files.write_if_changed(path, self.model_dump_json(indent=2) + "\n")
 
     def is_of(self, allocation: Allocation, configured: str) -> bool:
-        """Say whether it was made on exactly these nodes, with this digest of what is applied."""
+        """Return whether the verification was made on exactly these nodes with this digest."""
         nodes = {node.id for node in allocation.nodes}
         return set(self.node_ids) == nodes and self.configured == configured
 
     def covers(self, allocation: Allocation, configured: str) -> bool:
-        """Say whether it passed on exactly these nodes as they are; see `is_of`."""
+        """Return whether it has no failure and is of exactly these nodes; see `is_of`."""
         return not self.count("fail") and self.is_of(allocation, configured)
 
     def count(self, result: Result) -> int:
-        """Return how many checks had this result."""
+        """Return the number of checks with this result."""
         return sum(check.result == result for check in self.checks)
 
     @property
     def exit_code(self) -> int:
-        """0 when all is well, 1 when a check failed, 77 when nothing real was proved."""
+        """1 if a check failed, else 0 if any passed, else 77 (only skipped or simulated)."""
         if self.count("fail"):
             return 1
         return 0 if self.count("pass") else _NOTHING_PROVED
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the verification."""
         return (datetime.now(UTC) - self.at).total_seconds()
 
     def summary(self) -> dict[str, object]:
