@@ -41,9 +41,7 @@ class StaticTestbed(Testbed):
     def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
         super().__init__(backend, reach, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
-        self._missed: list[
-            tuple[Host, str, GpubedError]
-        ] = []  # hosts that `existing` could not look at
+        self._missed: list[tuple[Host, str, GpubedError]] = []  # what `existing` failed to see
 
     @cached_property
     def _known(self) -> Config | None:
