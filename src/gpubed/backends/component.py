@@ -1,4 +1,4 @@
-"""The Pulumi component that every backend's resources hang from."""
+"""The Pulumi component that is the parent of every backend's resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Component(pulumi.ComponentResource):
 
     @property
     def retained(self) -> pulumi.ResourceOptions:
-        """Options of what holds data: the engine never removes it, `gpubed down` does."""
+        """Options of resources that hold data: only `gpubed down` removes them, not the engine."""
         return pulumi.ResourceOptions(parent=self, retain_on_delete=True)
 
     def grant(
@@ -42,7 +42,7 @@ class Component(pulumi.ComponentResource):
         one_host: bool = False,
         mtu: pulumi.Input[int] | None = None,
     ) -> None:
-        """Set `allocation` from what became of the plan's nodes, in their order."""
+        """Set `allocation` from the node results, in the order of the plan's nodes."""
         self.allocation = pulumi.Output.all(uuid, mtu, *nodes).apply(
             lambda known: allocation(plan, known[0], known[2:], one_host=one_host, mtu=known[1])
         )

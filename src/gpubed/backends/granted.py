@@ -1,4 +1,4 @@
-"""The allocation that a plan and what became of its nodes make."""
+"""Builds an allocation from a plan and the results of its nodes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def allocation(
     one_host: bool = False,
     mtu: int | None = None,
 ) -> dict[str, Any]:
-    """Return the data of the `Allocation` that these node results make.
+    """Return the data of the `Allocation` that a plan and its node results give.
 
     Args:
-        results: Of each node of the plan, in its order: what `Node` has that the plan
-            does not know, or ``{"failed": reason}`` where the testbed could not give it.
-        mtu: Of the experiment network, where the plan leaves it to the testbed.
+        results: One for each node, in the plan's order: the fields of `Node` that the plan
+            lacks, or ``{"failed": reason}`` if the testbed could not give the node.
+        mtu: MTU of the experiment network, if the plan leaves it to the testbed.
 
     Raises:
         Refused: The head failed, or fewer nodes are there than a group's `min`.
@@ -31,7 +31,7 @@ def allocation(
     pairs = list(zip(plan.nodes, results, strict=True))
     failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
     require_enough(plan, failed)
-    # A node that is alone may have no link, and then there is no such network.
+    # A single node may have no link, and then there is no experiment network.
     is_there = any(result.get("experiment_address") for result in results)
     data = {
         "cluster": plan.cluster,

@@ -1,4 +1,4 @@
-"""Runs that ended well, and whose points whoever was killed just then could not keep."""
+"""Adopts successful runs whose points a killed campaign had not recorded yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubed.jobs.runs import record as runs
 
 
 def set_of(kin: str, id_: str) -> str:
-    """Return the name that the repetitions of a point have in common."""
+    """Return the set name that all repetitions of a point share."""
     return f"{kin}.{id_}"
 
 
@@ -22,8 +22,8 @@ def ended_well(
     """Return the runs of a campaign that ended well, by point and repetition.
 
     Args:
-        kin: What the names of the campaign's sets begin with.
-        made_with: What it was begun with (`provenance.made_with`).
+        kin: Prefix of the campaign's set names.
+        made_with: What the campaign was begun with (`provenance.made_with`).
     """
     found = {}
     for run in runs.every(paths)[0].values():
@@ -36,7 +36,7 @@ def ended_well(
 
 
 def record(paths: ClusterPaths, point: Point, run: runs.Record) -> Record:
-    """Return the point that a run stands for."""
+    """Return the record of a point that a run has measured."""
     rates = run.origin.rates_bps if point.rate_bps is not None else {}
     links = (link.split(">") for link in rates)
     return Record(
@@ -65,7 +65,7 @@ def _is_alike(run: runs.Record, made_with: Mapping[str, str]) -> bool:
 
 
 def _is_whole(paths: ClusterPaths, run: runs.Record) -> bool:
-    """Say whether its files are as they were at its end, which may have come before its seal."""
+    """Say whether the run's files are unchanged; seals a run that was killed before its seal."""
     folder = paths.runs / run.run_id
     if not (folder / runs.SUMS).exists():
         runs.seal(folder)

@@ -36,14 +36,14 @@ LinkRate = dict[str, Any]
 
 @dataclass(frozen=True)
 class Progress:
-    """What is still to be run, and how long that takes.
+    """How much of a campaign is left, and how long that takes.
 
     Attributes:
         ended: Repetitions that have ended.
-        left: Repetitions that have not, at most: points may be known well enough before.
-        seconds: How long those take, by what the ended ones took; None where none has ended well.
-        guessed: How many of those that are left are of points of which none has ended well: the
-            mean of the others stands for them.
+        left: Repetitions that are due, at most: `stop` may end a point earlier.
+        seconds: Estimated duration of those; None while no duration is known.
+        guessed: Repetitions left of points without a successful one, estimated by the mean of
+            the other points.
     """
 
     ended: int
@@ -54,12 +54,12 @@ class Progress:
 
 @dataclass
 class Series:
-    """What is known of a campaign: every repetition that has ended, and which are due.
+    """A campaign's repetitions: those that have ended, and those that are due.
 
     Attributes:
-        again: Those that failed and are due all the same.
-        earlier: Seconds that runs of the job took before it, for as long as none of its own has
-            ended well.
+        again: Ended repetitions that are due again.
+        earlier: Durations in seconds of the job's earlier runs, used for the estimate until a
+            repetition of the campaign has succeeded.
     """
 
     campaign: Campaign
@@ -69,18 +69,18 @@ class Series:
     earlier: Sequence[float] = ()
 
     def due(self) -> Iterator[tuple[int, Point]]:
-        """Give the repetitions that are due, by what has ended when each is asked for."""
+        """Yield the repetitions that are due; each is checked just before it is yielded."""
         for repetition, point in self._rounds():
             if self._is_due(point, repetition):
                 yield repetition, point
 
     def progress(self) -> Progress:
-        """Return how far it is."""
+        """Return how far the campaign is."""
         rounds = self._rounds()
         due = Counter(one.id for repetition, one in rounds if self._is_due(one, repetition))
         ended, left = len(self.ended.keys() - self.again), due.total()
         took = {}
-        for point in self.points:  # what failed may have ended anywhere
+        for point in self.points:  # a failed run may have ended early
             if own := [one.seconds for one in self.of(point) if one.status == "ok"]:
                 took[point.id] = statistics.fmean(own)
         known = [*took.values()] or self.earlier
@@ -97,7 +97,7 @@ class Series:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def values(self, point: Point, metric: str) -> list[float]:
-        """Return what the repetitions of a point that did not fail gave for a metric."""
+        """Return a metric's values from the successful repetitions of a point."""
         records = [record for record in self.of(point) if record.status == "ok"]
         return [
             float(record.metrics[metric])
@@ -106,7 +106,7 @@ class Series:
         ]
 
     def gives(self, metric: str) -> bool:
-        """Say whether any repetition that did not fail gave a metric."""
+        """Say whether any successful repetition gave a number for a metric."""
         good = (record for record in self.ended.values() if record.status == "ok")
         return any(main_metric.is_number(record.metrics.get(metric)) for record in good)
 
@@ -115,7 +115,7 @@ class Series:
         return [record for record in self.ended.values() if record.status == "failed"]
 
     def on_devices(self) -> dict[str, set[str]]:
-        """Return the points by the devices on which they computed, as far as their job says."""
+        """Return the ids of the points by device, as far as the job reports devices."""
         found = dict[str, set[str]]()
         for record in self.ended.values():
             for device in record.devices if record.status == "ok" else ():
@@ -134,7 +134,7 @@ class Series:
 
 
 def earlier(cluster: Cluster, job: str) -> list[float]:
-    """Return how many seconds the runs of a job took that ended well on a cluster."""
+    """Return the durations in seconds of a job's successful runs on a cluster."""
     return [
         run.seconds
         for run in runs.every(cluster.paths)[0].values()
@@ -144,7 +144,7 @@ def earlier(cluster: Cluster, job: str) -> list[float]:
 
 
 def is_narrow(stop: Stop, values: list[float]) -> bool:
-    """Say whether the mean's 95 % interval is as narrow as a campaign asks for."""
+    """Say whether the mean's 95 % interval is as narrow as `stop` asks for."""
     half = intervals.half_width(values)
     if half is None or len(values) < stop.at_least:
         return False
@@ -154,7 +154,7 @@ def is_narrow(stop: Stop, values: list[float]) -> bool:
 def measure_links(cluster: Cluster) -> list[LinkRate]:
     """Measure both directions of each link of the nodes with ranks, by a short stream.
 
-    Nodes are measured in pairs, each in one pair at least: a link is what connects a node.
+    Nodes are measured in pairs, each node in at least one pair.
 
     Raises:
         GpubedError: A node does not answer, or could not measure.
@@ -171,16 +171,17 @@ def measure_links(cluster: Cluster) -> list[LinkRate]:
 
 @dataclass(frozen=True)
 class Bench:
-    """A campaign at work on a cluster.
+    """A campaign that runs on a cluster.
 
     Attributes:
-        nodes: The nodes that it was begun with, by name; none where the testbed has none.
-        kin: What the names of its sets of repetitions begin with.
-        metric: What stands for a point; empty where the job has no numbers.
-        requires: Refuses a point that would be made with something else than the campaign was
-            begun with, by the container that ranks run in, if any, and the nodes that are well.
-        begins: Told which repetition of which point begins; returns what takes the job's lines.
-        warns: Told why a link could not be put back to its declared rate.
+        nodes: Names of the nodes that the campaign was begun with; empty on a testbed of jobs.
+        kin: Prefix of the campaign's set names.
+        metric: The job's main metric; empty where the job reports no numbers.
+        requires: Called with the container, if any, and the cluster of usable nodes; raises
+            `Changed` if they differ from those that the campaign was begun with.
+        begins: Called when a repetition begins; returns the callback for the job's lines.
+        ends: Called with the record of each repetition.
+        warns: Called with the reason why a link could not be restored to its declared rate.
     """
 
     cluster: Cluster
@@ -196,15 +197,15 @@ class Bench:
     warns: Callable[[str], None]
 
     def run(self) -> None:
-        """Run what is due, and leave links at their declared rate.
+        """Run the repetitions that are due, then restore the links' declared rate.
 
         Raises:
-            Changed: Points would be made with something else than those before.
-            GpubedError: The head is not well, so that nothing can start.
+            Changed: Points would be made with something else than the earlier ones.
+            GpubedError: The head is unusable, so nothing can start.
         """
         paths = self.cluster.paths
         links = rates.Links(paths, self.cluster.allocation)
-        # A run that a point has named already, such as one that gave too little, is none of them.
+        # A run that has a record already, such as one without the metric, is not adopted again.
         told = {record.run_id for record in self.series.ended.values()}
         ended_well = {
             key: run
@@ -219,7 +220,7 @@ class Bench:
                     if run
                     else self._record(links, point, repetition)
                 )
-            # What others gave since was due of those before them, too.
+            # A metric that a later repetition gave is required of the earlier ones, too.
             for record in [*self.series.ended.values()]:
                 if record.status == "ok" and self._lack(record):
                     self._keep(record)
@@ -236,21 +237,21 @@ class Bench:
         self.ends(record)
 
     def _lack(self, record: Record) -> str:
-        """Say that a repetition gave no number where one was due; empty where it did."""
+        """Return why a repetition lacks a required number; empty if it does not."""
         stop = self.series.campaign.stop
         if stop and stop.metric not in summarize([record.metrics]):
             return f"it gave no {stop.metric}, which stop asks for"
         value = record.metrics.get(self.metric)
         if not self.metric or main_metric.is_number(value):
             return ""
-        # Where no point has it, it does not apply; a report looks at it the same way.
+        # A metric that no point has does not apply; a report judges it the same way.
         due = value is not None or self.series.gives(self.metric)
         return f"it gave no {self.metric}" if due else ""
 
     def _mixed(self, record: Record) -> str:
-        """Say that a point's mean would be of different devices; empty where it would not.
+        """Return why a point's mean would mix devices; empty if it would not.
 
-        A testbed that chooses machines by itself may choose one of another kind each time.
+        A testbed that chooses the machines may choose another kind each time.
         """
         if mixed := trials.mixed(record.devices):
             return mixed
@@ -317,7 +318,7 @@ class Bench:
         return self.series.campaign.environments.get(point.environment, Environment())
 
     def _others(self, point: Point, image: str) -> list[str]:
-        """Say that ranks ran in another image than the campaign was begun with."""
+        """Return a failure if ranks ran in another image than the campaign was begun with."""
         begun = [id_ for name, id_ in self.made_with.items() if name.startswith(provenance.IMAGE)]
         if not image or not begun or image in begun:
             return []
@@ -325,11 +326,10 @@ class Bench:
         return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
 
     def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
-        """Return the cluster with the nodes of a point, once their links have its rate."""
+        """Set the links to a point's rate, and return the cluster with the point's nodes."""
         if not self.nodes:
             return usable
-        # A node that was lost must make no smaller measurement of this one, nor may another
-        # take its place, which may be of another kind.
+        # A lost node must not shrink the measurement, and its substitute may be of another kind.
         nodes = point.nodes if point.nodes or point.ranks else len(self.nodes)
         begun = _only(self.cluster.allocation, self.nodes)
         chosen = selection.choose(begun, nodes=nodes, ranks=point.ranks)
@@ -371,7 +371,7 @@ class Bench:
 
 
 def _only(allocation: Allocation, names: list[str]) -> Allocation:
-    """Return an allocation on which ranks start on some nodes only."""
+    """Return the allocation with slots on the named nodes only."""
     nodes = (
         node if node.name in names else node.model_copy(update={"slots": 0})
         for node in allocation.nodes
@@ -380,7 +380,7 @@ def _only(allocation: Allocation, names: list[str]) -> Allocation:
 
 
 def _at_rate(allocation: Allocation, bps: int | None) -> Allocation:
-    """Return the allocation as the job shall see it: with the rate that its links have now."""
+    """Return the allocation with the links' current rate, for the job."""
     if bps is None or allocation.experiment is None:
         return allocation
     network = allocation.experiment.model_copy(update={"rate_bps": bps})

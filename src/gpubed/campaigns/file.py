@@ -38,12 +38,12 @@ _Factor = Annotated[
     ),
 ]
 _Text = Annotated[str, Field(max_length=256)]
-# As everybody's JSON can hold it.
+# 64 bits, which every JSON reader holds.
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 def _plain(value: object) -> Value:
-    """Take what a setting can be; pydantic would speak of each kind by itself."""
+    """Validate a setting with one message; pydantic would give one for each type of the union."""
     fits = isinstance(value, bool) or (isinstance(value, str) and len(value) <= 256)
     fits = fits or (isinstance(value, int) and -(2**63) <= value < 2**63)
     if not (fits or (isinstance(value, float) and math.isfinite(value))):
@@ -155,10 +155,10 @@ class Campaign(_Model):
 
 @dataclass(frozen=True)
 class Source:
-    """A campaign file that was read, and where in it everything is.
+    """A campaign file's content, and the line of each value.
 
     Attributes:
-        name: Of the campaign: the file's, without its ending.
+        name: Name of the campaign: the file's name without its suffix.
     """
 
     path: Path
@@ -167,7 +167,7 @@ class Source:
     lines: located.Located
 
     def refusal(self, where: tuple[str | int, ...], message: str, hint: str = "") -> UsageError:
-        """Return the error that says what is wrong with a value, and in which line it is."""
+        """Return an error that names a value's line and what is wrong with it."""
         dotted = ".".join(map(str, where))
         return UsageError(
             f"{self.path}:{self.lines.line(where)}: {dotted}: {reading.short(message)}",
@@ -181,7 +181,7 @@ def text(value: Value) -> str:
 
 
 def key(settings: Mapping[str, Any]) -> Key:
-    """Return what is the same for settings that are the same."""
+    """Return a key that is equal for equal settings."""
     return frozenset((name, text(value)) for name, value in settings.items())
 
 
@@ -189,8 +189,8 @@ def load(given: str, project: Project) -> Source:
     """Read a campaign by its path, or by the name of one of the project or of gpubed's own.
 
     Raises:
-        UsageError: There is none, or it has no name that a folder could have.
-        Unusable: It is not as it should be.
+        UsageError: There is no such campaign, or its name cannot be a folder's.
+        Unusable: The file is invalid.
     """
     path = _find(given, project)
     if not _NAME.fullmatch(path.stem):

@@ -1,4 +1,4 @@
-"""From a campaign file to its points: every combination of the factors, less what is excluded."""
+"""Expands a campaign file to its points: all combinations of the factors, less the excluded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-_MOST = 10_000  # points; who asks for more has made a mistake
-_LONGEST = 180  # characters of an id, which is a file's name with more behind it
+_MOST = 10_000  # points; more are a mistake in the file
+_LONGEST = 180  # characters of an id, to which a file name adds a suffix
 _GOES_ON = "with {} a run goes on from what another left, so points are not their own"
 _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -34,7 +34,7 @@ class Point:
     Attributes:
         id: Its settings in the order of the factors, fit for a file's name.
         settings: The value of each factor.
-        arguments: What the job is given, as text: factors and fixed settings.
+        arguments: The job's arguments as text: factors and fixed settings.
     """
 
     id: str
@@ -43,12 +43,12 @@ class Point:
 
     @property
     def nodes(self) -> int | None:
-        """On how many nodes it runs, if it says so."""
+        """The number of nodes, if the point sets it."""
         return self._count(NODES)
 
     @property
     def ranks(self) -> int | None:
-        """In how many ranks it runs, if it says so."""
+        """The number of ranks, if the point sets it."""
         return self._count(RANKS)
 
     @property
@@ -58,7 +58,7 @@ class Point:
 
     @property
     def environment(self) -> str:
-        """The label of its environment; may be empty."""
+        """The label of the point's environment; may be empty."""
         return text(self.settings.get(ENVIRONMENT, ""))
 
     def _count(self, factor: str) -> int | None:
@@ -127,10 +127,10 @@ def require_room(source: Source, allocation: Allocation, usable: Allocation) -> 
 
 
 def rounds(points: Sequence[Point], repeat: int, seed: int) -> Iterator[tuple[int, Point]]:
-    """Give every point once per repetition, in another random order each time.
+    """Yield every point once per repetition, in another random order each time.
 
-    So what drifts with time, such as temperature, falls on all points alike. The same seed gives
-    the same orders, also to whoever goes on.
+    Drift over time, such as temperature, thus affects all points alike. The same seed gives the
+    same orders, also when a campaign is resumed.
     """
     for repetition in range(repeat):
         order = list(points)
@@ -237,5 +237,5 @@ def identity(one: Mapping[str, Any]) -> str:
     plain = _OTHER.sub("_", whole)
     if plain == whole and len(whole) <= _LONGEST:
         return whole
-    # Two values may differ in nothing but what a file's name cannot hold.
+    # Values may differ only in characters that a file name cannot hold.
     return f"{plain[:_LONGEST]}.{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What a campaign was measured on, and with what: kept once, before its first point."""
+"""Provenance of a campaign: its cluster and software, recorded before the first point."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
 
-# What cluster.yml says that no figure depends on: names, for how long, and how many nodes there
-# could be: each is told of by itself, and counts where a point has ranks on it.
+# Fields of cluster.yml that no figure depends on: names, durations, and node counts. Each node is
+# recorded separately, and counts where a point has ranks on it.
 _HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
 _OF_NODES = {"min", "on_failure"}
 # Shards and their checksums are in these two (job prepare); images by class have neither.
@@ -38,7 +38,7 @@ def header(
     command: str,
     made: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the content of `campaign.json`, of a cluster with the nodes that are well."""
+    """Return the content of `campaign.json` for a cluster of usable nodes."""
     campaign, known = source.campaign, facts.of_cluster(cluster.paths.facts, cluster.allocation)
     commit = origin.commit(cluster.paths.project.root)
     return {
@@ -76,15 +76,15 @@ def header(
 
 
 def made_with(cluster: Cluster, job: str) -> dict[str, str]:
-    """Return what every point of a campaign must be made with alike, by what it is.
+    """Return what must be the same for all points of a campaign, by name.
 
-    What is not known, such as the driver of a node that has none, is left out.
+    Unknown facts, such as the driver of a node without one, are left out.
 
     Raises:
         UsageError: There is no such job, or its files cannot be read.
     """
     spec, network = cluster.plan.spec, cluster.allocation.experiment
-    # Where nothing is granted, the number is that of the jobs whose mean a point is.
+    # On a testbed of jobs, `count` is the number of jobs whose mean a point is.
     of_nodes = _OF_NODES | {"count"} if cluster.allocation.nodes else _OF_NODES
     harmless: Any = {**_HARMLESS, "nodes": {"__all__": of_nodes}}
     names = [node.name for node in cluster.allocation.nodes]
@@ -105,7 +105,7 @@ def found_on_nodes(
     job: Job,
     containers: Iterable[str],
 ) -> dict[str, str]:
-    """Return what points must be made with alike that only nodes can tell; see `made_with`.
+    """Return the part of `made_with` that only the nodes can tell: datasets and images.
 
     Raises:
         GpubedError: A node does not answer, or lacks an image.
@@ -119,7 +119,7 @@ def found_on_nodes(
 
 
 def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
-    """Return a checksum of what each dataset on the shared storage says of itself, if it does.
+    """Return a SHA-256 of each dataset's description on the shared storage, if it has one.
 
     Raises:
         GpubedError: The head does not answer.
@@ -139,7 +139,7 @@ def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
 
 
 def _datasets(source: Source, job: Job) -> Iterator[str]:
-    """Give the datasets that a campaign names, or its job does."""
+    """Yield the datasets that a campaign or its job names."""
     campaign = source.campaign
     for name, argument in job.arguments.items():
         if argument.dataset:
@@ -149,7 +149,7 @@ def _datasets(source: Source, job: Job) -> Iterator[str]:
 
 
 def _machines(cluster: Cluster) -> dict[str, str]:
-    """Return what each node is, by its name and what is said of it."""
+    """Return each node's id, slots, GPUs, hardware and driver, as far as known."""
     known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     made = {}
     for node in cluster.allocation.nodes:
@@ -169,7 +169,7 @@ def now() -> str:
 
 
 def _links(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return what the last verification measured between these nodes; none where there is none."""
+    """Return the rates that the last verification measured between the cluster's nodes."""
     network = cluster.allocation.experiment
     declared = network.rate_bps if network else None
     names = {node.name for node in cluster.allocation.nodes}

@@ -1,7 +1,7 @@
-"""A campaign's folder: what it is (`campaign.json`), and a file for each repetition that ended.
+"""A campaign's folder: its header (`campaign.json`), and a file for each ended repetition.
 
-Files are written whole and once. One that failed moves to `points/former` when its repetition has
-ended, and one that cannot be read before that; nothing is ever removed.
+Files are written atomically. A failed repetition's file moves to `points/former` when its rerun has
+ended, an unreadable one before the rerun; nothing is ever removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpubed.spec import clusterspec
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
-_LONGEST = 1e9  # seconds of a repetition, thirty years: what is longer was not measured
+_LONGEST = 1e9  # seconds of a repetition (thirty years); more is damage
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
 
@@ -66,7 +66,7 @@ class Record(_Model):
 
     @property
     def key(self) -> Key:
-        """Which repetition of which point it is."""
+        """The point's id and the repetition."""
         return self.id, self.repetition
 
 
@@ -83,11 +83,11 @@ class Node(_Model):
 
 
 class Changed(UsageError):
-    """What points are made with is not what it was when their campaign was begun."""
+    """What points are made with has changed since the campaign was begun."""
 
 
 class Begun(_Model):
-    """What `campaign.json` says that whoever goes on must know."""
+    """The part of `campaign.json` that resuming needs."""
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
     digest: str
@@ -99,17 +99,17 @@ class Begun(_Model):
 
     @property
     def with_ranks(self) -> list[str]:
-        """The nodes on which ranks could start then."""
+        """The nodes that had slots when the campaign was begun."""
         return [node.name for node in self.nodes if node.slots]
 
     def counting(self, points: Iterable[Point], *, one_host: bool) -> Begun:
-        """Return it with what counts for these points: a node without ranks of theirs does not.
+        """Return a copy whose `made_with` leaves out nodes without ranks of these points.
 
-        The head counts all the same: jobs start there, and it serves what nodes share.
+        The head always counts: jobs start there, and it serves the shared storage.
 
         Args:
-            one_host: Whether all nodes are on one machine: one that was made anew there has
-                another id, and its hardware is what can be another.
+            one_host: Whether all nodes are on one machine. Node ids do not count then: a node
+                that is created again has another id on the same hardware.
         """
         used = {name for point in points for name in self._used(point)}
         used.update(node.name for node in self.nodes[:1])
@@ -139,16 +139,16 @@ class Folder:
     path: Path
 
     def begun(self) -> Begun | None:
-        """Return how the campaign was begun; None where it was not.
+        """Return the campaign's header, or None if it was not begun.
 
         Raises:
-            Unreadable: It was, and what it is cannot be read.
+            Unreadable: The header is damaged, or is missing although there are points.
         """
         header = self.path / "campaign.json"
         try:
             return reading.file(header, "--new keeps the folder under a dated name").json(Begun)
         except Unreadable as error:
-            # Without a point, nothing is lost with what a power cut left of it.
+            # An empty header, left by a power cut, loses nothing if there are no points.
             empty = header.is_file() and not header.stat().st_size
             gone = isinstance(error, Missing) or empty
             if not gone or self._files():
@@ -156,13 +156,13 @@ class Folder:
             return None
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Write what the campaign is, before its first point."""
+        """Write the campaign's header, before its first point."""
         files.make(self._points)
         content = json.dumps(header, indent=2, allow_nan=False, default=str)
         files.write(self.path / "campaign.json", content.encode(), durable=True)
 
     def put_aside(self, now: datetime) -> Path | None:
-        """Give the folder a dated name, if there is one; return where it is now."""
+        """Rename the folder to a dated name, if it exists, and return the new path."""
         if not self.path.exists():
             return None
         aside = self.path.with_name(f"{self.path.name}.{now:%Y%m%d-%H%M%S}")
@@ -173,10 +173,10 @@ class Folder:
         """Return every repetition that has ended, well or not.
 
         Args:
-            points: The campaign's; with them, what is none of theirs is refused.
+            points: The campaign's points; if given, records of others are refused.
 
         Raises:
-            Unreadable: One cannot be read, or is none of these points.
+            Unreadable: A record is damaged, or belongs to none of these points.
         """
         of = None if points is None else {point.id: dict(point.settings) for point in points}
         found = (self._read(path, of) for path in self._files())
@@ -193,10 +193,7 @@ class Folder:
         return found
 
     def keep(self, record: Record) -> None:
-        """Write what a repetition gave; what it gave before moves to the former ones.
-
-        It is there after a power cut, too. From now on it is not run again.
-        """
+        """Write a repetition's record durably; an earlier one is kept in `points/former`."""
         files.make(self._points)
         path = self._file(record.key)
         if path.exists():
@@ -205,12 +202,12 @@ class Folder:
         files.write(path, content.encode(), durable=True)
 
     def put_points_aside(self, paths: Iterable[Path]) -> None:
-        """Move files of points to the former ones, so that these repetitions are due again."""
+        """Move records to `points/former`, so that their repetitions are due again."""
         for path in paths:
             path.rename(self._former(path))
 
     def _former(self, path: Path) -> Path:
-        """Return a free name for what a point's file held."""
+        """Return a free path in `points/former` for a record."""
         folder = self._points / "former"
         files.make(folder)
         names = (folder / f"{path.stem}.{number}.json" for number in itertools.count())
@@ -224,7 +221,7 @@ class Folder:
         """Return the files of points.
 
         Raises:
-            Unreadable: Something else has the name of their folder: nothing could be kept.
+            Unreadable: `points` is not a folder, so nothing could be kept.
         """
         if os.path.lexists(self._points) and not self._points.is_dir():
             points = quote(str(self._points))
@@ -236,7 +233,7 @@ class Folder:
         return self._points / f"{key[0]}.{key[1]}.json"
 
     def _read(self, path: Path, points: Mapping[str, Mapping[str, Any]] | None) -> Record:
-        # What its run gave counts, if the run is whole.
+        # With the file gone, the repetition's run is adopted if it is whole.
         document = reading.file(path, f"move {path} away: its run stands for it, or is made again")
         record = document.json(Record)
         if path != self._file(record.key):
@@ -264,14 +261,14 @@ def require_same(
     made_with: Mapping[str, str],
     unseen: tuple[str, ...] = (),
 ) -> None:
-    """Refuse to go on with another campaign, or on another cluster, under the same name.
+    """Refuse to resume with a changed campaign, or on another cluster, under the same name.
 
     Args:
         made_with: What points are made with now (`provenance.made_with`).
-        unseen: What the names begin with of what was not looked at.
+        unseen: Prefixes of names in `made_with` that were not looked at.
 
     Raises:
-        UsageError: It is another one; it says what changed, and how to go on.
+        UsageError: The campaign or cluster differs; names the change and how to go on.
         Changed: Points are made with something else.
     """
     hint = (
@@ -299,11 +296,10 @@ def require_alike(
 ) -> None:
     """Refuse points that are made with something else than the campaign was begun with.
 
-    What was not known then, or is of a node that took no part, does not count; see
-    `require_same`.
+    Only what `begun.made_with` holds is compared; see `require_same` for the arguments.
 
     Raises:
-        Changed: They are; it says what changed, and how to go on.
+        Changed: Something differs; names the change and how to go on.
     """
     others = {
         what: _changed(what, was, made_with.get(what))
@@ -311,7 +307,7 @@ def require_alike(
         if was != made_with.get(what) and (what in made_with or not what.startswith(unseen))
     }
     if others:
-        # Nobody gets the machine back that a testbed has taken.
+        # A machine that the testbed has taken cannot be put back.
         back = "" if any(what.endswith(_ID) for what in others) else "put it back; or "
         raise Changed(
             f"since campaign {source.name} was begun, this has changed: "
@@ -323,7 +319,7 @@ def require_alike(
 
 
 def _changed(what: str, was: str, now: str | None) -> str:
-    """Say how something changed; of what has a checksum, only that it did."""
+    """Describe a change; a checksum's is only named."""
     if _CHECKSUM.fullmatch(was):
         return what
     if now is None:

@@ -1,4 +1,4 @@
-"""Repeats what a report says: the same campaign on another cluster, and how the two compare."""
+"""Repeats a report's campaign on another cluster, and compares the two."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpubed.nodes.cluster import Cluster
 
 SUFFIX = "-repeat"
 _RANKS = "world_size"
-_LARGEST = 1e30  # what a report takes for a figure (report/read.py)
+_LARGEST = 1e30  # the largest figure that a report accepts (report/read.py)
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 _Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -48,7 +48,7 @@ class _Group(_Model):
 
 
 class _Made(_Model):
-    """What a campaign was made with, as `campaign.json` has it."""
+    """A campaign's provenance, as in `campaign.json`."""
 
     cluster: str = ""
     uuid: str | None = None
@@ -75,12 +75,12 @@ class _Report(_Model):
 
 @dataclass(frozen=True)
 class Before:
-    """What a report found.
+    """A report's campaign and results.
 
     Attributes:
-        source: Its campaign, under a name of its own.
-        samples: What each point gave, by its settings and by metric; its id goes by the order of
-            the campaign's factors, which other programs change.
+        source: The campaign, renamed with `SUFFIX`.
+        samples: Results by the point's settings and by metric. Ids would not do: they depend on
+            the order of the factors, which other programs change.
     """
 
     source: Source
@@ -90,7 +90,7 @@ class Before:
 
     @property
     def cluster(self) -> str:
-        """The cluster that it was measured on."""
+        """The cluster that the report was measured on."""
         return self.made.cluster
 
 
@@ -100,11 +100,11 @@ class Comparison:
 
     Attributes:
         ratio: `now` / `before`, with its 95 % interval where both sides have repetitions.
-        runs: How many values there are on each side.
-        spread: Whether those of each side differ among themselves.
-        p: What chance makes of it by itself; None where there is no interval.
-        chance: The same, among all points.
-        ranks: How many ranks each side ran in, where these differ: nothing is compared then.
+        runs: Number of values on each side.
+        spread: Whether the values of each side vary.
+        p: P-value of this point alone; None without an interval.
+        chance: The p-value, corrected for the number of points.
+        ranks: Number of ranks on each side, if they differ; nothing is compared then.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What can be said of it."""
+        """The result of the comparison in words."""
         if self.before is None or self.now is None:
             return "not measured on both"
         if self.ranks:
@@ -129,7 +129,7 @@ class Comparison:
         return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the comparison for JSON."""
         own = asdict(self)
         del own["spread"], own["p"]  # the latter is in `chance`
         return {**own, "verdict": self.verdict}
@@ -139,8 +139,8 @@ def load(path: Path) -> Before:
     """Read a report, and the campaign in it.
 
     Raises:
-        Unusable: It is not what `gpubed report` writes.
-        UsageError: It is of several campaigns.
+        Unusable: The file is not a report of `gpubed report`.
+        UsageError: The report covers several campaigns.
     """
     document = reading.file(
         path, "give the report.json beside the page of a report", error=Unusable
@@ -174,7 +174,7 @@ def load(path: Path) -> Before:
 
 
 def require_comparable(before: Before, cluster: Cluster) -> None:
-    """Refuse to compare figures of GPUs with those of simulated ones.
+    """Refuse to compare figures of real GPUs with those of simulated ones.
 
     Raises:
         UsageError: One side has simulated GPUs, and the other has not.
@@ -193,7 +193,7 @@ def require_comparable(before: Before, cluster: Cluster) -> None:
 
 
 def differences(before: Before, folder: Path) -> list[Difference]:
-    """Return what a report's campaign and the one in a folder were not made alike in.
+    """Return what differs in provenance between a report's campaign and the one in a folder.
 
     Raises:
         Unreadable: Its `campaign.json` is damaged.
@@ -207,7 +207,7 @@ def differences(before: Before, folder: Path) -> list[Difference]:
 
 
 def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
-    """Give what a campaign was made with, as far as both tell, in words."""
+    """Yield a campaign's provenance in words, as far as both sides have it."""
     yield "cluster", f"{made.cluster} ({(made.uuid or '')[:8]})"
     yield "backend", made.backend
     yield "nodes", "; ".join(map(str, made.nodes))
@@ -220,9 +220,9 @@ def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
-    """Return how each point of a campaign stands to the same point of a report.
+    """Compare each point of a campaign with the same point of a report.
 
-    All of them are one family: what chance does is corrected for their number.
+    P-values are corrected for the number of points.
     """
     found = []
     for point in series.points:

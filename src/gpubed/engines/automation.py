@@ -42,10 +42,10 @@ def operate(
 
     Args:
         verb: What to do.
-        stack: The stack's name; it is made where there is none.
+        stack: The stack's name; created if missing.
         root: The folder of Pulumi.yaml.
-        variables: Tell the CLI where its state and its passphrase are.
-        sink: Hears of every step.
+        variables: Environment variables with the CLI's state and passphrase.
+        sink: Receives the events of every step.
         options: Further arguments of the Automation API's method.
 
     Raises:
@@ -110,7 +110,7 @@ class _Run:
             self._over.set()
 
     def handle(self, event: automation.EngineEvent) -> None:
-        """Take one of the CLI's events."""
+        """Handle one of the CLI's events."""
         if pre := event.resource_pre_event:
             self._step(pre.metadata, "planned" if self._planning else "started")
         elif done := event.res_outputs_event:

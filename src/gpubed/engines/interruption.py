@@ -1,4 +1,4 @@
-"""An interrupted run ends soon, whatever it waits for, and says so with its exit code.
+"""Handles signals: an interrupted run ends within seconds, with the signal's exit code.
 
 Ctrl-C, SIGTERM and a closed terminal are the same to a run: the first of them lets
 steps in flight end and be saved. What does not end in time is ended as a kill would, which
@@ -62,17 +62,17 @@ def came() -> bool:
 
 
 def is_the_end() -> None:
-    """Take an interruption from now on for the usual end: nothing is said of it."""
+    """Treat later interruptions as the usual end, without a message."""
     _WORDS[0] = ""
 
 
 def words() -> tuple[str, str]:
-    """Return what to tell of an interruption: that it was one (or nothing), and what comes next."""
+    """Return the message (may be empty) and the hint for an interruption."""
     return _WORDS[0], _WORDS[1]
 
 
 def then(hint: str) -> None:
-    """Tell what comes next after an interruption, where the same command would begin anew."""
+    """Set the hint for an interruption, for commands that do not resume."""
     _WORDS[1] = hint
 
 

@@ -1,4 +1,4 @@
-"""Drives a cluster's Pulumi stack with whichever engine is there.
+"""Drives a cluster's Pulumi stack with the CLI or the embedded engine.
 
 Both engines run the same program on the same state: the real CLI through
 Pulumi's Automation API where it is on PATH, the embedded engine elsewhere.
@@ -50,7 +50,7 @@ def choose(wanted: str | None) -> EngineName:
 
 
 def passphrase_file(project: Project) -> Path:
-    """Return the file with the passphrase of the project's stacks, made for the first of them."""
+    """Return the file with the passphrase of the project's stacks; created if missing."""
     path = project.pulumi / "passphrase"
     if not path.exists():
         _require_unsealed(project, path)
@@ -103,12 +103,12 @@ class Stack:
     engine: EngineName
 
     def init(self) -> None:
-        """Make an empty stack where there is none, for the plain CLI to find."""
+        """Create an empty stack if missing, for the plain CLI to find."""
         (self.paths.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 
     def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
-        """Compute what `up` would do; with `refresh`, once it has looked at every resource."""
+        """Compute what `up` would do; with `refresh`, reads every resource first."""
         if self.engine == "embedded":
             return self._embedded().preview(sink, refresh=refresh)
         return self._cli("preview", sink, refresh=refresh)
@@ -122,7 +122,7 @@ class Stack:
     def refresh(self, sink: EventSink) -> Result:
         """Read every resource from the testbed; what is gone leaves the state.
 
-        Creations that an earlier run was killed in are forgotten: drivers adopt their leftovers.
+        Pending creations of a killed run are cleared: drivers adopt their leftovers.
         """
         if self.engine == "embedded":
             return self._embedded().refresh(sink, clear_pending_creates=True)

@@ -35,12 +35,12 @@ class GpulabBackend(JobBackend):
     the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
     def spelled(self, id_: str) -> str:
-        """Return an id with service, which former versions did not note, and user so."""
+        """Return an identity in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
         return " ".join([*map(places.url, service), places.urn(user)])
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
-        """Return the service as who owns a cluster sees it."""
+        """Return the testbed for a cluster."""
         from gpubed.backends.gpulab.testbed import GpulabTestbed
 
         return GpulabTestbed(self, reach, paths)
@@ -58,13 +58,13 @@ class GpulabBackend(JobBackend):
         return Cluster(plan, uuid).allocation
 
     def service(self) -> GpulabLauncher:
-        """Return what submits jobs, follows them and collects what they leave."""
+        """Return the service that submits and follows jobs, and collects their results."""
         from gpubed.backends.gpulab.launcher import GpulabLauncher
 
         return GpulabLauncher()
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
-        """Return where notebooks are: in GPULab's own JupyterHub, behind its own login."""
+        """Return the link to GPULab's own JupyterHub, which has its own login."""
         return {"jupyterhub": request.config(spec).jupyterhub}
 
 

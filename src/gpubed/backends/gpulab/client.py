@@ -1,7 +1,7 @@
 """GPULab's REST API v4.0: JSON over TLS with a client certificate.
 
-Reading is repeated when the service stumbles; submitting never is, since the job
-may exist although no answer came (`Unanswered`).
+Reads are retried on server errors. Submissions are not, as the job may exist although no answer
+came (`Unanswered`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _TIMEOUT_S = 20.0
 _TRIES = 5
 _BACKOFF_S = 0.25
 _STUMBLES = {500, 502, 503, 504}
-# A job list or log part that is larger is not read: it would only fill the memory.
+# Limit of an answer's size in bytes, to bound memory.
 _LONGEST_ANSWER = 64 * 2**20
-# The most jobs that are listed; facts of REST v4.0 say neither their order nor how to go on.
+# Jobs per listing; what is known of REST v4.0 includes neither their order nor further pages.
 PAGE = 500
 _AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
 
 
 class Unanswered(GpubedError):
-    """The service did not answer, or stumbled; what was asked for may have happened."""
+    """The service did not answer, or failed; the request may have taken effect."""
 
 
 class NoSuchJob(GpubedError):
@@ -46,7 +46,7 @@ class NoSuchJob(GpubedError):
 
 
 class Answer(NamedTuple):
-    """What came back; `cut` says that the body went on."""
+    """An HTTP answer; `cut` says that the body was longer."""
 
     status: int
     body: bytes
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Talks to one service as one user; PrerequisiteMissing where the certificate is of no use."""
+    """Talks to one service as one user; raises PrerequisiteMissing for an unusable certificate."""
 
     def __init__(self, config: Config) -> None:
         self.login = login.read(config)
@@ -65,7 +65,7 @@ class Client:
         self._path = parts.path + _PREFIX
 
     def version(self) -> str:
-        """Return which client the service thinks is the newest."""
+        """Return the newest client version, according to the service."""
         answer = self._read("version").json(dict[str, Any])
         return str(answer.get("latest_client_version", "unknown"))
 
@@ -73,8 +73,8 @@ class Client:
         """Submit a job; returns its id.
 
         Raises:
-            Refused: The service does not want it; the message says why.
-            Unanswered: Nobody knows whether the job exists now.
+            Refused: The service refuses the job; the message says why.
+            Unanswered: It is unknown whether the job exists now.
         """
         answer = self._once("POST", "jobs", job.document(), "application/json")
         _expect_done(answer, "the job")
@@ -89,12 +89,12 @@ class Client:
         return self._read(f"jobs/{quote(id_)}").json(RemoteJob)
 
     def jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs that the service lists: where they are `PAGE`, maybe not all."""
+        """Return the user's jobs that the service lists; `PAGE` of them may not be all."""
         query = urlencode({"user_urn": self.login.urn, "page_size": PAGE})
         return list(self._read(f"jobs?{query}").json(Jobs).items)
 
     def cancel(self, id_: str) -> None:
-        """Ask for the end of a job; one that has ended, or is gone, is no error."""
+        """Request a job's cancellation; a job that has ended or is gone is no error."""
         path = f"jobs/{quote(id_)}/state/status"
         with suppress(NoSuchJob):
             answer = self._again("PUT", path, b"CANCELLED")
@@ -109,7 +109,7 @@ class Client:
             return True
 
     def log(self, id_: str, offset: int) -> bytes:
-        """Return what a job printed from a byte on; empty when there is nothing new."""
+        """Return a job's log from a byte offset on; empty when there is nothing new."""
         path = f"jobs/{quote(id_)}/log"
         answer = self._again("GET", path, headers={"Range": f"bytes={offset}-"})
         if answer.status in (HTTPStatus.NO_CONTENT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
@@ -154,7 +154,7 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Ask up to five times: what is asked here may be asked twice."""
+        """Send an idempotent request, up to five times."""
         for tried in range(_TRIES):
             with suppress(Unanswered) if tried < _TRIES - 1 else nullcontext():
                 answer = self._once(method, path, body, "text/plain", headers)
@@ -202,7 +202,7 @@ class Client:
         said = str(error.reason or error).replace("_", " ").lower()
         if "alert" not in said:
             return Unanswered(f"the connection to GPULab at {self._host} broke: {said}", _AGAIN)
-        # With TLS 1.3 a server turns a certificate away after the handshake.
+        # With TLS 1.3 a server rejects a certificate after the handshake.
         return Refused(
             f"GPULab refuses the certificate {self._config.certificate}: {said}",
             "fetch a new certificate from the account portal",

@@ -1,4 +1,4 @@
-"""What GPULab's clusters are to Pulumi: an allocation without nodes."""
+"""GPULab's resources as Pulumi sees them: an allocation without nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BACKEND = "gpulab"
 
 
 class Cluster(Component):
-    """Nothing is made before a job runs; the identity is what jobs are found by."""
+    """A cluster without resources; its uuid labels the jobs."""
 
     def __init__(self, plan: ClusterPlan, uuid: pulumi.Output[str]) -> None:
         super().__init__(_BACKEND, plan.cluster)

@@ -1,8 +1,8 @@
-"""A GPULab job as it is submitted: a schema of our own, so that mistakes end here.
+"""The schema of a GPULab job, to find mistakes before submission.
 
-Written after what the public client 3.11.12 accepts and refuses for REST v4.0
-(keys, bounds, patterns); unknown keys are errors there as here. Not modelled, since
-nothing here writes them: e-mail, reservations, SSH keys, workers by name.
+It follows what the public client 3.11.12 accepts and refuses for REST v4.0 (keys, bounds,
+patterns); both refuse unknown keys. Not modelled, as unused: e-mail, reservations, SSH keys,
+workers by name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Model(BaseModel):
 
 
 class Resources(_Model):
-    """What a job gets; all of it on one worker. Memory in whole GB."""
+    """Resources of a job, all on one worker; memory in whole GB."""
 
     cpus: int = Field(gt=0)
     gpus: int = Field(ge=0)
@@ -81,7 +81,7 @@ class Docker(_Model):
 
 
 class Scheduling(_Model):
-    """When it runs: once, and for at most `max_duration`."""
+    """Scheduling of a job: it runs once, for at most `max_duration`."""
 
     interactive: bool = False
     restartable: bool = False
@@ -89,7 +89,7 @@ class Scheduling(_Model):
 
 
 class Request(_Model):
-    """What is asked for."""
+    """Resources, container and scheduling of a job."""
 
     resources: Resources
     docker: Docker
@@ -97,7 +97,7 @@ class Request(_Model):
 
 
 class Owner(_Model):
-    """Whose job it is."""
+    """Project that a job belongs to."""
 
     project_urn: str = Field(pattern=r"^urn:publicid:IDN\+[^+\s]+\+project\+[^+\s]+$")
 

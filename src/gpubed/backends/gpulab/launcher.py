@@ -1,8 +1,7 @@
-"""Hands jobs to GPULab: submits, follows, cancels and collects.
+"""Runs jobs on GPULab: submits, follows and cancels them, and collects results.
 
-GPULab's own word decides how a job ended, and then the job's parcel of results: a
-job that "finished" without them has failed. Ids are on disk before and after each
-submission, so that no job is lost when anything here dies.
+A job succeeds if GPULab reports `FINISHED` and its parcel of results is whole with exit code 0.
+Names are on disk before each submission and ids after it, so that a crash loses no job.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.service import JobService, Task, World
 
 _POLL_S = 2.0
-_SILENCE_S = 600.0  # that the service may be down; the jobs go on without it
-_SETTLE_S = 20.0  # that a log may grow after its job's end
+_SILENCE_S = 600.0  # the service may be down this long; its jobs go on
+_SETTLE_S = 20.0  # a log may grow this long after its job's end
 _CANCEL_S = 60.0
-_LATE_S = 60.0  # that a job is looked for whose submission got no answer
+_LATE_S = 60.0  # time to look for a job whose submission got no answer
 _LAST_LINES = 10
 _LONGEST_LINE = 2**20
 
 
 class _Silent(GpubedError):
-    """The service did not answer for so long that nobody waits any more."""
+    """The service did not answer for `_SILENCE_S`."""
 
 
 @dataclass
 class _Job:
-    """One world on its way through GPULab."""
+    """The state of one world's job."""
 
     world: World
     definition: NewJob
@@ -53,7 +52,7 @@ class _Job:
     rest: bytes = b""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     ended: bool = False
-    over: bool = False  # GPULab says so: `ended` says only that nobody follows it any more
+    over: bool = False  # ended or gone at GPULab; `ended` only means no longer followed
     failure: str = ""
 
     def say(self, text: str) -> str:
@@ -74,7 +73,7 @@ class GpulabLauncher(JobService):
         try:
             run.to_the_end()
         except _Silent:
-            # Its jobs go on; hours of work must not end because the service restarts.
+            # A restart of the service must not end hours of work: the jobs go on.
             raise
         except BaseException:
             run.cancel_all()
@@ -83,10 +82,10 @@ class GpulabLauncher(JobService):
 
 
 def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
-    """A job that no worker can run would wait for ever, without a word."""
+    """Refuse a job that no worker can run, which would wait for ever."""
     try:
         clusters, workers = client.clusters(), client.workers()
-    except (Refused, NoSuchJob):  # a service may keep its workers to itself
+    except (Refused, NoSuchJob):  # a service may hide its workers
         return
     storage = request.config(plan.spec).storage
     for node in plan.nodes:
@@ -149,7 +148,7 @@ class _Run:
         self._answered = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Submit all, some at a time, and follow each until it has ended."""
+        """Submit all jobs, at most `parallel` at a time, and follow each to its end."""
         waiting = list(self._jobs)
         while waiting or self._live:
             while waiting and len(self._live) < self._parallel:
@@ -177,7 +176,7 @@ class _Run:
             self._write_down()
             if len(self._jobs) == 1 or not any(other.id for other in self._jobs):
                 raise
-            # Some run already: one that is refused, by a quota say, does not end them.
+            # A refused job, for a quota say, does not end those that run already.
             helps = f" ({error.hint})" if isinstance(error, Unanswered) else ""
             job.ended, job.failure = True, error.message + helps
             self._say(job.say(job.failure))
@@ -190,7 +189,7 @@ class _Run:
         """Return the id of a job whose submission got no answer.
 
         Raises:
-            Unanswered: It is not listed by now, which says nothing of later.
+            Unanswered: The job is not listed yet; it may still appear.
         """
         self._say(job.say(f"{error.message}; looking whether the job is there"))
         until = time.monotonic() + self._late_s
@@ -264,7 +263,7 @@ class _Run:
     def _read_log(self, job: _Job, *, last: bool = False) -> None:
         content = self._client.log(job.id, job.offset)
         job.offset += len(content)
-        # What has no end of line for so long is no line of anybody.
+        # The limit bounds memory for output without line ends.
         *lines, job.rest = (job.rest[-_LONGEST_LINE:] + content).split(b"\n")
         if last and job.rest:
             lines, job.rest = [*lines, job.rest], b""
@@ -295,7 +294,7 @@ class _Run:
         job.ended = True
 
     def _settle(self, job: _Job, now: RemoteJob) -> None:
-        """The end of a log may arrive after the job's; a cancelled one may have none."""
+        """Wait for the end of the log, which may arrive late, or never for a cancelled job."""
         patience = self._settle_s if now.status == "FINISHED" else 2 * self._poll_s
         until = time.monotonic() + patience
         while not job.parcel.whole and time.monotonic() < until:
@@ -324,7 +323,7 @@ class _Run:
         job.failure = f"job {job.id}: {reason}{lines}"
 
     def cancel_all(self) -> None:
-        """Cancel what runs, and see that it ends; an end that cannot be seen is told."""
+        """Cancel all running jobs, wait for their ends, and report those that may still run."""
         for job in self._jobs:
             if job.asked and not job.id and not job.over:  # interrupted before the answer came
                 with suppress(GpubedError):

@@ -18,12 +18,12 @@ from gpubed.core.reading import Unreadable
 _LARGEST = 2**20  # bytes
 _FIX = "fetch your certificate from the account portal, then set backend.certificate"
 _USER_URN = "urn:publicid:IDN+"
-# Accounts of the former portal; the service turns them away.
+# Accounts of the former portal, which the service refuses.
 _FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
 
 
 class Login(NamedTuple):
-    """Who a certificate is for (`urn:publicid:IDN+<authority>+user+<name>`), and until when."""
+    """A certificate's user (`urn:publicid:IDN+<authority>+user+<name>`) and end of validity."""
 
     urn: str
     expires: datetime
@@ -35,7 +35,7 @@ class Login(NamedTuple):
 
 
 def read(config: Config) -> Login:
-    """Read who the certificate is for.
+    """Read the user and validity of the certificate.
 
     Raises:
         PrerequisiteMissing: It is missing, unreadable, expired, or of the former portal.
@@ -58,7 +58,7 @@ def read(config: Config) -> Login:
 
 
 def context(config: Config) -> ssl.SSLContext:
-    """Return a TLS context that shows the certificate and checks the server."""
+    """Return a TLS context that sends the certificate and verifies the server."""
     try:
         made = ssl.create_default_context(
             cafile=str(Path(config.ca_bundle).expanduser()) if config.ca_bundle else None

@@ -1,8 +1,8 @@
-"""How a job's files get into its container, and how results get out.
+"""Transfers a job's files into its container, and its results back.
 
-In: a tar archive as a word of the container's command. Out: marked lines of the
-job's log, the one channel that the service gives everybody, with a checksum; larger
-files stay on the project storage. See `templates/gpulab/container.py`.
+Files go in as a tar archive in a word of the container's command. Results come out with a checksum
+as marked lines of the job's log, the only channel that every user has; larger files stay on the
+project storage. See `templates/gpulab/container.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
 
 
 def pack(folder: Path, extra: Mapping[str, str]) -> str:
-    """Return a job's folder and some files more as one word of a command."""
+    """Return a job's folder and the extra files as one word of a command."""
     packed = io.BytesIO()
-    # What a link leads to: a job may share a file with another.
+    # Links are followed, as jobs may share files.
     with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder)
@@ -68,7 +68,7 @@ class Damaged(Unreadable):
 
 
 class Facts(BaseModel):
-    """What a parcel says: the launcher's exit code, files that were too large, its checksum."""
+    """A parcel's header: exit code, files too large to send, and checksum."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -82,11 +82,11 @@ class Parcel:
     """Collects a run's results from the lines of its log.
 
     Args:
-        mark: What the run's own marked lines begin with; nobody can guess it.
-        own: Names in the folder of results that are ours: nothing is written by them.
+        mark: Secret prefix of the parcel's lines.
+        own: Names of gpubed's own files in the folder of results, which are never overwritten.
 
     Attributes:
-        left_out: What came by these names, once it is unpacked.
+        left_out: Files with these names that `unpack` left out.
     """
 
     mark: str
@@ -99,7 +99,7 @@ class Parcel:
         self._line = re.compile(re.escape(self.mark) + _LINE)
 
     def takes(self, line: str) -> bool:
-        """Keep a line if it is part of the parcel; the rest is the job's own."""
+        """Keep a line if it is part of the parcel, and say whether it is."""
         found = self._line.search(line)
         if found is None:
             return False
@@ -113,7 +113,7 @@ class Parcel:
         return bool(self._total) and self._parts.keys() == set(range(1, self._total + 1))
 
     def unpack(self, target: Path) -> Facts:
-        """Write the files; Damaged where a part is missing or not as it was sent."""
+        """Write the files; raises Damaged if a part is missing or altered."""
         if not self.whole:
             raise Damaged(
                 f"its log was cut: {len(self._parts)} of {self._total or 'all'} lines "
@@ -133,7 +133,7 @@ def _part(text: str, what: str) -> Document:
 
 
 def _extract(content: Document, target: Path, own: frozenset[str]) -> list[str]:
-    """Unpack what has no name of our own; return what has one."""
+    """Unpack all but the names in `own`; return the names left out."""
     room, left_out = LIMIT, []
     try:
         with tarfile.open(fileobj=io.BytesIO(content.data)) as archive:
@@ -141,7 +141,7 @@ def _extract(content: Document, target: Path, own: frozenset[str]) -> list[str]:
                 room -= abs(member.size)
                 if room < 0:
                     raise Damaged(f"its results hold more than {LIMIT} bytes")
-                if member.issym():  # none is ever sent: what comes after it could go through it
+                if member.issym():  # never sent, and later members could be written through it
                     raise Damaged(f"its results hold a link: {member.name!r}")
                 if own & {_top(member.name), _top(member.linkname)}:
                     left_out.append(member.name)

@@ -1,4 +1,4 @@
-"""Which jobs a run has handed to GPULab, on disk: the service lists no more than a page of them."""
+"""Records a run's GPULab jobs on disk, as the service lists only one page of jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What GPULab tells: jobs, their states and events, its clusters.
+"""Models of GPULab's answers: jobs, their states and events, clusters and workers.
 
-Only what is used is read, and the service may add to it; what is used must be right.
+Only the fields in use are validated; others are ignored.
 """
 
 from __future__ import annotations

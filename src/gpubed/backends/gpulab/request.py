@@ -1,4 +1,4 @@
-"""From the specification to the job that GPULab is asked to run."""
+"""Makes the GPULab job for a specification."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _START_S = "180"
 
 
 def config(spec: ClusterSpec) -> Config:
-    """Return the options of the backend; PrerequisiteMissing where it is another one by now."""
+    """Return the backend's options; raises PrerequisiteMissing for another backend."""
     if not isinstance(spec.backend, Config):
         raise PrerequisiteMissing(
             f"the specification of {spec.name} no longer says where on GPULab it is",
@@ -43,7 +43,7 @@ def config(spec: ClusterSpec) -> Config:
 
 
 def label(cluster: str, uuid: str) -> str:
-    """Return what the description of each of a cluster's jobs holds."""
+    """Return the labels in the description of each of a cluster's jobs."""
     return f"gpubed.cluster={uuid} gpubed.name={cluster}"
 
 
@@ -68,7 +68,7 @@ def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
 
 
 def amounts(machine: Machine) -> tuple[int, int]:
-    """Return CPUs and memory (GB, rounded up); ValueError where GPULab takes no such."""
+    """Return CPUs and memory (GB, rounded up); raises ValueError if unsuitable."""
     if machine.cpus is None or machine.memory is None:
         raise ValueError("GPULab must be told cpus and memory")
     if machine.cpus != int(machine.cpus):
@@ -109,8 +109,8 @@ def render(
         name: Unique, so that the job can be found by it.
         command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
         source: The folder of `jobs/` that travels in it.
-        mark: What its lines with results begin with.
-        image: Instead of the one of the specification.
+        mark: Prefix of the lines with results.
+        image: Replaces the image of the specification.
 
     Raises:
         UsageError: GPULab would not take it; the message names the key.

@@ -1,4 +1,4 @@
-"""GPULab as who owns a cluster sees it: what can be had, and which jobs there are."""
+"""GPULab as a cluster's testbed: supply, and the cluster's jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GpulabTestbed(JobTestbed):
         return {}
 
     def identity(self) -> Identity:
-        """Return at which service, and whose jobs are seen there: those of others are hidden."""
+        """Return the service and user: a user sees only own jobs."""
         master, user = self._config.master, login.read(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
         spelled = self.backend.spelled
@@ -82,10 +82,10 @@ class GpulabTestbed(JobTestbed):
         ]
 
     def _jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs: those that are listed, and those of the runs here that are not.
+        """Return the user's jobs: the listed ones, and unlisted ones of the runs recorded here.
 
         Raises:
-            GpubedError: A job of which no id is known may be among those that are not listed.
+            GpubedError: A recorded job without a known id may be among the unlisted ones.
         """
         client = Client(self._config)
         found = client.jobs()

@@ -1,4 +1,4 @@
-"""Marks of what belongs to which cluster: tags, metadata, and names where there is neither.
+"""Labels that tie cloud resources to a cluster: tags, metadata, or names.
 
 Networks, ports, routers and the like have tags, and a description that says the same,
 since a run that is killed may have left them without tags; servers and volumes have metadata;
@@ -40,19 +40,19 @@ def metadata(cluster: str, uuid: str) -> dict[str, str]:
 
 
 def tags(cluster: str, uuid: str) -> list[str]:
-    """Return the tags of what can have tags; at most 60 characters each."""
+    """Return the tags of resources that can have tags; at most 60 characters each."""
     return [f"{key}={value}" for key, value in metadata(cluster, uuid).items()]
 
 
 def name(cluster: str, uuid: str, thing: str) -> str:
-    """Return the name of something that is told apart by its tags."""
+    """Return the name of a resource that is identified by its tags."""
     return f"gpubed-{cluster}-{uuid[:8]}-{thing}"
 
 
 def uuid_of(thing: Any, cluster: str) -> str | None:
     """Return the UUID that tags, description or metadata of a thing hold.
 
-    None where they are not those of a cluster of this name.
+    None if the thing belongs to no cluster of this name.
     """
     said: Mapping[str, str] | None = getattr(thing, "metadata", None)
     if said is None:

@@ -1,4 +1,4 @@
-"""Dynamic resources that make nothing: what a cloud must have, looked at and written down.
+"""Dynamic resources that create nothing: they check a cloud's capacity, and look up ids.
 
 As resources they come before all others, also under plain `pulumi up`, and are looked
 at again only when something else is asked for.
@@ -21,7 +21,7 @@ class CapacityDriver(Driver):
     replace_keys = frozenset({"cloud", "region"})
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Look whether everything can be had."""
+        """Check that the cloud can give everything."""
         _require(Needs.model_validate(inputs), None)
         return "capacity", {}
 
@@ -30,7 +30,7 @@ class CapacityDriver(Driver):
         return {}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Look whether what is wanted in addition can be had."""
+        """Check that the cloud can give what is wanted in addition."""
         needs, held = Needs.model_validate(news), Needs.model_validate(olds)
         _refuse(capacity.shrunk(held, needs))
         _require(needs, held)
@@ -63,11 +63,11 @@ class LookupDriver(Driver):
         return found[0].id, {"id": found[0].id}
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Look only another name up again."""
+        """Replace the resource only for another name."""
         return Change(replace=["name"] if olds["name"] != news["name"] else [])
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Keep what was found: that it is gone by now does not touch nodes."""
+        """Return the pinned id; existing nodes do not need the image or network to exist still."""
         return {"id": id}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002

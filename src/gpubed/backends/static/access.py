@@ -1,7 +1,7 @@
-"""Which hosts specifications name, and how their user reaches them: own key, known host keys.
+"""Finds the hosts that specifications name, and logs in with the user's key and known host keys.
 
-A cluster is taken down, and its hosts are looked at, while its specification is being changed:
-only which hosts there are, and the way to them, counts then.
+A specification that is being edited may be invalid when a cluster is taken down or looked at, so
+only its hosts and the way to them are read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gpubed.testbeds.reach import Reach
 
 
 class UnknownHost(PrerequisiteMissing):
-    """The user trusts no key of a host, so that nobody logs in to it."""
+    """The user trusts no key of a host, so gpubed does not log in to it."""
 
 
 def known(reach: Reach) -> Config | None:
-    """Return the options of a cluster's specification, else of the one that was applied last.
+    """Return the options of a cluster's specification, or else of the one applied last.
 
-    None where neither names own hosts, or can be read.
+    None if neither can be read and names own hosts.
 
     Raises:
-        GpubedError: A kept specification alone counts, and cannot be used.
+        GpubedError: Only a kept specification is left, and it cannot be used.
     """
     found = _config(reach.options) or _config(reach.last_options)
     return options(reach.specification) if found is None and reach.is_former else found
@@ -45,7 +45,7 @@ def attempted(reach: Reach) -> list[Config]:
 
 
 def each(config: Config) -> Iterator[tuple[Host, str]]:
-    """Return every host with the name that its node has, or would have."""
+    """Yield every host with its node's name, also those beyond a group's `count`."""
     for group, hosts in config.hosts.items():
         yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
 
@@ -61,7 +61,7 @@ def _config(said: Mapping[str, Any] | None) -> Config | None:
         return None
     kept = {key: value for key, value in said.items() if key in Config.model_fields}
     try:
-        # A group may have lost its last host.
+        # A group may be empty once its last host was taken out.
         hosts = {
             group: [{key: host[key] for key in ("address", "port") if key in host} for host in some]
             for group, some in (
@@ -70,15 +70,15 @@ def _config(said: Mapping[str, Any] | None) -> Config | None:
         }
         return Config.model_validate({**kept, "hosts": hosts})
     except (AttributeError, LookupError, TypeError, ValidationError):
-        return None  # a host that is misspelt is not one that was taken out
+        return None  # a misspelt host does not count as taken out
 
 
 def door(config: Config, host: Host, name: str) -> Node:
-    """Return a host as a node that the user's own key lets into.
+    """Return a host as a node to log in to with the user's own key.
 
     Raises:
-        UnknownHost: Its host key is not known yet, or not any more.
-        PrerequisiteMissing: A bastion's is not known, or the file cannot be read.
+        UnknownHost: No key of the host is known, or all are revoked.
+        PrerequisiteMissing: A bastion's key is not, or the file cannot be read.
     """
     keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
@@ -86,7 +86,7 @@ def door(config: Config, host: Host, name: str) -> Node:
 
 
 def hops(config: Config) -> tuple[Hop, ...]:
-    """Return the bastions; each is logged into with a key of the user."""
+    """Return the bastions, each with the user's key for it."""
     return tuple(
         Hop(
             address=bastion.address,
@@ -108,7 +108,7 @@ def known_keys(
     """Return the host keys that the user trusts for an address.
 
     Raises:
-        unknown: There are none, or all are revoked.
+        unknown: There is no key, or all are revoked.
         PrerequisiteMissing: The file cannot be read.
     """
     path = Path(config.known_hosts).expanduser()
@@ -131,7 +131,7 @@ def known_keys(
 
 
 def _alias(address: str) -> str:
-    """Return what the user's ssh configuration says of an alias; empty where it is none."""
+    """Return the ssh configuration of an alias as options for cluster.yml; empty for no alias."""
     if not shutil.which("ssh"):
         return ""
     done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)
@@ -143,7 +143,7 @@ def _alias(address: str) -> str:
 
 
 def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:
-    """Return those of a host's own keys (`type base64`) that the user has not revoked.
+    """Return the keys of a host (`type base64`) that the user has not revoked.
 
     Raises:
         Unreadable: The user's file cannot be read.

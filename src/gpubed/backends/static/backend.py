@@ -25,7 +25,7 @@ _HOSTS = ("backend", "hosts")
 
 
 class StaticBackend(Backend):
-    """Hosts that their owner installed; they are never rebooted or wiped unasked."""
+    """Hosts that their owner installed; gpubed never reboots or wipes them unasked."""
 
     name = "static"
     lists_nodes = True
@@ -49,7 +49,7 @@ class StaticBackend(Backend):
         return Cluster(plan, uuid, public_key).allocation
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
-        """Return the way to the host: it changes in place."""
+        """Return the address, port, user and bastions of the host, which change in place."""
         from gpubed.backends.static import access
 
         config = options(plan.spec)
@@ -60,7 +60,7 @@ class StaticBackend(Backend):
             "port": host.port,
             "user": config.user,
         }
-        with suppress(PrerequisiteMissing):  # `doctor` and `up` name the key that is not known yet
+        with suppress(PrerequisiteMissing):  # `doctor` and `up` report an unknown key
             found["via"] = [hop.model_dump() for hop in access.hops(config)]
         return found
 

@@ -37,7 +37,7 @@ def _without_port(address: str) -> str:
     return address
 
 
-# A name or an address; nothing that OpenSSH could read as an option.
+# A name or an address, which OpenSSH cannot mistake for an option.
 Address = Annotated[
     str,
     Field(
@@ -68,7 +68,7 @@ class Host(Section):
 
 
 def host_of(inputs: Mapping[str, Any]) -> Host:
-    """Read a node's host from a state, which a newer version may have written: with more keys."""
+    """Read a node's host from its inputs, ignoring keys of newer versions."""
     return Host.model_validate(inputs["host"], extra="ignore")
 
 

@@ -1,4 +1,4 @@
-"""A look at a host: what it says about itself, and whether it can be a node."""
+"""Looks at a host: collects facts, and judges whether it can be a node."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpubed.testbeds.base import Finding
 from gpubed.testbeds.driver import Properties
 
 _FREE_GIB = 5
-_CLOCK_S = 60  # by which a host's clock may differ from ours; munge allows 300
-# The number that Slurm's packages give the account `slurm`.
+_CLOCK_S = 60  # maximum clock difference between a host and this machine; munge allows 300
+# The uid that Slurm's packages give the account `slurm`.
 _SLURM = "64030"
 
 # Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
@@ -61,12 +61,12 @@ _Yes = Annotated[bool, BeforeValidator(bool)]
 
 
 class _Mark(BaseModel):
-    """What `owner.json` says: which node of which cluster the host is."""
+    """Content of `owner.json`: the cluster and node that the host belongs to."""
 
     uuid: str
     cluster: str
     node: str
-    # The host says it, and files of the controller are called by it.
+    # The host is not trusted, and the controller names files by the id.
     id: str = Field(pattern=r"^\w[\w.-]*$")
 
 
@@ -78,17 +78,17 @@ class Found(BaseModel):
         sudo_said: The last line of sudo's refusal.
         python: The version of `python3`; empty without.
         driver: The version of the NVIDIA driver that is loaded; empty without.
-        clock: Its time in seconds.
-        clock_off_s: Seconds that its clock is ahead of ours.
-        number: The user's number.
-        slurm_number: The number of the account `slurm`; empty without.
-        failed: Units that systemd calls failed.
-        unfinished: Packages whose installation or configuration has not ended.
-        addresses: All that it has.
-        own_address: The one that we came in by.
+        clock: The host's time in seconds since the epoch.
+        clock_off_s: Seconds that the host's clock is ahead of this machine's.
+        number: The user's uid.
+        slurm_number: The uid of the account `slurm`; empty without.
+        failed: Failed systemd units.
+        unfinished: Packages that are not completely installed or configured.
+        addresses: All addresses of the host.
+        own_address: The host's address of this SSH connection.
         gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
         owner: The mark of the cluster whose node it is; empty when it is free.
-        shut_out: Lines of sshd's settings that keep an account of the cluster out.
+        shut_out: sshd settings that refuse an account of the cluster.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -116,15 +116,15 @@ class Found(BaseModel):
 
     @property
     def gpus(self) -> int:
-        """How many NVIDIA GPUs it has."""
+        """Number of NVIDIA GPUs."""
         return len(self.gpu_ids)
 
 
 def look(ssh: SSH) -> Found:
-    """Ask a host about itself; nothing on it is changed.
+    """Collect facts from a host, without changing anything on it.
 
     Raises:
-        Unreadable: It answers something else, or its mark is damaged.
+        Unreadable: The answer is malformed, or the host's mark is damaged.
     """
     node = ssh.node
     fix = f"ssh -p {node.port} {node.user}@{node.control_address} true   (must print nothing)"
@@ -133,7 +133,7 @@ def look(ssh: SSH) -> Found:
 
 
 def told(said: reading.Document, name: str) -> Found:
-    """Return what a host's answer to `LOOK` says.
+    """Parse a host's answer to `LOOK`.
 
     Raises:
         Unreadable: See `look`.
@@ -150,15 +150,15 @@ def told(said: reading.Document, name: str) -> Found:
 
 
 def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
-    """Look at a host that is to be a node: its cluster, too, must be able to log in there.
+    """Look at a host that is to be a node, and check that its cluster can log in there.
 
     Args:
         ssh: A session on the host.
         spec: The cluster's specification, whose accounts sshd must let in.
 
     Raises:
-        PrerequisiteMissing: It cannot, since the way here is one that only looks like the host's
-            own address: a forwarded port, or another translation of addresses.
+        PrerequisiteMissing: The cluster cannot log in, as the given address is not the host's
+            own: a forwarded port or other address translation.
         Unreadable: See `look`.
     """
     found, node = look(ssh), ssh.node
@@ -188,15 +188,15 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
 
 
 def is_node(found: Found, inputs: Properties) -> bool:
-    """Say whether a host carries the mark of this very node."""
+    """Say whether a host is marked as this node."""
     marked = found.owner.get("uuid"), found.owner.get("node")
     return marked == (inputs["uuid"], inputs["name"])
 
 
 def problems(found: Found, inputs: Properties) -> dict[str, str]:
-    """Return why a host cannot be a node of the cluster, and what repairs each.
+    """Return the reasons why a host cannot be a node of the cluster, each with its fix.
 
-    Failed units and unfinished packages of a host that is a node are left to `up`.
+    On a host that is a node already, `up` deals with failed units and unfinished packages.
     """
     host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = str(host.experiment_address or "")
@@ -257,7 +257,7 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
 
 
 def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
-    """Compare hosts: an account must have one number on all; other differences are only told."""
+    """Compare hosts: different uids of an account are faults, different versions only notes."""
 
     def unlike(of_hosts: Mapping[str, str]) -> str:
         told = ", ".join(f"{value} on {name}" for name, value in of_hosts.items())
@@ -295,11 +295,11 @@ def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
 
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
-    """Return why the GPUs of a host will not do: too few, or the recipe has no code for them."""
+    """Return why a host's GPUs do not suffice: too few, or not supported by the recipe."""
     chips, known = [chip_of(id_) for id_ in found.gpu_ids], recipes.load(recipe)
     reasons = [recipes.why_not(known, chip.compute_capability) if chip else "" for chip in chips]
     few = [_too_few(found, gpus)] if found.gpus < gpus else []
-    # Beside as many as were asked for there may be an older one, for a screen.
+    # An additional, older GPU, such as one for a screen, does no harm.
     if not few and reasons.count("") >= gpus:
         return []
     return few + [f"cannot run its GPUs: {why}" for why in sorted(filter(None, {*reasons}))]

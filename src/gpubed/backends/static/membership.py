@@ -1,4 +1,4 @@
-"""What a host runs when it joins a cluster, changes the account of its node, or leaves."""
+"""Scripts that a host runs to join a cluster, to change its node's account, and to leave."""
 
 from __future__ import annotations
 
@@ -123,15 +123,15 @@ fi
 
 
 def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
-    """Mark a host as a node, then let its cluster in; with the mark, nothing is done twice.
+    """Mark a host as a node, then add the cluster's key; repeating it is harmless.
 
     Args:
         ssh: A session of the user.
-        owner: What the mark is to say: `uuid`, `cluster`, `node` and `id`.
-        public_key: The cluster's.
+        owner: Content of the mark: `uuid`, `cluster`, `node` and `id`.
+        public_key: The cluster's public key.
 
     Raises:
-        GpubedError: Another cluster has marked the host meanwhile, or is about to.
+        GpubedError: Another cluster has marked the host meanwhile, or its lock stays held.
     """
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}
@@ -139,21 +139,21 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
 
 
 def expel(ssh: SSH, user: str, uuid: str) -> None:
-    """Take a cluster's key from another account of a host."""
+    """Remove a cluster's key from another account of a host."""
     _run(ssh, _script(_EXPEL, user=user, uuid=uuid))
 
 
 def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
-    """Take a cluster's key, mark and services from a host; tell what roles say of what stays.
+    """Remove a cluster's key, mark and services from a host, and report the roles' notes.
 
     Args:
-        ssh: A session on it.
-        uuid: The cluster's.
-        stays: Whether it becomes another node of the cluster, which roles' hooks are told.
+        ssh: A session on the host.
+        uuid: The cluster's uuid.
+        stays: Whether the host becomes another node of the cluster; passed to the roles' hooks.
 
     Raises:
-        GpubedError: Something there does not end, another program works on the host, or it has
-            become a node of another cluster.
+        GpubedError: A service does not stop, the host's lock stays held, or the host has become
+            a node of another cluster.
     """
     how = "stays" if stays else ""
     said = _run(ssh, _script(_RELEASE, uuid=uuid, how=how, units=" ".join(units())))
@@ -163,12 +163,12 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
 
 
 def by_hand(uuid: str) -> str:
-    """Return the command that does the same on a host that admits no login."""
+    """Return the command that releases a host locally, for one that gpubed cannot log in to."""
     return f"sudo sh /etc/gpubed/release {shlex.quote(uuid)}"
 
 
 def units() -> list[str]:
-    """Return what roles install under /etc/systemd/system; what else is there is the owner's."""
+    """Return the names of the unit files that roles install in /etc/systemd/system."""
     roles = assets() / "roles"
     files = (path for kind in ("files", "templates") for path in roles.glob(f"*/{kind}/*"))
     names = {path.name.removesuffix(".j2") for path in files}
@@ -176,7 +176,7 @@ def units() -> list[str]:
 
 
 def _script(text: str, **words: str) -> str:
-    """Return a script that begins with these variables."""
+    """Return the script with shell variables set in front."""
     words["patience"] = str(_PATIENCE)
     return "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items()) + text
 

@@ -1,4 +1,4 @@
-"""A host becomes a node: looked at first, then it learns the cluster's key and a mark."""
+"""Driver that makes a host a node: looks at it, marks it, and adds the cluster's key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.testbeds.reach import Reach
 
-# What may change without another host taking the node's place; of `host`, all but who it is.
+# Inputs that may change without replacing the node.
 _ACCESS = {"config", "gpus", "image", "public_key"}
 
 
@@ -29,9 +29,10 @@ class NodeDriver(Driver):
         self._reach, self._paths = reach, paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Another host replaces the node; another way to it does not.
+        """Replace the node for another host; update it for other access to the same host.
 
-        At another port of its address it is the same one, unless its place is another node's now.
+        Another port of the same address is the same host, unless the specification still names
+        the old port.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
         old, new = host_of(olds), host_of(news)
@@ -44,7 +45,7 @@ class NodeDriver(Driver):
         return self._joined(inputs, None)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return what `create` did, or None when the host is no longer marked as this node."""
+        """Return the node's data as `create` does, or None if the host no longer has its mark."""
         try:
             with self._connected(inputs) as ssh:
                 found = look(ssh)
@@ -57,7 +58,7 @@ class NodeDriver(Driver):
             raise
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Take another way to the same host, and let the cluster in by no other."""
+        """Join the host by its new access, and remove the key from a former account."""
         _, result = self._joined(news, id)
         former = olds["config"]["user"]
         if former != news["config"]["user"]:
@@ -66,19 +67,19 @@ class NodeDriver(Driver):
         return result
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Take back the cluster's key and mark, and stop its services; the host stays as it is.
+        """Remove the cluster's key and mark, and stop its services.
 
-        A host that is another node of the cluster by now is left alone, and so is one that admits
-        no login, where `gpubed down --without` names it or the specification does no more.
+        A host that has become another node of the cluster is left alone. So is one that cannot
+        be logged in to, if `gpubed down --without` names it or the specification no longer does.
         """
         uuid, host = inputs["uuid"], host_of(inputs)
         try:
             with _turn(inputs), self._connected(inputs) as ssh:
                 if not is_node(look(ssh), inputs):
                     return
-                # Engines remove a node before they make the one that replaces it. A host that
-                # becomes another node keeps its mark, so that it is found should that one never
-                # come, which ends what is this one's; the key goes with its account.
+                # Engines remove a node before they create its replacement. A host that is about to
+                # become another node keeps its mark, so that it is found if that creation fails;
+                # the creation releases this node. Only the account's key is removed here.
                 heir = self._heir(inputs)
                 if heir in ("", inputs["name"]):
                     membership.release(ssh, uuid, stays=bool(heir))
@@ -106,7 +107,7 @@ class NodeDriver(Driver):
             ) from error
 
     def _joined(self, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
-        """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
+        """Make a host the cluster's node; `id_` is kept for a host that is a node already."""
         name, uuid = inputs["name"], inputs["uuid"]
         try:
             with _turn(inputs), self._connected(inputs) as ssh:
@@ -118,7 +119,7 @@ class NodeDriver(Driver):
                     )
                 if is_node(found, inputs):
                     id_ = id_ or found.owner["id"]
-                elif found.owner:  # another node of the cluster, whose services must not go on
+                elif found.owner:  # another node of the cluster, whose services must stop
                     membership.release(ssh, uuid, stays=True)
                 id_ = id_ or f"{name}-{secrets.token_hex(4)}"
                 owner = {"uuid": uuid, "cluster": inputs["cluster"], "node": name, "id": id_}
@@ -130,7 +131,7 @@ class NodeDriver(Driver):
             raise NodeFailed(error.message, error.hint) from error
 
     def _heir(self, inputs: Properties) -> str:
-        """Return the node that an `up` is about to make of a node's host; empty for none."""
+        """Return the name of the node that a running `up` makes of this host; empty for none."""
         run, spec = runlock.holder(self._paths.state), self._reach.wanted
         if not (run and run.verb == "up" and spec and isinstance(spec.backend, Config)):
             return ""
@@ -138,14 +139,14 @@ class NodeDriver(Driver):
         return next((name for name, host in hosts.items() if _place(host) == place), "")
 
     def _is_gone(self, error: GpubedError, inputs: Properties) -> bool:
-        """Say whether a host admits no login, and may have died, and is not wanted any more."""
+        """Say whether a host is unreachable or unknown, and no longer in the specification."""
         dead = isinstance(error, Unreachable) and not isinstance(error, LoginRefused)
         on_the_way = getattr(error, "on_the_way", False)
         unknown = isinstance(error, access.UnknownHost)
         return ((dead and not on_the_way) or unknown) and not self._is_named(inputs)
 
     def _is_named(self, inputs: Properties) -> bool:
-        """Say whether the specification has the host; where it cannot be read, it may."""
+        """Say whether the specification names the host; true if it cannot be read."""
         spec = self._reach.wanted
         if spec is not None and not isinstance(spec.backend, Config):
             return False
@@ -160,7 +161,7 @@ class NodeDriver(Driver):
 
 @contextmanager
 def _turn(inputs: Properties) -> Iterator[None]:
-    """Keep others of this user off a host: as hosts change places, a node leaves as one comes."""
+    """Lock a host: when hosts swap nodes, one node leaves it while another joins."""
     host, folder = host_of(inputs), cache() / "hosts"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{host.address}-{host.port}").open("w") as place:
@@ -187,12 +188,12 @@ def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, A
     keys = [" ".join(line.split()[:2]) for line in said.splitlines()]
     return {
         "id": id_,
-        # As the host itself sees it: other nodes and bastions may not know its name.
+        # The host's own address, as other nodes and bastions may not resolve its name.
         "control_address": found.own_address,
         "experiment_address": host.experiment_address and str(host.experiment_address),
         "port": node.port,
         "user": node.user,
-        # Of these, the user may have revoked one, which must not come back through the host.
+        # A key that the user has revoked must not be trusted because the host reports it.
         "host_keys": sorted(access.trusted(_config(inputs), host, keys)),
         "via": [hop.model_dump() for hop in node.via],
     }

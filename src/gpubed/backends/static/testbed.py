@@ -1,4 +1,4 @@
-"""The hosts of a cluster: looked at as their user, and as its nodes."""
+"""The hosts of a static cluster: finds, judges and releases them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
 
 
 class StaticTestbed(Testbed):
-    """The hosts that a cluster is made of, or was."""
+    """The current and former hosts of a cluster."""
 
     def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
         super().__init__(backend, reach, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
-        self._missed: list[tuple[Host, str, GpubedError]] = []  # what it could not look at
+        self._missed: list[tuple[Host, str, GpubedError]] = []  # what `existing` failed to see
 
     @cached_property
     def _known(self) -> Config | None:
-        """The hosts that the cluster was made of, or is to be; None where none are known."""
+        """The options with the cluster's hosts; None if none are known."""
         return access.known(self.reach)
 
     def driver(self, kind: str) -> Driver:
@@ -53,15 +53,14 @@ class StaticTestbed(Testbed):
         return NodeDriver(self.reach, self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Say of each node whether its host is still marked as such; away where it is silent."""
+        """Return each node's state: ready if its host is marked, missing if not, away if silent."""
 
         def owner(node: Any) -> dict[str, str]:
             try:
                 with SSH(node, self.paths) as ssh:
                     return look(ssh).owner
             except LoginRefused:
-                # A host that was given back has forgotten the cluster's key: the user's own
-                # key sees whether it is still marked.
+                # A released host refuses the cluster's key: look with the user's own.
                 place, known = (node.control_address, node.port), self._known
                 for host, name in access.each(known) if known else ():
                     if known and (host.address, host.port) == place:
@@ -73,7 +72,7 @@ class StaticTestbed(Testbed):
             try:
                 return "ready" if owner(node).get("id") == node.id else "missing"
             except Unreachable as error:
-                # Whose key it is, and why nobody is let in, shows where nodes are logged in to.
+                # A wrong host key or refused login is reported where nodes are logged in to.
                 return "away" if error.is_silence else "ready"
             except GpubedError:
                 return "missing"
@@ -82,13 +81,13 @@ class StaticTestbed(Testbed):
         return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
     def identity(self) -> None:
-        """Return nothing: each host says whose it is, and `existing` asks those of before, too."""
+        """Return None: each host names its cluster, and `existing` asks former hosts, too."""
 
     def existing(self) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
 
-        Those of the specification, and of the ones that were applied before. One of these that is
-        silent counts as taken out.
+        Hosts of the specification and of earlier ones are asked. An earlier one that does not
+        answer counts as taken out.
         """
         missed = self._missed = []
         known = self._known
@@ -106,7 +105,7 @@ class StaticTestbed(Testbed):
             except GpubedError as error:
                 if named:
                     missed.append((host, name, error))
-                return None  # removing a node that the state knows fails by itself
+                return None  # removing a node in the state reports the fault
             if owner.get("cluster") != self.paths.name:
                 return None
             self._hosts[owner["id"]] = known, host, name
@@ -116,21 +115,21 @@ class StaticTestbed(Testbed):
         return [thing for thing in parallel.each(find, hosts.values()) if thing]
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
-        """Return the hosts that could not be looked at, and why, but for what a `down` leaves."""
+        """Return the hosts that could not be looked at, and why, except those `down` skips."""
         missed, spec = self._missed_hosts(left=False), self.reach.wanted or self.reach.last
         if spec is None or not known:
             return [said for name, said in missed if name not in known]
-        # Where there is a state, a host that is to be no node was none.
+        # With a state, a host without a node in the specification was no node before.
         wanted = {name for group in spec.nodes for name in group.node_names}
         return [said for name, said in missed if name in wanted.difference(known).union(left)]
 
     def own_hosts(self) -> dict[str, str]:
-        """Return the hosts of the specification: by node, where SSH answers."""
+        """Return the SSH address of each host of the specification, by node."""
         hosts = access.each(self._known) if self._known else ()
         return {name: places.ssh(host.address, host.port) for host, name in hosts}
 
     def left_as_is(self, uuid: str) -> list[str]:
-        """Say what stays on hosts that admit no login, and that a `down` goes without."""
+        """Return what stays on the hosts that `down --without` skips."""
         stays = (
             f"its mark ({membership.MARK}), the cluster's key and its services stay there; once it "
             f"is back, on it: {membership.by_hand(uuid)}"
@@ -138,7 +137,7 @@ class StaticTestbed(Testbed):
         return [f"{said}; {stays}" for _, said in self._missed_hosts(left=True)]
 
     def _missed_hosts(self, *, left: bool) -> list[tuple[str, str]]:
-        """Return name and fault of hosts that were missed, and that a `down` leaves, or not."""
+        """Return name and fault of the missed hosts that `down` skips, or of the others."""
         return [
             (name, f"{name} ({host.address}): {error.message}")
             for host, name, error in self._missed
@@ -146,7 +145,7 @@ class StaticTestbed(Testbed):
         ]
 
     def remove(self, thing: Existing) -> None:
-        """Take a cluster's key, mark and services from its host."""
+        """Remove a cluster's key, mark and services from its host."""
         self._on(*self._hosts[thing.id], lambda ssh: membership.release(ssh, thing.uuid))
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
@@ -166,7 +165,7 @@ class StaticTestbed(Testbed):
         return parallel.each(offer, access.each(config))
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
-        """Return sessions to the hosts whose keys are known; `doctor` names the others."""
+        """Return sessions to the hosts whose keys are known; `doctor` reports the others."""
         config, found = options(spec), []
         for name, host in access.wanted(spec).items():
             with suppress(PrerequisiteMissing):
@@ -174,16 +173,16 @@ class StaticTestbed(Testbed):
         return found
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Log in to every host, and judge what is to become a node; nothing is changed."""
+        """Log in to every host, and judge whether it can be a node; nothing is changed."""
         planned = plans.plan(spec)
         return list(self._judged(planned, self._seen(planned), nodes_pass=True))
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Look at the hosts that cannot be done without: whether each can be the planned node."""
+        """Return why the hosts cannot be the planned nodes."""
         return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Judge the hosts that answer, and whether GPUs there run the recipe's code."""
+        """Judge the hosts that answer, and whether their GPUs run the recipe's code."""
         # `doctor` and `up` say which are away.
         seen = [one for one in self._seen(plan) if not isinstance(one[2], GpubedError)]
         found = [one for one in self._judged(plan, seen, nodes_pass=True) if not one.ok]
@@ -199,7 +198,7 @@ class StaticTestbed(Testbed):
         return list({one.message: one for one in found}.values())
 
     def _seen(self, plan: ClusterPlan) -> list[_Seen]:
-        """Look at each host of a plan; an error stands for one that cannot be looked at."""
+        """Look at each host of a plan; returns the error for a host that fails."""
         config = options(plan.spec)
 
         def seen(found: tuple[str, Host]) -> _Seen:
@@ -218,9 +217,9 @@ class StaticTestbed(Testbed):
         """Judge each host, and the differences between them.
 
         Args:
-            plan: The cluster's.
+            plan: The cluster's plan.
             seen: The hosts.
-            nodes_pass: Whether sudo and sshd alone are judged of a host that is the node already.
+            nodes_pass: Whether only sudo and sshd are judged on hosts that are nodes already.
         """
         uuid, answered = record.uuid(self.paths), {}
         nodes = {node.name: node for node in plan.nodes}
@@ -246,7 +245,6 @@ class StaticTestbed(Testbed):
         yield from differences(answered, plan.spec)
 
     def _session(self, config: Config, host: Host, name: str) -> SSH:
-        """Return a session to a host, logged in as the user would be."""
         return SSH(access.door(config, host, name), self.paths, config.key)
 
     def _on(self, config: Config, host: Host, name: str, do: Callable[[SSH], T]) -> T:
