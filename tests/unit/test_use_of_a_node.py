@@ -5,6 +5,7 @@ Processes and terminals are real ones of this machine; nvidia-smi is a STAND-IN.
 
 import os
 import pty
+import shutil
 import subprocess
 import time
 from contextlib import contextmanager
