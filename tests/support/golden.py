@@ -29,17 +29,21 @@ NORMAL = (
     (r"-----BEGIN[^-]+-----[^-]+-----END[^-]+-----", "<pem>"),  # keys, certificates
     (r"(ssh-ed25519|ecdsa-sha2-\S+|ssh-rsa) [A-Za-z0-9+/=]{20,}", r"\1 <key>"),  # drawn keys
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uuid>"),  # drawn
-    (r"\b20\d{6}[-T]?\d{6}Z?(-[0-9a-f]+)?", "<run>"),  # runs are named after their start
+    (
+        r"\b20\d{6}[-T]?\d{6}Z?(\d{3})?(-[0-9a-f]{4,})?\b",
+        "<run>",
+    ),  # runs are named after their start
     (r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d| UTC)?", "<time>"),  # clock
+    (r"(?<![\d.])-?\d+\.\d+(e-?\d+)?(?![.\d])", "<number>"),  # measured
+    (r"\b\d+ images/s", "<n> images/s"),  # measured
     (r"\b[0-9a-f]{12,64}\b", "<id>"),  # ids of containers, hashes
     (r"\b\d{1,3}(\.\d{1,3}){3}\b", "<address>"),  # drawn by the cluster's name
     (r"\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b", "<mac>"),  # drawn
     (r"(127\.0\.0\.1|<address>|localhost):\d+", r"\1:<port>"),  # free ports of this machine
-    (r"\b\d+(\.\d+)? ?(h|min|ms|µs|s|d)\b( \d+ (h|min|s)\b)*", "<duration>"),  # measured
-    (r"\b\d+(\.\d+)? (k|M|G)?bit/s", "<rate>"),  # measured
-    (r"\b\d+(\.\d+)? ([KMGT]i?)?B\b", "<size>"),  # of this machine
+    (r"(<number>|\b\d+) ?(h|min|ms|µs|s|d)\b( \d+ (h|min|s)\b)*", "<duration>"),  # measured
+    (r"(<number>|\b\d+) (k|M|G)?bit/s", "<rate>"),  # measured
+    (r"(<number>|\b\d+) ([KMGT]i?)?B\b", "<size>"),  # of this machine
     (r'("\w*(_s|_at|_bps|_bytes|port|pid|loss|accuracy|duration|remaining)": )[-\d.e]+', r"\1<n>"),
-    (r"-?\d+\.\d{3,}(e-?\d+)?", "<number>"),  # measured
     (r" +$", ""),  # the table's width follows what is in it
 )
 
@@ -139,9 +143,10 @@ WORDS = {"run": ["digits", "--set", "epochs=1"], "up": ["-y"], "down": ["-y"]}
 LOOKS = {
     "etc-gpubed.txt": 'cd /etc/gpubed && for f in $(find . -type f | sort); do echo "== $f"; '
     "sed -E 's/((password|token|secret|key)\\W+)\\S+/\\1<secret>/I' $f; done",
-    "nft.txt": "nft list ruleset",
-    "tc.txt": "tc -s qdisc",
-    "packages.txt": "/shared/env/current/bin/python -m pip list",
+    "nft.txt": "sudo -n env PATH=/usr/sbin:/usr/bin:/sbin:/bin nft list ruleset",
+    "tc.txt": "env PATH=/usr/sbin:/usr/bin:/sbin:/bin tc -s qdisc",
+    "packages.txt": "/shared/env/current/bin/python -c 'import importlib.metadata as of; "
+    """print(*sorted(f"{d.name} {d.version}" for d in of.distributions()), sep="\\n")'""",
 }
 
 
