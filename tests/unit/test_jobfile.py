@@ -141,8 +141,7 @@ sanity:
 """
         )
     assert refused.value.message.partition(" has ")[2].splitlines() == [
-        "5 errors:",
-        "  line 1: launcher: is missing",
+        "4 errors:",
         "  line 3: launchr: unknown key (did you mean 'launcher'?)",
         "  line 6: arguments.epochs.defautl: unknown key (did you mean 'default'?)",
         "  line 7: arguments.batch.default: must be true or false, or must be a whole number, or "

@@ -391,7 +391,7 @@ def test_every_test_file_is_collected():
     """A file whose name pytest does not match would never run."""
     for path in (ROOT / "tests").rglob("*.py"):
         helper = path.name in ("conftest.py", "__init__.py", "__main__.py", "matrix.py")
-        helper |= bool({"support", "testbeds"} & {*path.parts})
+        helper |= bool({"support", "testbeds", "own_work"} & {*path.parts})
         assert helper or path.name.startswith("test_"), path
 
 

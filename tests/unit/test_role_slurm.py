@@ -285,7 +285,9 @@ def started(srun, monkeypatch, tmp_path):
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(srun.subprocess, "run", run)
+    monkeypatch.setattr(srun.socket, "gethostbyname", lambda _: "10.0.0.1")
     os.environ |= {
+        "SLURM_JOB_ID": "7",
         "GPUBED_ADDRESS": "10.0.0.1",
         "GPUBED_SECRETS": str(tmp_path),
         "SLURM_GPUS_PER_TASK": "1",

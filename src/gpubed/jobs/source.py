@@ -9,10 +9,12 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 import pathspec
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes.cluster import Cluster
 
@@ -36,10 +38,10 @@ def files(folder: Path) -> list[str]:
     """
     names = _of_git(folder)
     found = _walked(folder) if names is None else iter(names)
-    ignored = folder / IGNORE
-    spec = pathspec.GitIgnoreSpec.from_lines(
-        ignored.read_text(errors="replace").splitlines() if ignored.is_file() else ()
-    )
+    ignored, patterns = folder / IGNORE, list[str]()
+    with suppress(reading.Missing):
+        patterns = reading.file(ignored).text().splitlines()
+    spec = pathspec.GitIgnoreSpec.from_lines(patterns)
     kept = list[str]()
     for name in found:
         if not spec.match_file(name) and _travels(folder / name):
