@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster import BIN
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 SCRIPTS = Path(__file__).parent / "own_work"
 
 
@@ -58,12 +58,9 @@ def test_a_script_of_horovod_runs_as_it_is(own, cluster):
     [["python", "ddp.py"], ["torchrun", "ddp.py"], ["--per-node", "--", "torchrun", "ddp.py"]],
     ids=["ranks", "torchrun", "per node"],
 )
-@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
-def test_a_script_of_torch_distributed_runs_as_it_is(own, cluster, command, launcher):
-    if launcher == "slurm" and "slurm" not in cluster.spec.get("services", {}):
-        pytest.skip("this cluster has no Slurm yet: test_slurm adds it")
+def test_a_script_of_torch_distributed_runs_as_it_is(own, cluster, command):
     mark = [] if "--" in command else ["--"]
-    done = own("run", cluster.name, "--launcher", launcher, *mark, *command)
+    done = own("run", cluster.name, *mark, *command)
     said = done.stdout + done.stderr
     for rank in range(3):
         assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
