@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 # it: from a new cluster to one that is taken down. Files that are not here come after.
 ORDER = (
     "test_ready",
+    "test_own_work",
     "test_bench",
     "test_runs",
     "test_secrets",

@@ -5,8 +5,11 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+
+from support.cluster import BIN
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
@@ -210,6 +213,23 @@ def test_the_launcher_brings_the_results_back(shared):
     result = shared.json("run", "digits", "--launcher", "slurm")
     assert (result["status"], result["world_size"]) == ("ok", 3)
     assert result["metrics"]["test_accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize("program", ["python", "torchrun"])
+def test_a_script_of_torch_distributed_runs_in_the_queue(shared, program):
+    command = [str(BIN / "gpubed"), "run", shared.name, "--launcher", "slurm", "--", program]
+    done = subprocess.run(
+        [*command, "ddp.py"],
+        cwd=Path(__file__).parent / "own_work",
+        env=shared.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for rank in range(3):
+        assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
 
 
 def test_ctrl_c_leaves_nothing_in_the_queue(shared):

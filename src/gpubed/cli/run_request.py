@@ -208,14 +208,14 @@ def wanted(
 
 
 def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str]) -> Request:
-    """Return what is asked for by a command of this folder.
+    """Return the request to run a command in the current folder.
 
     Raises:
         UsageError: A word is no text, or `--set` was given.
     """
     if given:
         raise UsageError(
-            "--set gives arguments of a job, and a command has its own", "-- COMMAND …"
+            "--set is for jobs: write the arguments of a command behind it", "-- COMMAND …"
         )
     if why := next(filter(None, map(command_words.fault, words)), ""):
         raise UsageError(f"a word of the command {why}", "give all of it as UTF-8")

@@ -138,6 +138,12 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         chosen.require(plan)
         if request.container or job.container:
             images.require_docker(plan)
+    elif request.command:
+        # The service would copy the whole folder, with the files that git ignores.
+        raise UsageError(
+            f"{plan.backend} runs jobs of jobs/ only, and no other command",
+            "gpubed init --job NAME writes one",
+        )
     else:
         made_on.require_same(registry.bound(plan.backend, cluster.paths))
     values = job.values(request.job, request.settings)

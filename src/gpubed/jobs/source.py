@@ -49,7 +49,7 @@ def files(folder: Path) -> list[str]:
             if len(kept) > _MOST:
                 raise UsageError(
                     f"{folder} has more than {_MOST:,} files",
-                    f"call the command in its own folder, or name in {ignored} what is not needed",
+                    f"call it in a smaller folder, or list what to leave out in {ignored}",
                 )
     return sorted(kept)
 
@@ -113,7 +113,8 @@ def called(command: Sequence[str]) -> str:
     """Return a name for runs of a command: that of its script, else of its program."""
     scripts = (word for word in command if word.endswith((".py", ".sh")))
     name = PurePath(next(scripts, command[0])).name
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name.removesuffix(".py").removesuffix(".sh"))[:40]
+    name = name.removesuffix(".py").removesuffix(".sh") or "command"
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:40]
 
 
 def _of_git(folder: Path) -> list[str] | None:

@@ -149,7 +149,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a command or a job on the nodes that are well; bring its results back."""
+    """Run a command or a job on the nodes; bring its results back."""
     ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)

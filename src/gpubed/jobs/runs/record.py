@@ -394,11 +394,19 @@ def _sha256(path: Path) -> str:
 
 
 def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
-    """Return one checksum of the names and contents of files; of links, the targets count."""
+    """Return one checksum of the names and contents of files; a link counts by its target.
+
+    Raises:
+        UsageError: A file cannot be read.
+    """
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
-        what = path.readlink() if path.is_symlink() else _sha256(path)
+        try:
+            what = path.readlink() if path.is_symlink() else _sha256(path)
+        except OSError as error:
+            why = f"{path} cannot be read: {error.strerror}"
+            raise UsageError(why, "make it readable, or list it in .gpubedignore") from None
         digest.update(f"{what}  {name}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
