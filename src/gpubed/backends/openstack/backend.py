@@ -122,7 +122,7 @@ class OpenStackBackend(Backend):
         return lookups.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Translate a refusal of the cloud into terms of the specification; None if none is known."""
+        """Translate a refusal of the cloud into terms of the specification, if one is known."""
         for pattern, (message, hint) in _MEANINGS.items():
             if found := re.search(pattern, error.message):
                 return Refused(message.format(found[1]), hint.format(found[1]))
