@@ -39,7 +39,7 @@ def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
 
 
 def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    """Judge whether others use the cluster's subnets."""
+    """Yield a finding for each network: whether its subnet is free."""
     _, taken = in_use(paths.name, record.uuid(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]

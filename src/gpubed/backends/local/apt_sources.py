@@ -1,8 +1,8 @@
-"""Where this machine gets its Debian packages from: its own apt sources, both formats.
+"""The apt sources of this machine, in both formats.
 
-Only what a base system of the same distribution needs: archives of one suite and
-its updates, component `main`. Sources of third parties are left out. A machine of
-another release of Debian names the archives too: one that has a release has the others.
+Only what a base system of the same distribution needs: the archives of one suite and its updates,
+component `main`, and no third-party sources. If this machine runs another release of Debian, its
+archives serve too: an archive has all releases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIST_OF_MIRRORS = "mirror+file:"
 
 
 class Source(NamedTuple):
-    """An archive, one suite of it."""
+    """One suite of an archive."""
 
     uri: str
     suite: str
@@ -62,7 +62,7 @@ def _read(folder: Path) -> Iterator[Source]:
 
 
 def _usable(fields: Mapping[str, str] | re.Match[str], signed_by: str | None) -> Iterator[Source]:
-    # A key of its own marks the archive of a third party.
+    # Third-party archives have a key of their own.
     if "main" in fields["components"].split() and "debian-archive-keyring" in (
         signed_by or "debian-archive-keyring"
     ):
@@ -71,7 +71,7 @@ def _usable(fields: Mapping[str, str] | re.Match[str], signed_by: str | None) ->
 
 
 def _mirrors(uri: str) -> list[str]:
-    """Return the first of a list of mirrors, as cloud images have it; a node has no such list."""
+    """Return a URI, or the first of a mirror list: cloud images have such lists, nodes do not."""
     if uri.startswith(_LIST_OF_MIRRORS):
         path = Path(uri.removeprefix(_LIST_OF_MIRRORS))
         lines = reading.file(path).text().splitlines() if path.is_file() else []

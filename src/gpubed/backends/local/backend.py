@@ -55,9 +55,9 @@ class LocalTestbed(Testbed):
         census.remove(thing)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what this machine has not for the cluster: addresses, memory.
+        """Return what the cluster needs and this machine lacks: subnets, memory.
 
-        Nothing of what Docker cannot be asked for.
+        Empty if Docker does not answer.
         """
         from gpubed.backends.local import doctor
 
@@ -67,7 +67,7 @@ class LocalTestbed(Testbed):
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return which networks of the cluster others have already."""
+        """Return findings for the cluster's subnets that others use already."""
         from gpubed.backends.local import addresses
 
         return [finding for finding in addresses.subnets(plan, self.paths) if not finding.ok]
@@ -96,7 +96,7 @@ class LocalBackend(Backend):
         return limits.problems(spec)
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Links are held to their rate by the kernel's traffic control."""
+        """Return True: the kernel's traffic control holds links to their rate."""
         return True
 
     def doctor(self) -> list[Finding]:
@@ -106,13 +106,13 @@ class LocalBackend(Backend):
         return doctor.findings()
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-        """Return which subnets the cluster has, and which others on this machine."""
+        """Return the cluster's subnets, and those that others use on this machine."""
         from gpubed.backends.local import addresses
 
         return addresses.surroundings(spec, paths)
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Say what a container does not hold back."""
+        """Return warnings about what a container does not isolate."""
         from gpubed.backends.local import limits
 
         return limits.warnings(spec)

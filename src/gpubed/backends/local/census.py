@@ -1,4 +1,4 @@
-"""What exists of a cluster, by the labels that hold its name and UUID."""
+"""The Docker objects of a cluster, found by the labels that hold its name and UUID."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe(allocation: Allocation) -> dict[str, str]:
 
 
 def at_work(uuid: str) -> set[str]:
-    """Return the names of a cluster's nodes that run."""
+    """Return the names of a cluster's running nodes."""
     labels = [f"{ownership.CLUSTER}={uuid}", ownership.NODE]
     with daemon.errors("list the nodes"):
         found = daemon.look().containers.list(filters={"label": labels})
@@ -36,7 +36,7 @@ def at_work(uuid: str) -> set[str]:
 
 
 def existing(cluster: str) -> list[Existing]:
-    """Return all that carries the cluster's name; containers first, the others are in their use."""
+    """Return everything with the cluster's name; containers first, because they use the rest."""
     client = daemon.look()
     mine: dict[str, Any] = {"label": f"{ownership.NAME}={cluster}"}
     with daemon.errors("list what there is of the cluster"):
@@ -65,7 +65,7 @@ def existing(cluster: str) -> list[Existing]:
 
 
 def _address(container: Container) -> str:
-    """Return the address of a node in use on the control network; others give way to any."""
+    """Return the control-network address of a node in use, empty for any other container."""
     has = ownership.labels(container)
     if ownership.NODE not in has or not runtime.is_in_use(container):
         return ""
@@ -74,14 +74,14 @@ def _address(container: Container) -> str:
 
 
 def _is_data(volume: Any) -> bool:
-    """Say whether a volume is the cluster's own; one of a node goes with the node."""
+    """Return whether a volume is the cluster's; a node's volume is removed with the node."""
     return ownership.NODE not in ownership.labels(volume)
 
 
 def _sizes() -> dict[str, int]:
-    """Return the bytes on each volume, by name, as far as Docker knows them.
+    """Return the used bytes of each volume, by name, where Docker knows them.
 
-    Docker counts for one at a time: to whom else asks meanwhile it answers with an error.
+    Docker computes them for one client at a time, and answers others with an error.
     """
     try:
         rows = daemon.client().df().get("Volumes") or []
@@ -98,14 +98,14 @@ def _made(volume: Any) -> datetime | None:
 
 
 def _volumes(client: DockerClient, mine: dict[str, Any]) -> list[Any]:
-    """Return the cluster's volumes; a node's own only once the node is gone: it goes with it."""
+    """Return the cluster's volumes, and the volumes of nodes that are gone."""
     left = {volume.id for volume in client.volumes.list(filters={**mine, "dangling": True})}
     found = client.volumes.list(filters=mine)
     return [v for v in found if v.id in left or _is_data(v)]
 
 
 def remove(thing: Existing) -> None:
-    """Remove one thing; it may have gone meanwhile."""
+    """Remove a thing, if it still exists."""
     client = daemon.client()
     collection: Any = getattr(client, f"{thing.kind}s")
     options = {"container": {"force": True, "v": True}, "volume": {"force": True}}

@@ -31,7 +31,7 @@ class Cluster(Component):
         self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
-        # One for all nodes of a kind: a recipe reads its files to know its digest.
+        # Shared by all nodes of a kind, because a recipe reads its files to compute its digest.
         software = plan.spec.recipe if plan.spec.configure else None
         self._recipes = {
             (name, sim): node_image(Recipe(name, self._runtime, sim), software)
@@ -60,7 +60,8 @@ class Cluster(Component):
         return Network(purpose, _BACKEND, inputs, self.children)
 
     def _volume(self) -> Volume | None:
-        # With NFS a node serves the folder; a mount of ours at its place would win at each boot.
+        # With NFS a node serves the folder; a volume mounted there would take precedence at each
+        # boot.
         if self._plan.spec.storage.shared.provider == "nfs":
             return None
         inputs = {**self._owner, "purpose": "shared"}
@@ -72,7 +73,8 @@ class Cluster(Component):
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
-            # Known before it is built, so that a plan can tell that a newer one replaces no node.
+            # The tag is known before the build, so a plan can tell that a newer image replaces no
+            # node.
             "image": self._recipes[kind].tag,
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),

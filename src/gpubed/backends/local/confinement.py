@@ -1,10 +1,10 @@
-"""Containers that boot systemd with less than Docker's ordinary container may do.
+"""Containers that boot systemd with fewer rights than an ordinary Docker container.
 
-systemd needs a part of the cgroup tree that it may write to, and nothing else that an ordinary
-container lacks. Without SYS_ADMIN nothing can be mounted: neither the hierarchies of cgroup v1
-with their `release_agent`, nor another /proc whose settings are this machine's. So a node gets
-the folder of its own cgroup, and no more of the tree. What needs SYS_ADMIN all the same (a
-Docker in the node, pretended hardware, and GPUs, where less is not tried yet) is not confined.
+Beyond what an ordinary container has, systemd needs only a writable part of the cgroup tree.
+Without SYS_ADMIN a node can mount nothing: neither the hierarchies of cgroup v1 with their
+`release_agent`, nor another /proc with this machine's settings. So a node gets the folder of its
+own cgroup, and no more of the tree. Nodes that need SYS_ADMIN are not confined: those with Docker,
+with simulated hardware, and with GPUs (not tried with less yet).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gpubed.core.paths import assets
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import NodePlan
 
-# Those of Docker's ordinary container but MKNOD, and what links and firewall need.
+# Docker's default capabilities without MKNOD, and those for links and the firewall.
 _CAPABILITIES = (
     *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SETPCAP"),
     *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
 )
 _CGROUPS = Path("/sys/fs/cgroup")
 _LETS_GO_S = 3.0
-# The hierarchies of cgroup v1 that systemd works with: its own one, and that of v2 beside it,
-# which alone tells it that a cgroup is empty. Without, units that end and logins wait for minutes.
+# The hierarchies of cgroup v1 that systemd uses: its own, and that of v2 beside it, which alone
+# reports that a cgroup is empty. Without it, stopping units and logins take minutes.
 _HIERARCHIES = ("systemd", "unified")
 
 
@@ -47,7 +47,7 @@ _BETTER = "`runtime: vm` puts a kernel in between"
 
 
 def warnings(spec: ClusterSpec) -> list[str]:
-    """Return what the containers of a specification, and those that there are, leave open."""
+    """Return warnings about rights that the planned and the existing containers have."""
     with daemon.errors("ask Docker how nodes can be confined"):
         why = obstacle(daemon.look().info())
         former = [] if why else _former(spec)
@@ -67,7 +67,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
 
 
 def _former(spec: ClusterSpec) -> list[str]:
-    """Return the names of the cluster's nodes that may do more than nodes made now."""
+    """Return the names of the cluster's existing nodes that are not confined."""
     labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
     found = daemon.look().containers.list(all=True, filters={"label": labels}, ignore_removed=True)
     return sorted(
@@ -78,12 +78,12 @@ def _former(spec: ClusterSpec) -> list[str]:
 
 
 def wanted(spec: ClusterSpec, node: NodePlan) -> bool:
-    """Return whether a node can do with a confined container."""
+    """Return whether a confined container is enough for a node."""
     return spec.services.docker is None and not node.gpus and node.simulate is None
 
 
 def place(node: NodeInputs) -> Place | None:
-    """Return the node's part of the tree; None where this machine's has no place for it."""
+    """Return the node's part of the cgroup tree; None if Docker cannot confine nodes here."""
     info = daemon.look().info()
     if obstacle(info):
         return None
@@ -100,7 +100,7 @@ def place(node: NodeInputs) -> Place | None:
 
 
 def obstacle(info: Mapping[str, Any]) -> str | None:
-    """Return why this machine's Docker can confine no node, in words; None where it can."""
+    """Return why this machine's Docker cannot confine nodes; None if it can."""
     if any("userns" in option for option in info.get("SecurityOptions") or []):
         return "its Docker maps users, who may not write to the cgroup tree"
     if not _is_unified(info):
@@ -111,7 +111,7 @@ def obstacle(info: Mapping[str, Any]) -> str | None:
 
 
 def flags(place: Place) -> dict[str, Any]:
-    """Return Docker's words for a confined container; its profiles are Docker's own."""
+    """Return Docker's options for a confined container; security profiles stay the default ones."""
     return {
         "cap_drop": ["ALL"],
         "cap_add": list(_CAPABILITIES),
@@ -120,12 +120,12 @@ def flags(place: Place) -> dict[str, Any]:
 
 
 def holds(host: Mapping[str, Any]) -> bool:
-    """Return whether a container was made confined, by the `HostConfig` that Docker tells."""
+    """Return whether a container was created confined, by the `HostConfig` that Docker reports."""
     return "ALL" in (host.get("CapDrop") or []) and not host.get("Privileged")
 
 
 def files() -> list[File]:
-    """Return what a node needs that can unmount nothing."""
+    """Return the files for a node that cannot unmount anything."""
     root = assets() / "templates" / "confined"
     return [
         File(
@@ -139,10 +139,10 @@ def files() -> list[File]:
 
 
 def tidy(uuid: str, node: str) -> None:
-    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may."""
+    """Remove the cgroups that Docker leaves behind for a node, as far as this user may."""
     name = _name(uuid, node)
     deadline = time.monotonic() + _LETS_GO_S
-    # The kernel takes a moment to let go of what a container has left.
+    # The kernel releases the cgroups of an ended container only after a moment.
     for folder in [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]:
         while os.access(folder.parent, os.W_OK) and folder.exists():
             for path, _, _ in os.walk(folder, topdown=False):

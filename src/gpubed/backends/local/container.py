@@ -13,23 +13,22 @@ from gpubed.backends.local.runtime import Runtime, cpu_quota, labels, put
 from gpubed.backends.local.vm.machine import VirtualMachine
 
 _SYSTEMD: dict[str, Any] = {
-    # The host's view of the tree is the one that works with cgroup v1 and v2 alike, and
-    # without --privileged.
+    # The host's view of the tree works with both cgroup v1 and v2, and without --privileged.
     "cgroupns": "host",
     "tmpfs": {"/run": "", "/run/lock": ""},
     "environment": {"container": "docker"},
     "stop_signal": "SIGRTMIN+3",
 }
 
-# What runs containers of its own, or pretends hardware, mounts and owns a part of the tree.
+# Nodes that run containers or simulate hardware mount, and own a part of the tree.
 _WIDE: dict[str, Any] = {
     "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
     "security_opt": ["seccomp=unconfined", "apparmor=unconfined"],
 }
 _TREE = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
 
-# Files of devices that a simulated node makes; no driver answers them. The majors are of
-# nvidia and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
+# Device files that a simulated node makes; no driver answers them. The majors are those of nvidia
+# and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
 _SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
 
 
@@ -42,7 +41,7 @@ class SystemContainer(Runtime):
     """Boots systemd in the container; shares the kernel of this machine."""
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
-        """Return the flags that systemd needs, limits and GPUs."""
+        """Return the flags for systemd, the limits and the GPUs."""
         limits = cpu_quota(node) if node.cpus is not None else {}
         if node.memory is not None:
             limits |= _memory_limit(node.memory)
@@ -54,14 +53,14 @@ class SystemContainer(Runtime):
         }
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
-        """Also write what a confined node does in another way."""
+        """Also write the files of a confined node."""
         super().prepare(container, node)
         if self.told(container):
             for file in confinement.files():
                 put(container, file)
 
     def told(self, container: Container) -> dict[str, Any]:
-        """Return whether it is confined; nothing where it is not, as of an earlier gpubed."""
+        """Return the mark of a confined container; empty for others, as earlier versions made."""
         return {CONFINED: True} if confinement.holds(container.attrs["HostConfig"]) else {}
 
     def limit(self, container: Container, node: NodeInputs) -> None:
@@ -100,9 +99,9 @@ def _gpus(node: NodeInputs) -> list[DeviceRequest]:
 
 
 def _docker_data(node: NodeInputs) -> Mount:
-    """Return a volume without a name, which goes with the container.
+    """Return an anonymous volume, which is removed with the container.
 
-    The image's own layers are an overlay, and the kernel stacks no further one on them for
-    a Docker that runs in the node.
+    Docker in the node needs it: the image's own layers are an overlay, and the kernel stacks no
+    further one on them.
     """
     return Mount("/var/lib/docker", source=None, labels=labels(node))

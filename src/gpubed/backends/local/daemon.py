@@ -19,23 +19,23 @@ from paramiko.ssh_exception import NoValidConnectionsError
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Identity
 
-# A node that boots, or an image that is imported, keeps one request open that long.
+# Booting a node or importing an image keeps one request open that long.
 _TIMEOUT_S = 600
 _LOOK_S = 20
 
 # DOCKER_HOST may be ssh://…
 _OF_SSH = (paramiko.SSHException, ConnectionError, socket.gaierror, NoValidConnectionsError)
-# A requests session is not meant to be shared between threads.
+# A requests session must not be shared between threads.
 _own = threading.local()
 
 
 def client() -> docker.DockerClient:
-    """Return this thread's client; PrerequisiteMissing where the daemon cannot be reached."""
+    """Return this thread's client; raise PrerequisiteMissing if the daemon cannot be reached."""
     return _client("client", _TIMEOUT_S)
 
 
 def look() -> docker.DockerClient:
-    """Return this thread's client for lists and facts, which come at once."""
+    """Return this thread's client for lists and facts, with a short timeout."""
     return _client("look", _LOOK_S)
 
 
@@ -50,17 +50,17 @@ def _client(name: str, timeout_s: int) -> docker.DockerClient:
 
 
 def identity() -> Identity:
-    """Return the id that the daemon made itself when it was installed, and how it was reached."""
+    """Return the id that the daemon got at its installation, and how it was reached."""
     with errors("ask the Docker daemon who it is"):
         info = look().info()
-    # The library follows this variable alone, and no context of the docker command.
+    # The library reads this variable only, and no context of the docker command.
     way = os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
     return Identity(str(info["ID"]), f"the Docker daemon of {info['Name']} at {way}")
 
 
 @contextmanager
 def errors(doing: str) -> Iterator[None]:
-    """Turn what Docker raises into `GpubedError`; `doing` completes "cannot …"."""
+    """Turn Docker's exceptions into `GpubedError`; `doing` completes "cannot …"."""
     try:
         yield
     except APIError as error:
@@ -76,12 +76,12 @@ def errors(doing: str) -> Iterator[None]:
 
 
 def reason(error: APIError) -> str:
-    """Return what the daemon gave as its reason, on one line."""
+    """Return the daemon's reason on one line."""
     return " ".join(str(error.explanation or error).split())
 
 
 def is_conflict(error: APIError) -> bool:
-    """Return whether something else still holds what was to be removed."""
+    """Return whether the object to be removed is still in use."""
     # A network with endpoints answers 403, everything else 409.
     return error.status_code in (HTTPStatus.CONFLICT, HTTPStatus.FORBIDDEN)
 

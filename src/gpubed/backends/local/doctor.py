@@ -1,4 +1,4 @@
-"""What must be in place on this machine before the first cluster."""
+"""Checks of this machine: Docker, images, disk, memory and addresses."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ from gpubed.spec.sections import LEAST_MEMORY, NodeGroup
 from gpubed.testbeds.base import Finding
 
 _GB = 10**9
-# Image, package cache, environment of the first cluster; a further one needs the last only.
+# The first cluster needs image, package cache and environment; a further one the last only.
 _FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
 _PACKAGES = 12 * _GB  # unpacked and committed, beside the wheels
 _KVM = Path("/dev/kvm")
 
 
 def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
-    """Return what was looked at; only Docker where Docker does not do.
+    """Return the findings; only Docker's if Docker does not work.
 
-    Args:
-        spec: What a cluster is to be; None to look at the machine alone.
-        paths: The cluster's paths.
+    Without a specification, check the machine alone.
     """
     virtual = spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
     try:
@@ -94,7 +92,7 @@ def _docker(info: dict[str, Any]) -> Finding:
 def _images(
     info: dict[str, Any], spec: ClusterSpec | None, runtime: Runtime
 ) -> tuple[Finding, Finding]:
-    """Look for the images that nodes need, how they could be had, and the disk for all that."""
+    """Check for the images that nodes need, a way to get missing ones, and disk space."""
     wanted: list[image.Recipe | PythonImage] = []
     if spec is None:
         wanted = [image.Recipe(NodeGroup.model_fields["image"].default, runtime)]
@@ -133,7 +131,7 @@ def _registry_has(base: str) -> bool:
 
 
 def memory(planned: ClusterPlan, paths: ClusterPaths) -> Finding:
-    """Look whether this machine has memory for the nodes that are not there yet."""
+    """Check whether this machine has memory for the nodes that do not run yet."""
     uuid = record.uuid(paths)
     there = census.at_work(uuid) if uuid else set()
     missing = sum(node.name not in there for node in planned.nodes)

@@ -1,6 +1,6 @@
-"""What nodes need of this machine's environment to reach package registries.
+"""Variables and files of this machine that nodes need to reach package registries.
 
-Never a secret: a URL that holds a password stays here, and `doctor` says so.
+URLs that hold a password are left out, and `doctor` reports them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 
 
 def proxies() -> dict[str, str]:
-    """Return the proxy variables, in both spellings that programs look for."""
+    """Return the proxy variables, in upper and lower case."""
     found = {}
     for name in _PROXIES:
         value = os.environ.get(name) or os.environ.get(name.lower())
@@ -42,7 +42,7 @@ def proxies() -> dict[str, str]:
 
 
 def left_out() -> dict[str, str]:
-    """Return the variables that nodes would need and do not get, each with the reason."""
+    """Return the variables that are withheld from nodes, each with the reason."""
     names = (*_INDEXES, *_LISTS, *_PROXIES, *(proxy.lower() for proxy in _PROXIES))
     return {name: why for name in names if (why := refusal(os.environ.get(name, "")))}
 
@@ -64,7 +64,7 @@ def ca_bundle() -> Path | None:
 
 
 def ca_mount() -> dict[str, str]:
-    """Return what to mount read-only where, when this machine has a CA bundle of its own."""
+    """Return the read-only mount (source to target) of this machine's CA bundle, if it has one."""
     bundle = ca_bundle()
     if bundle is None:
         return {}
@@ -74,9 +74,9 @@ def ca_mount() -> dict[str, str]:
 
 
 def nameservers(files: Iterable[Path] = _RESOLVERS) -> list[str]:
-    """Return the name servers of this machine that nodes reach too, as Docker chooses them.
+    """Return the name servers of this machine that nodes can reach, as Docker chooses them.
 
-    Empty when there is none: a resolver on the loopback is this machine's alone.
+    Empty if there are none: a resolver on the loopback serves this machine alone.
     """
     for path in files:
         lines = reading.file(path).text().splitlines() if path.is_file() else []

@@ -1,7 +1,7 @@
-"""Node images: what is in them, and the driver that makes them.
+"""Node images: what they are built from, and their names.
 
-An image is a cache of this machine, not a cluster's property: it is named by a hash
-of what it is built from, shared by all clusters, and stays when a cluster goes.
+An image is a cache of this machine: its name holds a hash of what it is built from, all clusters
+share it, and it stays when a cluster goes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LABEL = "gpubed.image"
 STAGE = "gpubed.stage"
 REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-machine"}
 
-# Version control and wheels keep neither owners nor all modes, so they are set here.
+# Neither version control nor wheels keep owners and all modes, so they are set here.
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
-# Files of a recipe's folder that no image is built from.
+# Files of a recipe's folder that are not part of an image.
 _NO_PARTS = (".md", ".pyc")
 
 
 class Release(NamedTuple):
-    """An operating system: a base image's name and a distribution's."""
+    """An operating system: the names of its base image and of its distribution."""
 
     base: str
     suite: str
@@ -46,9 +46,9 @@ RELEASES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that goes into an image of an operating system, a key of `RELEASES`.
+    """Everything that goes into an image of an operating system, a key of `RELEASES`.
 
-    `vm` puts that system, and a kernel, on a disk, and qemu around it.
+    `vm` puts that system, and a kernel, on a disk for qemu.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Recipe:
 
     @property
     def parts(self) -> list[str]:
-        """Names of the recipe's own files: the Dockerfile, and what it copies."""
+        """Names of the recipe's own files: the Dockerfile and the files that it copies."""
         found = (path for path in self.folder.rglob("*") if path.is_file())
         names = {path.relative_to(self.folder) for path in found}
         return sorted(

@@ -1,6 +1,6 @@
 """The node images of this machine: built when one is missing, and kept when a cluster goes.
 
-From a registry's base image, or with mmdebstrap where no registry answers.
+They are built from a registry's base image, or with mmdebstrap if no registry answers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ensure(recipe: Recipe | PythonImage) -> str:
 
 @contextmanager
 def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
-    # Two clusters that come up at the same time need one image, once.
+    # Two clusters that come up at the same time build a shared image only once.
     cache().mkdir(parents=True, exist_ok=True)
     kind = recipe.tag.partition(":")[2].rpartition("-")[0]
     if isinstance(recipe, PythonImage):
@@ -133,7 +133,7 @@ def _with_dockerfile(recipe: Recipe, base: str) -> None:
             tail = "\n".join([str(error.msg), *_said(error.build_log)[-_TAIL:]])
             raise GpubedError(f"cannot build the node image: {tail}") from None
         finally:
-            # Stages are large, and of no use once the image is there.
+            # Stages are large, and useless once the image is built.
             daemon.client().images.prune(filters={"dangling": True, "label": STAGE})
 
 
@@ -187,5 +187,5 @@ def _import(recipe: Recipe, root: Path) -> None:
         try:
             daemon.client().images.get(recipe.tag)
         except ImageNotFound:
-            # The daemon reports a failed import in the body of a successful answer.
+            # The daemon reports a failed import in the body of a successful response.
             raise GpubedError(f"cannot import the node image: {answer.strip()}") from None

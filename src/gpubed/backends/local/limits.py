@@ -1,4 +1,4 @@
-"""What nodes on one machine cannot do, found in a specification before anything is made."""
+"""Checks of a specification for what nodes on one machine cannot do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:
-    """Return everything that this backend would have to refuse or to pretend."""
+    """Return what this backend cannot do, or could only fake."""
     found: list[Problem] = []
     for index, group in enumerate(spec.nodes):
         found += _group(index, group)
@@ -26,10 +26,10 @@ def problems(spec: ClusterSpec) -> list[Problem]:
 
 
 def warnings(spec: ClusterSpec) -> list[str]:
-    """Return what nodes do not hold back, where they have no kernel of their own."""
+    """Return warnings about missing isolation, for nodes without a kernel of their own."""
     if _is_virtual(spec):
         return []
-    # Docker is slow to import, and whoever cannot ask it is told elsewhere.
+    # Docker is slow to import; a Docker that does not answer is reported elsewhere.
     from gpubed.backends.local import confinement
 
     with suppress(GpubedError):

@@ -1,4 +1,4 @@
-"""A cluster's networks, bridges with a subnet that the plan chose, and its shared volume."""
+"""A cluster's networks (bridges with planned subnets) and its shared volume."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
 from gpubed.testbeds.driver import Driver, Properties
 
-# The bridge carries whatever a node sends; the node sets the MTU of its own link,
-# so that another MTU does not need another network.
+# The bridge carries all that a node sends; the node sets the MTU of its own link, so that another
+# MTU does not need another network.
 _MTU = {"control": 1500, "experiment": 9216}
 
 
@@ -38,7 +38,7 @@ class NetworkDriver(Driver):
         return str(found.id), {"name": found.name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the network; one that was made anew under its name is another."""
+        """Look at the network; one that was recreated under the same name is another."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
             found = ownership.ours(_find(inputs), inputs)
         return {"name": found.name} if found and found.id == id else None
@@ -52,7 +52,7 @@ class NetworkDriver(Driver):
 
 
 def _require_unused(inputs: Properties) -> None:
-    """Refuse to remove a network of other addresses from under nodes whose state was lost."""
+    """Refuse to replace the network, with another subnet, of nodes in use whose state was lost."""
     cluster = inputs["cluster"]
     label = f"{ownership.CLUSTER}={inputs['uuid']}"
     for container in daemon.client().containers.list(all=True, filters={"label": label}):
@@ -80,7 +80,7 @@ def _make(inputs: Properties, labels: dict[str, str]) -> Network:
             Owner.of(inputs).name(purpose),
             driver="bridge",
             ipam=IPAMConfig(pool_configs=[pool]),
-            # Nothing but the nodes is on the experiment network: no way out, no NAT.
+            # Only nodes are on the experiment network: no way out, no NAT.
             internal=purpose == "experiment",
             options={"com.docker.network.driver.mtu": str(_MTU[purpose])},
             labels=labels,
@@ -105,7 +105,7 @@ class VolumeDriver(Driver):
         name = owner.name(inputs["purpose"])
         with daemon.errors("make the shared volume"):
             if ownership.own(_find_volume(inputs), owner) is None:
-                # Docker's own CreatedAt is when something was last put into the folder.
+                # Docker's own CreatedAt is the time of the last change in the folder.
                 made = {ownership.MADE: datetime.now(UTC).isoformat(timespec="seconds")}
                 daemon.client().volumes.create(name, labels={**owner.labels(digest), **made})
         return name, {"name": name}
@@ -117,7 +117,7 @@ class VolumeDriver(Driver):
         return {"name": found.name} if found else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Keep the volume: what is on it is the user's, and goes with `gpubed down` alone."""
+        """Keep the volume: it holds the user's data, and only `gpubed down` removes it."""
 
 
 def _find_volume(inputs: Properties) -> Volume | None:

@@ -1,4 +1,4 @@
-"""Nodes: containers that boot systemd, or a virtual machine that does, and answer SSH."""
+"""The driver of nodes: containers that boot systemd, themselves or in a virtual machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BOOT_S = 180.0
 _SSH_S = 30.0
 _TAIL = 15
 _ANSWER_S = 3.0
-# A busy node answers late; what runs on it must not suffer from that.
+# A busy node answers late; its workload must not suffer from that.
 _PATIENCE_S = 30.0
-# An interface that was lost and came back is a new one: nothing shapes it.
+# An interface that was lost and came back is new, and not shaped.
 _SHAPED = (
     'i=$(ip -oneline -4 address show to "$1" | awk "{ print \\$2; exit }") && '
     'tc qdisc show dev "$i" | grep -q htb'
@@ -36,18 +36,18 @@ class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Limits and the link change in place; the rest replaces."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare inputs; what was found broken about a node is an update: it is put right.
+        """Compare inputs; faults that were found at a node are updates, which repair it.
 
-        A container stays, and with it what is on its disk, where it may do more than it must now,
-        and where another version of gpubed would make another image of the same system. One that
-        may do less than it must is replaced: Docker changes that of no container. It stays, too,
-        where its network was lost and is made anew: a plan does not know the new one's name yet,
-        which is the same.
+        A container, and with it its disk, is kept if it has more rights than it needs now, and if
+        another version of gpubed would build another image of the same system. It is replaced if
+        it has fewer rights than it needs, because Docker cannot change them. It is also kept if
+        its network was lost and is made anew: a plan does not know the new one's name yet, which
+        is the same.
         """
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
-        # Where the environment names no bundle, the node keeps the one that it has.
+        # Without a bundle in the environment, the node keeps its present one.
         changed = [key for key in changed if key != "certificates" or key in news]
         changed = [key for key in changed if not _is_same_place(olds.get(key), news.get(key))]
         if image.is_same_system(str(olds.get("image")), str(news.get("image"))):
@@ -67,12 +67,13 @@ class NodeDriver(Driver):
                 if runtime.is_in_use(container):
                     _mend(container, node)
                 result = _up(container, node)
-                # Its maker may have had another key, lost since with the state.
+                # The node may have been made with another key, lost with the state.
                 _exchange_key(container, node)
                 runtime.mark_made(container)
                 return str(container.id), result
             if container is not None and runtime.is_in_use(container):
-                # Its state was lost; nobody has been asked for what is on its disk.
+                # The state was lost, and the user has not agreed to lose what is on the node's
+                # disk.
                 raise GpubedError(
                     f"node {node.name} exists, in use, and was made from another specification "
                     "than now: it would be replaced, with what is on its own disk",
@@ -90,7 +91,7 @@ class NodeDriver(Driver):
                 up = f"gpubed up {node.cluster} --refresh"
                 raise NodeFailed(f"the node image {node.image} is gone", up) from None
             except Exception as error:
-                # Nobody knows its id yet. If this fails too, the first error says more.
+                # The engine does not know its id yet. If this fails too, the first error says more.
                 with suppress(GpubedError):
                     self.delete("", inputs)
                 if isinstance(error, GpubedError):
@@ -98,7 +99,7 @@ class NodeDriver(Driver):
                 raise
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the node; one that is stopped, or does not answer, is still there."""
+        """Look at the node; a node that is stopped, or does not answer, still exists."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"look at node {node.name}"):
             container = _find(node)
@@ -106,11 +107,11 @@ class NodeDriver(Driver):
                 return None
             try:
                 return _result(container, node, _faults(container, node))
-            except NotFound:  # it never came as far as to make its host key
+            except NotFound:  # it has not made its host key yet
                 return None
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Change limits and link of the running node; put right what was found broken."""
+        """Change limits and link of the running node, and repair its faults."""
         node = NodeInputs.model_validate(news)
         with daemon.errors(f"change node {node.name}"):
             container = _find(node)
@@ -120,7 +121,7 @@ class NodeDriver(Driver):
                 )
             try:
                 runtime_of(node).limit(container, node)
-            except APIError as error:  # what a node uses already does not become less
+            except APIError as error:  # memory in use cannot be taken away
                 said = "no limit" if node.memory is None else format_bytes(node.memory)
                 why = f"does not take its limits (memory: {said}): {daemon.reason(error)}"
                 raise GpubedError(
@@ -148,8 +149,8 @@ class NodeDriver(Driver):
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:
-    """Return whether a container that the cluster has can be the node."""
-    # Made from the same inputs, by whatever version of the image.
+    """Return whether an existing container of the cluster can be the node."""
+    # Made from the same inputs, with any version of the image.
     its_image = container.attrs["Config"]["Image"]
     same = node.model_copy(update={"image": its_image}).digest == ownership.labels(container).get(
         ownership.DIGEST
@@ -158,7 +159,7 @@ def _serves(container: Container, node: NodeInputs) -> bool:
         return False
     if not node.confined and runtime_of(node).told(container).get(CONFINED):
         return False
-    # A killed run may have made it without all its networks; one in use has lost them since.
+    # A killed run may have left it without some networks; a node in use has lost them since.
     return not _missing(container, node) or runtime.is_in_use(container)
 
 
@@ -172,8 +173,8 @@ def _find(node: NodeInputs) -> Container | None:
 def _vacate(node: NodeInputs) -> None:
     """Remove the cluster's node that still has this one's address, under another name.
 
-    No address is in a plan twice, so that node is to go. The engine deletes it last, and until
-    then this one could not start.
+    A plan has each address once, so that node is to be deleted. The engine deletes it last, and
+    until then this node could not start.
     """
     labels = [f"{ownership.CLUSTER}={node.uuid}", ownership.NODE]
 
@@ -188,7 +189,7 @@ def _vacate(node: NodeInputs) -> None:
 
 
 def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
-    """Bring a container from any state to a node that is ready."""
+    """Start a container if it does not run, and wait until the node is ready."""
     kind, was_running = runtime_of(node), container.status == "running"
     with kind.turn(node):
         if not was_running:
@@ -201,7 +202,7 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
         _await_boot(container, node)
     kind.trust(container)
     if node.link:
-        # At boot it has run already; a failure there leaves a node that boots all the same.
+        # At boot the link's service has run already; a node boots even if that fails.
         if was_running:
             kind.install_link(container, node)
         verb = "restart" if was_running else "start"
@@ -216,13 +217,13 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
 
 
 def _await_boot(container: Container, node: NodeInputs) -> None:
-    """Wait for systemd: an apt-get before that races with its cleaning of /tmp."""
+    """Wait until systemd is up: an earlier apt-get races with its cleaning of /tmp."""
     deadline, state = time.monotonic() + _BOOT_S, ""
     while time.monotonic() < deadline:
         container.reload()
         if container.status != "running":
             break
-        # Fails at first, until systemd has a bus to be asked on.
+        # Fails until systemd has a bus to be asked on.
         _, state = runtime_of(node).run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
@@ -261,7 +262,7 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
 
 
 def _is_same_place(old: Any, new: Any) -> bool:
-    """Whether an attachment has its address still, of a network that is not known yet."""
+    """Return whether an attachment keeps its address, in a network that is not known yet."""
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)) or "network" not in new:
         return False
     unknown = new["network"] == UNKNOWN_TEXT or not isinstance(new["network"], str)
@@ -269,7 +270,7 @@ def _is_same_place(old: Any, new: Any) -> bool:
 
 
 def _faults(container: Container, node: NodeInputs) -> list[str]:
-    """Return what keeps a node from being what its inputs say, in words; none if all is well."""
+    """Return how a node deviates from its inputs, in words; empty if it does not."""
     if container.status != "running":
         return [container.status]
     found = [f"not on {attachment.network}" for attachment in _missing(container, node)]
@@ -283,7 +284,7 @@ def _faults(container: Container, node: NodeInputs) -> list[str]:
 
 
 def _mend(container: Container, node: NodeInputs) -> None:
-    """Bring back what a container has lost; its link is shaped again when it is brought up."""
+    """Restore what a container has lost, but the link, which `_up` shapes again."""
     if container.status == "paused":
         container.unpause()
     for attachment in _missing(container, node):
@@ -303,8 +304,8 @@ def _mend(container: Container, node: NodeInputs) -> None:
 def _missing(container: Container, node: NodeInputs) -> list[Attachment]:
     wanted = [node.control, *([node.experiment] if node.experiment else [])]
     attached = container.attrs["NetworkSettings"]["Networks"]
-    # A container that does not run has no address, only the one that it asks for; it may hold on
-    # to a network that is gone and was made anew under its name.
+    # A stopped container has no address, only the one that it asks for; it may still refer to a
+    # network that was recreated under its name.
     return [
         attachment
         for attachment in wanted

@@ -13,7 +13,7 @@ CONFINED = "confined"
 
 
 class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, which are the engine's.
+    # A resource also carries `backend` and `kind`, for the engine.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -25,7 +25,7 @@ class Attachment(_Model):
 
 
 class Link(_Model):
-    """What the node's interface on the experiment network is shaped to."""
+    """How the node's interface on the experiment network is shaped."""
 
     subnet: str
     rate_bps: int
@@ -59,7 +59,7 @@ class Simulation(_Model):
 
 
 class NodeInputs(_Model):
-    """All inputs; numbers arrive as floats, since Pulumi knows no other."""
+    """All inputs of a node; numbers arrive as floats, Pulumi's only number type."""
 
     cluster: str
     uuid: str
@@ -88,6 +88,6 @@ class NodeInputs(_Model):
     @property
     def digest(self) -> str:
         """A hash of what cannot change in place."""
-        # A container that may do more than it must is the node all the same.
+        # A container with more rights than needed is still the same node.
         exclude = {*UPDATABLE, CONFINED}
         return ownership.digest(self.model_dump(mode="json", exclude=exclude))

@@ -1,7 +1,7 @@
-"""What belongs to which cluster: names, labels, adopting and removing.
+"""Which Docker objects belong to which cluster: names, labels, adopting and removing.
 
-Names hold the cluster's name and the start of its UUID, so that two checkouts may
-both have a `lab`; the label with the whole UUID decides.
+Names hold the cluster's name and the start of its UUID, so that two checkouts can both have a
+`lab`; the label with the whole UUID decides.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ def labels(thing: _Thing) -> dict[str, str]:
 
 
 def address(container: _Thing, network: str) -> str:
-    """Return the address that a container was given on a network; empty where it was not."""
+    """Return the address that a container was given on a network; empty if none."""
     attached = container.attrs["NetworkSettings"]["Networks"].get(network) or {}
     return str((attached.get("IPAMConfig") or {}).get("IPv4Address") or "")
 
 
 def ours(found: T | None, inputs: Mapping[str, Any]) -> T | None:
-    """Return what has the name that a resource needs, if the resource's cluster owns it."""
+    """Return the object with the name of a resource, if the resource's cluster owns it."""
     is_ours = found and labels(found).get(CLUSTER) == inputs["uuid"]
     return found if is_ours else None
 
 
 def own(found: T | None, owner: Owner) -> T | None:
-    """Return what has the name that a cluster needs; GpubedError where it is not the cluster's."""
+    """Return the object with a name that a cluster needs; raise GpubedError if another owns it."""
     if found is None or labels(found).get(CLUSTER) == owner.uuid:
         return found
     kind, name = type(found).__name__.lower(), found.attrs["Name"].lstrip("/")
@@ -94,7 +94,7 @@ def own(found: T | None, owner: Owner) -> T | None:
 
 
 def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:
-    """Remove what `find` finds; Docker lets go of what a container used a moment after its end."""
+    """Remove what `find` finds until nothing is left, retrying while Docker still uses it."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while (found := find()) is not None:
         try:

@@ -1,6 +1,6 @@
-"""Node images that hold a recipe's Python environment, unpacked.
+"""Node images with a recipe's unpacked Python environment.
 
-Gigabytes that all nodes of all clusters share as a layer of their image: none unpacks them again,
+All nodes of all clusters share its gigabytes as a layer of their image: none unpacks them again,
 and root of a node changes its own copy alone. Role python_env links to them.
 """
 
@@ -22,7 +22,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets, private_cache
 from gpubed.recipes import recipe
 
-# As role python_env has them.
+# Paths of role python_env.
 _HOME = "/opt/gpubed"
 _TOOLS = f"{_HOME}/uv"
 _PYTHON = "/usr/bin/python3"
@@ -64,7 +64,7 @@ class PythonImage:
         return recipe.load(self.software).lock_sha256()
 
     def build(self) -> None:
-        """Build the image; the one below is there."""
+        """Build the image on the one below, which must exist."""
         with daemon.errors("put the Python environment into the node image"):
             container = self._container()
             held = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -88,8 +88,8 @@ class PythonImage:
             source: {"bind": target, "mode": "ro"}
             for source, target in environment.ca_mount().items()
         }
-        # By the call that leaves what is mounted out of the image's own description: there, it
-        # would be a volume of every node. It ends, and is gone, with who holds its input.
+        # The low-level call keeps mounts out of the image's description, where they would become
+        # volumes of every node. The container ends, and is removed, when its input is closed.
         made = client.api.create_container(
             self.below.tag,
             ["cat"],
@@ -110,7 +110,7 @@ class PythonImage:
         return container
 
     def steps(self) -> list[tuple[str, str]]:
-        """Return who runs which commands, in order."""
+        """Return the users and their commands, in order."""
         store = f"{runtime.NODE_CACHE}/python"
         installer = shlex.join(
             [
@@ -133,15 +133,15 @@ class PythonImage:
         installed = b"".join((_role() / file).read_bytes() for file in _FILES)
         stamp = hashlib.sha256(installed).hexdigest()[:12]
         return [
-            # Root of another cluster's node may have put a link to anything there.
+            # Root of another cluster's node may have put a symbolic link there.
             ("root", f"[ ! -L {store} ] || rm {store}; mkdir -p {store}; chown -h gpubed {store}"),
             ("root", f"install -d -o gpubed {self.folder}"),
             ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
             ("root", f"touch {_TOOLS}/.installed-{stamp}-{version}"),
             ("gpubed", make),
-            # No account of a node can change it or add to it, so nothing is left to be compiled.
+            # No account of a node can write to it, so everything is compiled here.
             ("root", f"chown -R root:root {self.folder}"),
-            # Some packages have files that are templates, and no Python yet.
+            # Some packages have files that are templates, not valid Python.
             ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
             ("root", f"rm -f {self.folder}/.lock"),
             ("root", f'{self.folder}/bin/python -c "{torch}" >{note}'),
@@ -163,9 +163,10 @@ class PythonImage:
 
 
 def node_image(system: image.Recipe, software: str | None) -> image.Recipe | PythonImage:
-    """Return the image of nodes with an operating system and a recipe's software, if any.
+    """Return the image for an operating system and a recipe's software, if any.
 
-    A machine's disk is a copy, which gigabytes more would make slow.
+    A virtual machine gets the system alone: its disk is a copy, which gigabytes more would make
+    slow.
     """
     if system.runtime == "vm" or not software:
         return system

@@ -1,7 +1,6 @@
-"""What runs a node: every node is a Docker container; what it does inside may differ.
+"""Runtimes of nodes: every node is a Docker container, with systemd or a virtual machine in it.
 
-`container` boots systemd in it, `vm` a virtual machine. All that follows from being a
-container (networks, volumes, ownership, limits, restarts) is the same for both.
+Networks, volumes, ownership, limits and restarts are the same for both.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from gpubed.core import reading
 from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
 
-# Below a folder of the node's own, which templates/node makes, that accounts may not enter: root
-# of another cluster's node may have left a set-uid program there.
+# In a folder of the node's own, which templates/node makes, that accounts may not enter: root of
+# another cluster's node may have left a set-uid program in the cache.
 NODE_CACHE = "/var/cache/gpubed/shared"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
 _KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
-# Put into a container once its node has been handed over to who asked for it. Containers without
-# the label are of a former version, which left no such mark.
+# Put into a container once its node is complete. Containers without the label are of an earlier
+# version, which left no such file.
 MADE = "/var/lib/gpubed/made"
 MARKED = "gpubed.marked"
 _CPU_PERIOD_US = 100_000
@@ -60,15 +59,15 @@ class Runtime(ABC):
 
     @abstractmethod
     def flags(self, node: NodeInputs) -> dict[str, Any]:
-        """Return what Docker needs to know to create the container."""
+        """Return Docker's options for creating the container."""
 
     def told(self, container: Container) -> dict[str, Any]:
-        """Return what only Docker knows of a container and a later comparison needs."""
+        """Return facts that only Docker knows and a later comparison needs."""
         return {}
 
     @abstractmethod
     def limit(self, container: Container, node: NodeInputs) -> None:
-        """Set the limits of a container that exists; stops it where that must be."""
+        """Set the limits of an existing container, and stop it if necessary."""
 
     @contextmanager
     def turn(self, node: NodeInputs) -> Iterator[None]:
@@ -76,7 +75,7 @@ class Runtime(ABC):
         yield
 
     def make(self, node: NodeInputs) -> Container:
-        """Create the container, on both networks; does not start it."""
+        """Create the container on both networks, without starting it."""
         client = daemon.client()
         address = client.api.create_endpoint_config(ipv4_address=node.control.address)
         container: Container = client.containers.create(
@@ -94,7 +93,7 @@ class Runtime(ABC):
         return container
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
-        """Put into a container that does not run what it needs when it does."""
+        """Put the files that the node needs into a container that does not run."""
         if container.status == "created":
             # Let the cluster's key in.
             key = f"{node.public_key.strip()}\n".encode()
@@ -106,11 +105,11 @@ class Runtime(ABC):
         self.install_link(container, node)
 
     def exchange_key(self, container: Container, node: NodeInputs) -> tuple[int, str]:
-        """Let the cluster's key in, in place of any that it had before; others stay.
+        """Authorize the cluster's key in place of its former ones; keep other keys.
 
         The cluster's keys are those without a comment.
         """
-        # A node whose users somebody else makes has no such file.
+        # A node whose users are created elsewhere has no such file.
         script = (
             f'[ ! -f /{_KEYS} ] || {{ sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS}'
             f' && printf "%s\\n" "$1" >> /{_KEYS}; }}'
@@ -125,7 +124,7 @@ class Runtime(ABC):
             put(container, File(NODE_BUNDLE.lstrip("/"), reading.file(bundle).data, 0o644))
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
-        """Write what gpubed-link.service reads at boot."""
+        """Write the file that gpubed-link.service reads at boot."""
         if node.link:
             put(container, File(f"{self.files}etc/gpubed/link", node.link.text.encode()))
 
@@ -139,32 +138,32 @@ class Runtime(ABC):
         return " ".join(key.split()[:2])
 
     def run(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command in the node; returns its exit code and all that it printed."""
+        """Run a command in the node; return its exit code and its whole output."""
         code, output = container.exec_run([*self.shell, *command])
         return int(code or 0), bytes(output).decode(errors="replace").strip()  # type: ignore[arg-type]
 
 
 def simulation(name: str, wanted: Simulation) -> File:
-    """Return what tells a node, and everyone who asks it, which GPUs it pretends to have."""
+    """Return the file that lists a node's simulated GPUs."""
     content = {"schema": "gpubed/simulation/1", **wanted.model_dump(), "node": name}
     return File("etc/gpubed/simulation.json", json.dumps(content).encode() + b"\n")
 
 
 def labels(node: NodeInputs) -> dict[str, str]:
-    """Return the labels of what belongs to a node."""
+    """Return the labels of a node's Docker objects."""
     return {**node.owner.labels(node.digest), ownership.NODE: node.name}
 
 
 def cpu_quota(node: NodeInputs) -> dict[str, Any]:
-    """Return Docker's words for the CPU limit, "no limit" included."""
-    # Docker takes a missing limit for "as it was". Not nano_cpus: Docker refuses to
-    # change those together with a quota later.
+    """Return Docker's options for the CPU limit, "no limit" included."""
+    # Docker leaves a missing limit as it was. Not nano_cpus: Docker refuses to change those
+    # together with a quota later.
     quota = -1 if node.cpus is None else round(node.cpus * _CPU_PERIOD_US)
     return {"cpu_period": _CPU_PERIOD_US, "cpu_quota": quota}
 
 
 def put(container: Container, file: File) -> None:
-    """Put a file into a container, whether it runs or not."""
+    """Put a file into a container, running or not."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         folder = tarfile.TarInfo(file.path.rpartition("/")[0])
@@ -179,14 +178,15 @@ def put(container: Container, file: File) -> None:
 
 
 def mark_made(container: Container) -> None:
-    """Note that the node is whole, and may be in use from now on."""
+    """Mark the node as complete: from now on it may be in use."""
     put(container, File(MADE.lstrip("/"), b""))
 
 
 def is_in_use(container: Container) -> bool:
-    """Return whether somebody may have put something on the node's own disk.
+    """Return whether the node's own disk may hold a user's data.
 
-    What a killed run was making is not; of one that a former version made nobody can tell.
+    False for a node that a killed run left incomplete. True for a node of an earlier version,
+    which left no mark.
     """
     if container.status == "created":
         return False
@@ -203,14 +203,14 @@ def get(container: Container, path: str) -> bytes:
     """Read a file of a container.
 
     Raises:
-        docker.errors.NotFound: It has no such file.
-        Unreadable: It is no file, or too large.
+        docker.errors.NotFound: The file does not exist.
+        Unreadable: Docker's answer is damaged, or the file is too large.
     """
     chunks, _ = container.get_archive(path)
     archive = b""
     for chunk in chunks:
         archive += chunk
-        if len(archive) > _LARGEST:  # root of a node may write what it likes
+        if len(archive) > _LARGEST:  # root of a node may write files of any size
             break
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -222,8 +222,8 @@ def get(container: Container, path: str) -> bytes:
 
 
 def mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
-    """Return what of this machine a node sees, in Docker's form, and what it may write to."""
-    # A folder of their own: in the one above, the controller makes images and locks.
+    """Return what a node mounts from this machine, in Docker's form."""
+    # A separate folder: the controller keeps images and locks in the one above.
     cache = private_cache() / "nodes"
     cache.mkdir(exist_ok=True)
     writable = {str(cache.resolve()): NODE_CACHE}

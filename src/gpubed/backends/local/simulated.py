@@ -1,4 +1,4 @@
-"""What nodes can pretend about GPUs, found in a specification before anything is made."""
+"""Checks of the simulated GPUs of a specification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulated_gpus import Model, models
 
 
 def problems(spec: ClusterSpec) -> Iterator[Problem]:
-    """Yield all that no node could pretend, or that no cluster could be made of."""
+    """Yield the simulations that are impossible, or of which no cluster can be made."""
     known: dict[int, Model] = {}
     for index, group in enumerate(spec.nodes):
         wanted = group.simulate
@@ -74,10 +74,10 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
 
 
 def facts_of(model: Model, gpus: int) -> Facts:
-    """Return what a node with this many GPUs of a model tells before it has a driver.
+    """Return the facts of a node with this many GPUs of a model, before it has a driver.
 
     Raises:
-        ValueError: A machine has no room for so many, or none is asked for.
+        ValueError: No machine has room for so many, or none is asked for.
     """
     machine, chip = model.machine(gpus), chip_of(model.pci.device)
     on_bus = {
@@ -101,5 +101,4 @@ def facts_of(model: Model, gpus: int) -> Facts:
 
 
 def _gpus(group: NodeGroup) -> int:
-    """Return how many GPUs the machines of a group have."""
     return (group.simulate and group.simulate.gpus) or group.gpus

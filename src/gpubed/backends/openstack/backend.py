@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpubed.testbeds.reach import Reach
 
 _FIX = "gpubed doctor CLUSTER --fix"
-# What a refusal that the plugin hands on means in words of the specification.
+# The plugin's error messages, and what they mean in terms of the specification.
 _MEANINGS = {
     r"MTU is too big, maximum is (\d+)": (
         "networks.experiment.mtu is more than the cloud's networks carry: at most {} bytes",
@@ -64,7 +64,7 @@ class OpenStackBackend(Backend):
         return OpenStackTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse groups that there are not, volumes for several nodes, and shaped links."""
+        """Refuse unknown groups, volumes for several nodes, and shaped links."""
         names, network = [group.name for group in spec.nodes], spec.networks.experiment
         found = [
             Problem(
@@ -85,7 +85,7 @@ class OpenStackBackend(Backend):
         return found
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Say whether the cloud's network holds links to their rate: unless QoS is switched off."""
+        """Return whether the cloud's network holds links to their rate, which QoS does."""
         return getattr(spec.backend, "shaping", None) == "qos"
 
     def load(self) -> None:
@@ -122,7 +122,7 @@ class OpenStackBackend(Backend):
         return lookups.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Return a refusal of the cloud in words of the specification; None of what needs none."""
+        """Translate a refusal of the cloud into terms of the specification, if one is known."""
         for pattern, (message, hint) in _MEANINGS.items():
             if found := re.search(pattern, error.message):
                 return Refused(message.format(found[1]), hint.format(found[1]))

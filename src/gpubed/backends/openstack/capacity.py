@@ -1,6 +1,6 @@
-"""What a cluster needs of a cloud, and whether the cloud has it: asked before the first create.
+"""What a cluster needs of a cloud, and a check before the first create that the cloud has it.
 
-A server that finds no room ends in the state ERROR minutes later, and its sentence hides why.
+A server that finds no room ends in the state ERROR minutes later, and its message hides why.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NETWORK = {
 _QUOTAS = {**_COMPUTE, **_NETWORK, "volumes": "volume(s)", "gigabytes": "GiB of volumes"}
 # Groups of resources have a suffix: `resources1:VGPU`, `resources_GPU:VGPU`.
 _RESOURCE = re.compile(r"resources[\w-]{0,64}:(\w+)")
-# Classes that every cloud has, and none of which is a GPU.
+# Resource classes that every cloud has, none of which is a GPU.
 _STANDARD = re.compile(r"VCPU|PCPU|MEMORY_MB|MEM_ENCRYPTION_CONTEXT|DISK_GB|NET_\w+|SRIOV_\w+")
-# Letters and digits around a model would make it another word.
+# With letters or digits around it, a model's name is another word.
 _GPU = re.compile(
     r"gpu|nvidia|tesla|quadro|geforce|radeon|instinct|(?<![a-z0-9])("
     r"k[48]0|m[46]0|p4|p40|p100|t4|v100s?|a2|a10g?|a16|a30|a40|a100|a800|l4|l20|l40s?|h20|h100|"
@@ -56,12 +56,12 @@ _GPU = re.compile(
 
 
 class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, which are the engine's.
+    # A resource also carries `backend` and `kind`, for the engine.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class GroupNeeds(_Model):
-    """Servers of one kind; `image` is the cloud's name of it."""
+    """Servers of one kind; `image` is its name in the cloud."""
 
     name: str
     count: int
@@ -71,13 +71,13 @@ class GroupNeeds(_Model):
 
 
 class Needs(_Model):
-    """All that is looked at before anything is made.
+    """Everything that is checked before anything is made.
 
     Attributes:
-        networks: Control, and experiment where there is one.
+        networks: Number of networks: control, and experiment if there is one.
         qos: Whether the cloud must hold links to their rate.
         members: How many servers share one server group; 0 without anti-affinity.
-        rules: Of all security groups.
+        rules: Number of rules of all security groups.
     """
 
     cloud: str | None = None
@@ -111,12 +111,12 @@ class Needs(_Model):
             networks=2 if plan.experiment else 1,
             qos=plan.experiment is not None and config.shaping == "qos",
             members=0 if config.anti_affinity == "none" else len(plan.nodes),
-            # OpenStack puts two rules for what goes out into each of both groups.
+            # OpenStack adds two egress rules to each of the two groups.
             rules=1 + len(door(plan.spec)) + 2 * 2,
         )
 
     def counted(self, flavors: Mapping[str, Any]) -> Counter[str]:
-        """Return how many of each thing, by the name of its quota."""
+        """Return the number of each resource, by the name of its quota."""
         nodes = sum(group.count for group in self.groups)
         found = Counter(
             {
@@ -135,14 +135,14 @@ class Needs(_Model):
             volumes = [gib(size) for size in (boot, *group.server.data_volumes) if size]
             found["volumes"] += group.count * len(volumes)
             found["gigabytes"] += group.count * sum(volumes)
-            if flavor is not None:  # an old one may have gone
+            if flavor is not None:  # a former flavor may be gone
                 found["cores"] += group.count * flavor.vcpus
                 found["ram"] += group.count * flavor.ram
         return found
 
 
 def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
-    """Return what may come in from outside, by a name: protocol, port and source of each rule."""
+    """Return the ingress rules from outside, by name: protocol, port and source."""
     rules = [("tcp", 22, source) for source in options(spec).access_from]
     rules += [(opened.protocol, opened.port, opened.source) for opened in spec.firewall.open]
     return {
@@ -152,12 +152,12 @@ def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
 
 
 def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
-    """Look at everything that a cloud must have.
+    """Check everything that a cluster needs of a cloud.
 
     Args:
-        connection: To the cloud.
+        connection: The connection to the cloud.
         needs: What is wanted.
-        held: What of it is there already.
+        held: The part of it that exists already.
     """
     network = connection.network
     flavors = {
@@ -190,14 +190,14 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
 def held(
     connection: Connection, needs: Needs, before: Needs | None, cluster: str, uuid: str | None
 ) -> Needs | None:
-    """Return what servers of a cluster take already; None where it has no server.
+    """Return what the servers of a cluster take already; None if it has no server.
 
     Args:
-        connection: To the cloud.
+        connection: The connection to the cloud.
         needs: What is wanted.
-        before: What they were made for; the same but for their number, where that is not known.
-        cluster: The cluster's name, which another one of the project may have.
-        uuid: Its UUID; None where it has none yet.
+        before: The needs that the servers were made for; None, if unknown, stands for `needs`.
+        cluster: The cluster's name, which another cluster of the project may share.
+        uuid: The cluster's UUID; None if it has none yet.
     """
     counts: Counter[str] = Counter()
     for server in connection.compute.servers(details=True):
@@ -214,9 +214,9 @@ def held(
 
 
 def shrunk(before: Needs, after: Needs) -> list[Finding]:
-    """Return which data volumes would become smaller, or take the place of others.
+    """Return findings for data volumes that would shrink or change places.
 
-    A cloud makes no volume smaller, and the first of fewer is the first of before.
+    A cloud cannot shrink a volume, and volumes are matched by their order.
     """
     former = {group.name: group.server.data_volumes for group in before.groups}
     found = list[Finding]()
@@ -310,7 +310,7 @@ def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
 
 
 def _flavor(connection: Connection, name: str) -> Any:
-    """Return the flavor of a name or a UUID: the plugin knows no other ids."""
+    """Return the flavor with a name or a UUID; the plugin knows no other ids."""
     found = connection.compute.find_flavor(name, get_extra_specs=True)
     return found if found is not None and (found.name == name or ID.fullmatch(name)) else None
 
@@ -322,7 +322,7 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
         wanted = f"group {group.name}: {group.gpus} GPU(s) per node are wanted, flavor {name}"
         if known := gpus(flavor.extra_specs or {}):
             right, told = known[0] >= group.gpus, f"has {known[0]} ({known[1]})"
-        else:  # not every cloud shows them to its users: verify has the last word
+        else:  # not every cloud shows them to its users: verify checks the node itself
             right, told = True, "does not tell what it has"
         fix = None if right else "gpubed resources CLUSTER"
         yield Finding("openstack.gpus", right, f"{wanted} {told}", fix)
@@ -333,7 +333,7 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
 
 
 def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
-    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # those that are there may grow
+    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing volumes may grow
     short = False
     for name, (limit, left) in _quotas(connection, volumes=volumes).items():
         if wanted[name] > left:
@@ -351,14 +351,14 @@ def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
 
 
 def _quotas(connection: Connection, *, volumes: bool = False) -> dict[str, tuple[int, int]]:
-    """Return what limits a project, by name: the limit, and what is left of it."""
+    """Return a project's limits, by name: the limit, and what is left of it."""
     compute: Any = connection.compute.get_limits().absolute
     found: dict[str, tuple[Any, Any]] = {}
     for name in _COMPUTE:
         key = {"cores": "total_cores", "ram": "total_ram"}.get(name, name)
-        # Of key pairs and group members, no number in use is told.
+        # The use of key pairs and group members is not reported.
         found[name] = getattr(compute, key), getattr(compute, f"{key}_used", None)
-    with suppress(exceptions.HttpException):  # older clouds tell limits without use
+    with suppress(exceptions.HttpException):  # older clouds report limits without use
         project = connection.current_project_id or ""
         network: Any = connection.network.get_quota(project, details=True)
         for name in _NETWORK:

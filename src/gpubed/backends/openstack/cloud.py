@@ -1,4 +1,4 @@
-"""The connection to a cloud: credentials as openstacksdk reads them, answers in words.
+"""The connection to a cloud: credentials as openstacksdk reads them, errors as GpubedError.
 
 openstacksdk looks for clouds.yaml in the current folder and below $HOME, Pulumi's plugin below the
 home that the system's accounts name. Beside an entry, openstacksdk ignores OS_* variables, and the
@@ -31,7 +31,7 @@ from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
 _LONGEST = 500
-# What openstacksdk raises for settings and answers, whose types it does not check.
+# What openstacksdk raises for settings and answers whose types it does not check.
 _RAISED = (
     exceptions.SDKException,
     auth_errors.ClientException,
@@ -59,7 +59,7 @@ _PROJECT = (
     ("project_domain_name", "project_domain_id", *_DOMAIN, "project_id", "trust_id"),
 )
 _CREDENTIAL = "v3applicationcredential"
-# The ways to log in that Pulumi's plugin knows; of each line, one key must be there.
+# The login methods that Pulumi's plugin knows; of each line, one key must be present.
 _NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "password": (*_USER, *_PROJECT),
     "v3password": (*_USER, *_PROJECT),
@@ -104,7 +104,7 @@ _WHOLE = TypeAdapter[_Whole | None](_Whole | None)
 
 @cache
 def connect(cloud: str | None, region: str | None) -> Connection:
-    """Return the connection to a cloud; nothing has been asked yet.
+    """Return the connection to a cloud, without asking the cloud anything yet.
 
     Args:
         cloud: The entry of clouds.yaml that the specification names.
@@ -126,7 +126,7 @@ def connect(cloud: str | None, region: str | None) -> Connection:
                 connect_retries=1,
             )
             verify, _ = connection.config.get_requests_verify_args()
-            _ = connection.session  # loads what logs in
+            _ = connection.session  # loads the login plugin
     except _RAISED as error:
         fault = ("", f"cannot be used: {reading.short(_first_line(error))}")
     if fault:
@@ -150,13 +150,13 @@ def connect(cloud: str | None, region: str | None) -> Connection:
 
 
 def entry(connection: Connection) -> str | None:
-    """Return the entry of clouds.yaml that a connection uses; None where OS_* variables do."""
+    """Return the entry of clouds.yaml that a connection uses; None if it uses OS_* variables."""
     name = str(connection.config.name)
     return None if name in (os.environ.get("OS_CLOUD_NAME", "envvars"), "defaults") else name
 
 
 def interface(connection: Connection) -> str | None:
-    """Return which of the cloud's endpoints are meant; None for the public ones."""
+    """Return which of the cloud's endpoints to use; None for the public ones."""
     wanted = connection.config.get_interface()
     first = wanted[0] if isinstance(wanted, list) else wanted
     return None if first in ("public", "publicURL") else first
@@ -171,7 +171,7 @@ def strays(connection: Connection) -> list[str]:
 
 
 def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
-    """Return the variables that tell the plugin file and entry; it must not see the empty ones."""
+    """Return the variables that give the plugin file and entry; empty ones are to be unset."""
     found = {}
     with suppress(GpubedError):  # the verb connects itself, and reports it
         if path := _files()[0]:
@@ -183,7 +183,7 @@ def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
 
 
 def identity(connection: Connection) -> Identity | None:
-    """Return which project and region a connection leads to; None of a token without.
+    """Return the project and region of a connection; None if its token has no project.
 
     Raises:
         GpubedError: The cloud cannot be asked.
@@ -259,7 +259,7 @@ def _files() -> list[Path | None]:
 
 
 def _chosen(wanted: str | None) -> str | None:
-    """Return the entry of clouds.yaml to use, whose shape is right; None for OS_* variables."""
+    """Return the entry of clouds.yaml to use, after checking its shape; None for OS_* variables."""
     files = {path: _read(path) for path in _files() if path}
     known = list(dict.fromkeys(name for entries in files.values() for name in entries))
     file, variables = next(iter(files), "clouds.yaml"), os.environ.get("OS_AUTH_URL")
@@ -291,7 +291,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         whole = reading.file(path, _CORRECT, error=_Unusable).yaml(_WHOLE, merges=True)
     except _Unusable as error:
-        # The parser's own words may quote a password.
+        # The parser's message may quote a password.
         if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
             why = "a value begins with * or !, which YAML does not take as text: put it in quotes"
             raise _Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None
@@ -300,7 +300,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that are missing or wrong, each with what it must be."""
+    """Yield the keys that are missing or wrong, each with what is wrong."""
     for key, value in auth.items():
         if not (value is None or isinstance(value, str)):
             yield f"auth.{key}", "must be a text: write it in quotes"

@@ -1,8 +1,8 @@
 """The user data of a server: its host key, and the user that gpubed logs in as.
 
 The host key is made on the controller, so that it is known before the server first boots, on every
-cloud. It makes the text a secret, see docs/adr/0011. Programs on a node could ask the metadata
-service for it: once cloud-init is done, that service is out of reach.
+cloud. This makes the user data a secret, see docs/adr/0011. Programs on a node could read it from
+the metadata service, so a unit blocks that service once cloud-init is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gpubed.testbeds.driver import Change, Driver, Properties
 USER = "gpubed"
 _METADATA = "169.254.169.254"
 _UNIT = "/etc/systemd/system/gpubed-metadata.service"
-# `replace`, since a server that boots again has lost the route. What DHCP sets weighs more.
+# `replace`, since a server that boots again has lost the route. Routes from DHCP have a higher
+# metric.
 _CLOSE = f"""\
 [Unit]
 Description=The metadata service is for cloud-init alone
@@ -60,7 +61,7 @@ def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -
         "ssh_deletekeys": True,
         "ssh_keys": {"ed25519_private": host_key, "ed25519_public": host_public_key},
         "write_files": [{"path": _UNIT, "content": _CLOSE}],
-        # It waits for cloud-init, which would wait for it.
+        # Without --no-block, the unit and cloud-init would wait for each other.
         "runcmd": [["systemctl", "enable", "--now", "--no-block", _UNIT.rsplit("/", 1)[1]]],
     }
     return "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)
@@ -84,7 +85,7 @@ class HostKeyDriver(Driver):
         return super().diff(result, olds, news)
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Make the key, unless an interrupted run did."""
+        """Make the key, unless an interrupted run made it already."""
         public = secret.ensure_key(key_path(self._paths, inputs["name"]))
         return f"{inputs['uuid']}/{inputs['name']}", {"public": public}
 
@@ -94,5 +95,5 @@ class HostKeyDriver(Driver):
         return {"public": public} if public else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Forget the key."""
+        """Delete the key's file."""
         key_path(self._paths, inputs["name"]).unlink(missing_ok=True)

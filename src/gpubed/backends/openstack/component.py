@@ -33,7 +33,7 @@ class Cluster(Component):
         super().__init__(_BACKEND, plan.cluster)
         self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
-        # The program, of which projects hold copies, passes a plan alone.
+        # The program, of which projects hold copies, passes only a plan.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
         needs = capacity.Needs.of(plan).model_dump(mode="json")
@@ -72,9 +72,9 @@ class Cluster(Component):
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
-        """Return the options of the cloud's own resources, which come after the look at the cloud.
+        """Return the options of the cloud's own resources, which come after the capacity check.
 
-        Addresses, key names and rules are used again, so that the old one goes first.
+        Addresses, key names and rules are reused, so that the old resource is deleted first.
         """
         return pulumi.ResourceOptions(
             parent=self,
@@ -85,7 +85,7 @@ class Cluster(Component):
 
     @property
     def in_use(self) -> pulumi.ResourceOptions:
-        """Options of what the cloud keeps while ports refer to it: the new one comes first."""
+        """Options of what the cloud keeps while ports refer to it: the new one is made first."""
         return self.native(delete_before_replace=False)
 
     @property
@@ -93,12 +93,12 @@ class Cluster(Component):
         return pulumi.ResourceOptions(parent=self, depends_on=[self._capacity])
 
     def name(self, thing: str) -> pulumi.Output[str]:
-        """Return the cloud's name of one of the cluster's things."""
+        """Return the name of one of the cluster's resources in the cloud."""
         return self._uuid.apply(lambda known: labels.name(self._plan.cluster, known, thing))
 
     @property
     def owner(self) -> dict[str, pulumi.Output[Any]]:
-        """Tags and description of what has them; the plugin sets tags in a second call."""
+        """Tags and description, where both exist; the plugin sets tags in a second call."""
         return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
     def _metadata(self, **more: str) -> pulumi.Output[dict[str, str]]:
@@ -114,8 +114,9 @@ class Cluster(Component):
                 f"would mix it with {', '.join(strays)}",
                 'eval "$(gpubed env CLUSTER)" in this shell unsets them',
             )
-        # By its name: another cloud is another provider, so that nothing is left on the old one.
-        # What openstacksdk found out is said in full: the plugin looks for it in other ways.
+        # Named after the cloud: another cloud is another provider, so that nothing is left on the
+        # old one. All settings that openstacksdk found are passed, because the plugin looks for
+        # them elsewhere.
         return Provider(
             "-".join(part for part in (_BACKEND, cloud_name, region) if part),
             cloud=cloud.entry(connection),
@@ -227,12 +228,12 @@ class Cluster(Component):
             networks=[{"port": port.id} for port in ports],
             scheduler_hints=affinity,
             metadata=self._metadata(**{labels.GROUP: node.group}),
-            # Unless it is said, a stopped server is left as it is.
+            # The default leaves a stopped server as it is.
             power_state="active",
             opts=self.native(
-                # Without a way out, cloud-init would wait for one.
+                # Without a route out, cloud-init would wait for one.
                 self.router,
-                # A rebuilt one would keep its id and pass for ready.
+                # A rebuilt server would keep its id and pass for ready.
                 replace_on_changes=["imageId"],
             ),
             **_boot(image, wanted.boot_volume, wanted.volume_type),
@@ -258,12 +259,12 @@ class Cluster(Component):
                 size=gib(size),
                 volume_type=wanted.volume_type,
                 availability_zone=zone,
-                # Else one that is attached cannot grow.
+                # Without it, an attached volume cannot grow.
                 enable_online_resize=True,
                 metadata=self._metadata(),
                 opts=self.native(retain_on_delete=True, delete_before_replace=False),
             )
-            # One after the other: a server names its disks in the order in which they come.
+            # One after the other: a server names its disks in the order of their attachment.
             before = [
                 compute.VolumeAttach(
                     name, instance_id=server.id, volume_id=volume.id, opts=self.native(*before)
@@ -280,8 +281,8 @@ class Cluster(Component):
     def _floating_address(self, head: _Node) -> networking.FloatingIp:
         return networking.FloatingIp(
             "door",
-            # An address is of use only where a router leads to it, and holds on to that router:
-            # an input that follows from it makes it go first when the router does.
+            # A floating address needs a router, and blocks that router's removal: an input that
+            # depends on the router makes the address go first.
             pool=self.router.id.apply(lambda _: self.config.external_network),
             port_id=head.port.id,
             **self.owner,
@@ -296,7 +297,7 @@ class _Segment:
         self._cluster, self._purpose = cluster, purpose
         dns = [str(address) for address in cluster.config.dns]
         subnet, name = plan.subnet, cluster.name(purpose)
-        # The control network's packet size is the cloud's own business.
+        # The cloud chooses the control network's packet size.
         mtu = None if gateway else plan.mtu
         self.network = networking.Network(
             purpose, name=name, mtu=mtu, **cluster.owner, opts=cluster.native()
@@ -327,8 +328,8 @@ class _Segment:
     ) -> networking.Port:
         """Declare a node's port on the network."""
         name = f"{node}-{self._purpose}"
-        # A cloud keeps a subnet while ports are on it. The plugin would give a port an address on
-        # another one in place: an input that cannot change makes it go first.
+        # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
+        # another subnet in place; an input that cannot change makes the port go first.
         network = pulumi.Output.all(self.network.id, self.subnet.id).apply(lambda ids: ids[0])
         return networking.Port(
             name,
@@ -339,7 +340,7 @@ class _Segment:
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
             **self._cluster.owner,
-            # The floating address holds on to the router's interface, and goes with the port.
+            # The floating address depends on the router's interface, and goes with the port.
             opts=self._cluster.native(self._cluster.router),
         )
 
@@ -353,7 +354,7 @@ class _Node:
         self._plan, self.port, self.key, self._server = plan, port, key, server
 
     def result(self, door: networking.FloatingIp, head: _Node) -> pulumi.Output[dict[str, Any]]:
-        """Return what became of the node; every way in leads through the head's address."""
+        """Return the node as created; every login leads through the head's address."""
 
         def granted(known: list[Any]) -> dict[str, Any]:
             id_, key, address, head_key = known

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
-# The cloud counts in whole GiB: `6` would be six bytes, and a volume of one GiB.
+# The cloud counts in whole GiB: `6` would mean six bytes, and give a volume of one GiB.
 Volume = Annotated[Bytes, Field(ge=2**30)]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -97,5 +97,5 @@ def options(spec: ClusterSpec) -> Config:
 
 
 def gib(size: int) -> int:
-    """Return a size in whole GiB, as volumes have it; never less than asked for."""
+    """Return a size in whole GiB, rounded up, as volumes have it."""
     return -(-size // 2**30)

@@ -1,8 +1,8 @@
 """Labels that tie cloud resources to a cluster: tags, metadata, or names.
 
-Networks, ports, routers and the like have tags, and a description that says the same,
-since a run that is killed may have left them without tags; servers and volumes have metadata;
-key pairs and server groups have only their names, so those end in the whole UUID.
+Networks, ports, routers and the like have tags, and a description with the same content, since a
+killed run may have left them without tags. Servers and volumes have metadata. Key pairs and server
+groups have only their names, so those end in the whole UUID.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CLUSTER = "gpubed.cluster"
 NAME = "gpubed.name"
 GROUP = "gpubed.group"
 
-# Of each kind that can be listed, the plugin's type, and openstacksdk's service and noun; in the
+# For each kind that can be listed: the plugin's type, and openstacksdk's service and noun; in the
 # order in which they can be removed.
 KINDS = {
     "server": ("compute/instance:Instance", "compute", "server"),
@@ -50,20 +50,20 @@ def name(cluster: str, uuid: str, thing: str) -> str:
 
 
 def uuid_of(thing: Any, cluster: str) -> str | None:
-    """Return the UUID that tags, description or metadata of a thing hold.
+    """Return the UUID in the tags, description or metadata of a resource.
 
-    None if the thing belongs to no cluster of this name.
+    None if the resource belongs to no cluster of this name.
     """
     said: Mapping[str, str] | None = getattr(thing, "metadata", None)
     if said is None:
-        # A killed run may have left either of the two.
+        # A killed run may have left only one of the two.
         words = [*(getattr(thing, "tags", None) or ()), *(thing.description or "").split()]
         said = dict(word.split("=", 1) for word in words if "=" in word)
     return said.get(CLUSTER, "") if said.get(NAME) == cluster else None
 
 
 def uuid_of_name(found: str, cluster: str) -> str | None:
-    """Return the UUID that a name ends in; None when it is not of a cluster of this name."""
+    """Return the UUID at the end of a name; None if the name is not of a cluster of this name."""
     uuid = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     match = re.fullmatch(rf"gpubed-{re.escape(cluster)}-({uuid})", found)
     return match[1] if match else None

@@ -1,7 +1,7 @@
 """Dynamic resources that create nothing: they check a cloud's capacity, and look up ids.
 
-As resources they come before all others, also under plain `pulumi up`, and are looked
-at again only when something else is asked for.
+Being resources, they run before all others, also under plain `pulumi up`, and run again only when
+their inputs change.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gpubed.testbeds.driver import Change, Driver, Properties
 
 
 class CapacityDriver(Driver):
-    """Inputs: see `Needs`. Fails when the cloud cannot give them."""
+    """Inputs: see `Needs`. Fails if the cloud cannot provide them."""
 
     replace_keys = frozenset({"cloud", "region"})
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Check that the cloud can give everything."""
+        """Check that the cloud can provide everything."""
         _require(Needs.model_validate(inputs), None)
         return "capacity", {}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return nothing: no part of it can be gone."""
+        """Return an empty result: nothing exists that could be gone."""
         return {}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Check that the cloud can give what is wanted in addition."""
+        """Check that the cloud can provide what is wanted in addition."""
         needs, held = Needs.model_validate(news), Needs.model_validate(olds)
         _refuse(capacity.shrunk(held, needs))
         _require(needs, held)
@@ -67,7 +67,7 @@ class LookupDriver(Driver):
         return Change(replace=["name"] if olds["name"] != news["name"] else [])
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return the pinned id; existing nodes do not need the image or network to exist still."""
+        """Return the pinned id; existing nodes need neither the image nor the network any more."""
         return {"id": id}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002

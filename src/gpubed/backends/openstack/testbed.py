@@ -1,4 +1,4 @@
-"""A cloud as a cluster's owner sees it, asked from OpenStack itself by tags, metadata and names."""
+"""A cluster's view of a cloud, read from OpenStack itself by tags, metadata and names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Test
 from gpubed.testbeds.driver import Driver
 
 _FIX = "gpubed doctor CLUSTER --fix"
-_WITHIN_S = 300  # a server reboots, a server or volume goes
+_WITHIN_S = 300  # for a server's reboot, and a server's or volume's removal
 _SKEW_S = 120.0
-# What Nova calls a node that is as it should be, or that `up` starts.
+# Names for Nova's states of a node that is ready, or that `up` starts.
 _WORDS = {
     "ACTIVE": "ready",
     "SHUTOFF": "stopped",
@@ -39,7 +39,7 @@ _WORDS = {
     "SHELVED_OFFLOADED": "stopped",
     None: "missing",
 }
-# In any other state, the plugin reads no server at all (`Invalid power_state for instance`).
+# A server in any other state makes the plugin's read fail (`Invalid power_state for instance`).
 _READABLE = {*_WORDS, "BUILD", "ERROR", "MIGRATING", "PAUSED", "DELETED", "SOFT_DELETED"}
 _WAY_BACK = {
     "VERIFY_RESIZE": "openstack server resize confirm {id} (or: resize revert {id})",
@@ -59,8 +59,8 @@ class OpenStackTestbed(Testbed):
         return cloud.connect(config.cloud, config.region)
 
     def _is_own(self, thing: Any) -> bool:
-        """Say whether a thing is this cluster's, and not another one's of its name."""
-        uuid = record.uuid(self.paths)  # a run that makes the first ones keeps it before them
+        """Return whether a resource is this cluster's, and not another's of the same name."""
+        uuid = record.uuid(self.paths)  # the first run keeps the UUID before it makes resources
         return uuid is not None and labels.uuid_of(thing, self.paths.name) == uuid
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
@@ -72,13 +72,13 @@ class OpenStackTestbed(Testbed):
         try:
             connection = cloud.connect(config.cloud, config.region)
             with cloud.errors("log in"):
-                connection.session.get_token()  # `authorize` hides what Keystone says
+                connection.session.get_token()  # `authorize` hides Keystone's message
                 project = connection.current_project.name or connection.current_project_id
                 url = connection.config.auth["auth_url"]
                 answer = connection.session.get(url, authenticated=False, raise_exc=False)
             where = connection.config.region_name or "the only region"
             yield Finding("openstack.credentials", True, f"project {project} in {where}")
-            with suppress(KeyError, ValueError, OverflowError):  # it tells no time
+            with suppress(KeyError, ValueError, OverflowError):  # the answer has no date
                 theirs = parsedate_to_datetime(answer.headers["Date"])
                 skew = (datetime.now(UTC) - theirs).total_seconds()
                 right, fix = abs(skew) <= _SKEW_S, "set this machine's clock"
@@ -89,7 +89,7 @@ class OpenStackTestbed(Testbed):
             yield Finding("openstack.credentials", False, error.message, error.hint)
 
     def plugin_environment(self) -> dict[str, str]:
-        """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
+        """Return variables that choose clouds.yaml and entry, and blank other OS_* variables."""
         return cloud.plugin_variables(lambda: self._connection)
 
     def driver(self, kind: str) -> Driver:
@@ -97,7 +97,7 @@ class OpenStackTestbed(Testbed):
         return HostKeyDriver(self.paths) if kind == "hostkey" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return for each node whether it is ready, stopped or missing, or else Nova's word."""
+        """Return each node's state: ready, stopped, missing, or else Nova's word."""
         with cloud.errors("list the servers"):
             servers = self._connection.compute.servers(details=True)
             states = {server.id: server.status for server in servers}
@@ -108,8 +108,8 @@ class OpenStackTestbed(Testbed):
         """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it.
 
         Raises:
-            Refused: It is not the cluster's own, or Nova said no.
-            GpubedError: It did not become active.
+            Refused: The server is not the cluster's own, or Nova refused.
+            GpubedError: The server did not become active.
         """
         compute = self._connection.compute
         with cloud.errors(f"reboot server {node.id} of {node.name}"):
@@ -117,15 +117,16 @@ class OpenStackTestbed(Testbed):
             if labels.uuid_of(server, allocation.cluster) != allocation.uuid:
                 raise Refused(f"server {node.id} does not bear the mark of {allocation.cluster}")
             compute.reboot_server(server, "HARD")
-            # Nova notes that it reboots before it answers; what was read before says ACTIVE still.
+            # Nova sets the reboot state before it answers, but the server read above still says
+            # ACTIVE.
             compute.wait_for_server(compute.get_server(node.id), wait=_WITHIN_S)
 
     def identity(self) -> Identity | None:
-        """Return which project and region answer: credentials of others lead elsewhere."""
+        """Return the project and region that answer; other credentials lead elsewhere."""
         return cloud.identity(self._connection)
 
     def unrefreshable(self) -> GpubedError | None:
-        """Name a server in a state in which the plugin reads none, and what brings it back."""
+        """Name a server in a state that the plugin cannot read, and how to bring it back."""
         with cloud.errors("list the servers"):
             servers = list(self._connection.compute.servers(details=True))
         for server in servers:
@@ -153,7 +154,7 @@ class OpenStackTestbed(Testbed):
         ]
 
     def existing(self) -> list[Existing]:
-        """Return what the cloud has under the cluster's name, in the order of its removal."""
+        """Return everything with the cluster's name in the cloud, in the order of its removal."""
         found = []
         for kind in labels.KINDS:
             with cloud.errors(f"list what there is of kind {kind}"):
@@ -162,7 +163,7 @@ class OpenStackTestbed(Testbed):
         return found
 
     def _listed(self, kind: str) -> Iterator[tuple[Any, str]]:
-        """Yield what has the cluster's name, and its UUID."""
+        """Yield the resources with the cluster's name, each with its UUID."""
         connection, (_, service, noun) = self._connection, labels.KINDS[kind]
         if (kind == "volume" and not connection.has_service("block-storage")) or (
             kind == "qos policy" and connection.network.find_extension("qos") is None
@@ -189,7 +190,7 @@ class OpenStackTestbed(Testbed):
                     yield port, uuid
 
     def _thing(self, kind: str, thing: Any, uuid: str) -> Existing:
-        # The state knows key pairs by their names, and so does Nova.
+        # Both the state and Nova identify key pairs by name.
         name, id_ = str(thing.name or thing.id), str(thing.id)
         if kind == "volume":
             made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
@@ -200,7 +201,7 @@ class OpenStackTestbed(Testbed):
         return Existing(kind, name, id_, uuid, node=node)
 
     def remove(self, thing: Existing) -> None:
-        """Remove one thing, and wait until it is gone; it may have gone meanwhile."""
+        """Remove a resource, if it still exists, and wait until it is gone."""
         _, service, noun = labels.KINDS[thing.kind]
         with cloud.errors(f"remove {thing}"):
             proxy: Any = getattr(self._connection, service)
@@ -215,7 +216,7 @@ class OpenStackTestbed(Testbed):
                 proxy.wait_for_delete(there, wait=_WITHIN_S)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
-        """Return the flavors, and how many servers of each the quota still has room for."""
+        """Return the flavors, and for how many servers of each the quota still has room."""
         return capacity.offers(spec)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
@@ -230,7 +231,7 @@ class OpenStackTestbed(Testbed):
         return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
 
     def _capacity(self, plan: ClusterPlan) -> list[Finding]:
-        """Look whether the cloud has what a plan needs beyond what is there."""
+        """Check whether the cloud has what a plan needs beyond what exists."""
         needs, uuid = Needs.of(plan), record.uuid(self.paths)
         connection = cloud.connect(needs.cloud, needs.region)
         with cloud.errors("look at what the cloud has"):
@@ -238,14 +239,14 @@ class OpenStackTestbed(Testbed):
             return capacity.findings(connection, needs, held)
 
     def _applied(self) -> Needs | None:
-        """Return the needs of the specification that was applied last; None where none is kept."""
+        """Return the needs of the specification that was applied last; None if none is kept."""
         with suppress(GpubedError):
             return Needs.of(plans.plan(self.reach.applied()))
         return None
 
 
 def tools() -> list[Finding]:
-    """Look whether Pulumi's CLI and its openstack plugin are on this machine."""
+    """Check whether Pulumi's CLI and its openstack plugin are on this machine."""
     path = shutil.which("pulumi")
     message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
     cli = Finding("openstack.engine", path is not None, message, None if path else _FIX)

@@ -1,4 +1,4 @@
-"""Nodes as virtual machines: the container that runs qemu, and what tells it how."""
+"""Nodes as virtual machines: the container that runs qemu, and its settings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PAUSE_S = 0.2
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30
 _SHUTDOWN_S = 60
-# What breaks out of the machine finds itself in its container. That connects the machine to
-# networks, and writes to shared folders in the names of the machine's users.
+# Code that breaks out of the machine is in its container, which connects the machine to networks
+# and writes to shared folders in the names of the machine's users.
 _CONFINED: dict[str, Any] = {
     "cap_drop": ["ALL"],
     "cap_add": ["NET_ADMIN", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"],
@@ -41,33 +41,33 @@ _CONFINED: dict[str, Any] = {
 
 
 class VirtualMachine(Runtime):
-    """Boots a kernel of its own; `templates/machine` is what the container has for it."""
+    """Boots its own kernel; `templates/machine` holds the container's files."""
 
     files = "machine/seed/"
     shell = ("gpubed-guest",)
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
-        """Return the devices that qemu needs; they are all that the container may do."""
+        """Return the devices that qemu needs; the container may do nothing else."""
         devices = ["/dev/net/tun", *(["/dev/kvm"] if has_kvm(node.image) else [])]
         limits = cpu_quota(node) if node.cpus is not None else {}
         return {"devices": devices, **_CONFINED, **limits}
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
-        """Also write what the machine is."""
+        """Also write the machine's settings."""
         super().prepare(container, node)
         put(container, File(_SETTINGS, _settings(node)))
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
-        """Also write it into a machine that runs."""
+        """Also write it into a running machine."""
         super().install_link(container, node)
         if node.link and container.status == "running":
             write = 'printf %s "$1" > /etc/gpubed/link'
             self.run(container, ["sh", "-c", write, "sh", node.link.text])
 
     def limit(self, container: Container, node: NodeInputs) -> None:
-        """Set the limits; a machine gets other CPUs or other memory by a new start."""
+        """Set the limits; other CPUs or other memory need a new start of the machine."""
         container.update(**cpu_quota(node))
-        with suppress(NotFound):  # it never came as far as to its first start
+        with suppress(NotFound):  # it has never started
             told = reading.reply(get(container, f"/{_SETTINGS}"), f"{_SETTINGS} of {node.name}")
             has = told.json(dict[str, Any])
             if any(has.get(key) != wanted for key, wanted in _hardware(node).items()):
@@ -75,7 +75,7 @@ class VirtualMachine(Runtime):
 
     @contextmanager
     def turn(self, node: NodeInputs) -> Iterator[None]:
-        """Boot no more CPUs at a time than this machine has: it would take far longer."""
+        """Boot at most as many CPUs at a time as this machine has: more take far longer."""
         with _turn(cpus(node)):
             yield
 
@@ -100,12 +100,12 @@ def _settings(node: NodeInputs) -> bytes:
 
 
 def has_kvm(image: str) -> bool:
-    """Start the image's kernel under KVM once per boot of this machine, and remember."""
+    """Return whether the image's kernel starts under KVM; tested once per boot of this machine."""
     if not _KVM.exists():
         return False
     known = cache() / "kvm"
     asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
-    # Nodes are made at the same time, and a failing start takes long.
+    # Nodes are made concurrently, and a failing start takes long.
     with _ONE_AT_A_TIME:
         answer = ""
         with suppress(Unreadable):
@@ -132,9 +132,9 @@ def _starts(image: str) -> bool:
 
 @contextmanager
 def _turn(cpus: int) -> Iterator[None]:
-    """Hold a place for each CPU that boots, among all processes and clusters of this user.
+    """Hold a place for each booting CPU, among all processes and clusters of this user.
 
-    Four emulated machines that start at once on two cores take longer than two and two.
+    Four emulated machines that start at once on two cores take longer than two and then two.
     """
     count = os.cpu_count() or 1
     wanted, taken = min(cpus, count), set[IO[str]]()
@@ -142,7 +142,7 @@ def _turn(cpus: int) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         places = [held.enter_context((folder / str(n)).open("w")) for n in range(count)]
-        # One collects at a time: two that hold a half each would wait for ever.
+        # One collects at a time: two that hold a half each would deadlock.
         with (folder / "queue").open("w") as queue:
             fcntl.flock(queue, fcntl.LOCK_EX)
             while len(taken) < wanted:
