@@ -158,7 +158,7 @@ def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, m
     project = Project(tmp_path)
     project.prepare()
     planned = Stack(project.cluster("growth-2"), "embedded").preview(lambda _: None)
-    assert [step.name for step in planned.steps if step.type.endswith("Node")] == [
+    assert sorted(step.name for step in planned.steps if step.type.endswith("Node")) == [
         "node-0",
         "node-1",
     ]

@@ -70,9 +70,10 @@ exec 2>/dev/null
 plain() {{ find "$0" -maxdepth 0 -type f -size -2 "$@"; }}
 said() {{ plain -exec cat {{}} \\; ; }}
 [ "$(plain)" ] || exit 1
+fresh=$(plain -newermt '-{SILENCE_S} seconds')
 before=$(said)
 [ "$before" != end ] || exit 1
-[ -z "$(plain -newermt '-{SILENCE_S} seconds')" ] || exit 0
+[ -z "$fresh" ] || exit 0
 for second in $(seq {_BEATS_WITHIN_S}); do
   sleep 1
   now=$(said)
