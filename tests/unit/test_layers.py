@@ -92,9 +92,21 @@ def test_imports_go_strictly_down():
         ("core/files.py", "import_module('gpubed.cli')", "core/files.py imports by name"),
         ("core/files.py", "runpy.run_module('gpubed.cli')", "core/files.py imports by name"),
         ("core/files.py", "cli = __import__('gpubed.cli')", "core/files.py imports by name"),
-        ("testbeds/registry.py", "import_module('gpubed.cli')", "kinds.py imports by name"),
-        ("testbeds/registry.py", "find = import_module", "kinds.py imports by name: import_module"),
-        ("testbeds/registry.py", "all(map(import_module, names))", "kinds.py imports by name"),
+        (
+            "testbeds/registry.py",
+            "import_module('gpubed.cli')",
+            "testbeds/registry.py imports by name",
+        ),
+        (
+            "testbeds/registry.py",
+            "find = import_module",
+            "testbeds/registry.py imports by name: import_module",
+        ),
+        (
+            "testbeds/registry.py",
+            "all(map(import_module, names))",
+            "testbeds/registry.py imports by name",
+        ),
         ("testbeds/registry.py", "from importlib import import_module as find", "imports by name"),
         (
             "testbeds/registry.py",

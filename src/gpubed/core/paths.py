@@ -27,6 +27,7 @@ _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
 _FORMER = frozenset(
     {
         "029b42348ddd5189",
+        "06b90efbb0fd2670",
         "0f88da5943768c05",
         "27018608403f4a36",
         "630f77daed017528",

@@ -281,7 +281,7 @@ def _former_testbeds(paths: ClusterPaths, kind: str) -> list[Made]:
     last = folder / f"{kind}.yml"
     for copy in (*sorted((folder / "attempts").glob(f"{kind}-*.yml")), last):
         if copy.is_file():
-            text = copy.read_bytes()
+            text = reading.file(copy).data
             before = note.id if copy == last else ""
             id_ = before if note.copies is None else note.copies.get(digest(text), "")
             led[id_].append(f"{kind}-{digest(text)}.yml")
@@ -295,7 +295,7 @@ def _former_testbeds(paths: ClusterPaths, kind: str) -> list[Made]:
 def _move_specifications(paths: ClusterPaths) -> None:
     for copy in (paths.state / "testbeds").rglob("*.yml"):
         files.make(paths.specifications)
-        text = copy.read_bytes()
+        text = reading.file(copy).data
         kind = copy.stem if copy.parent.name == "testbeds" else copy.stem.rpartition("-")[0]
         files.write(paths.specifications / f"{kind}-{digest(text)}.yml", text, durable=True)
 

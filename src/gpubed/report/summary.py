@@ -40,9 +40,9 @@ _SUBJECTS = {
 }
 _NEXT = {
     "link": "A larger batch, compressed gradients, or a faster link",
-    "compute": "Nodes that share no CPUs; and their clocks and temperatures: gpubed health",
+    "compute": "Nodes that share no CPUs; and their clocks and temperatures: `gpubed health`",
     "data": "A faster disk: job stage brings shards to each node; or more reading processes",
-    "stragglers": "The node of the slowest rank: gpubed verify, or a campaign without it",
+    "stragglers": "The node of the slowest rank: `gpubed verify`, or a campaign without it",
     "other": "A profile of a step: no part that the job measures explains it",
     "none": "More nodes, as nothing limits much yet",
     "not shown": "More repetitions (repeat in the campaign's file)",
@@ -219,7 +219,7 @@ def _stragglers(analysis: Analysis) -> str:
 
 def _next(analysis: Analysis) -> str:
     if analysis.missing:
-        return "The same gpubed bench command goes on with the points that have not ended."
+        return "The same `gpubed bench` command goes on with the points that have not ended."
     causes = {"data_s": "data", "exposed_communication_s": "link", "other": "other"}
     kinds: dict[str, None] = {}
     for one in analysis.limits:
