@@ -95,17 +95,17 @@ def test_imports_go_strictly_down():
         (
             "testbeds/registry.py",
             "import_module('gpubed.cli')",
-            "testbeds/registry.py imports by name",
+            "registry.py imports by name",
         ),
         (
             "testbeds/registry.py",
             "find = import_module",
-            "testbeds/registry.py imports by name: import_module",
+            "registry.py imports by name: import_module",
         ),
         (
             "testbeds/registry.py",
             "all(map(import_module, names))",
-            "testbeds/registry.py imports by name",
+            "registry.py imports by name",
         ),
         ("testbeds/registry.py", "from importlib import import_module as find", "imports by name"),
         (
