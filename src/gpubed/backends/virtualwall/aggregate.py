@@ -1,7 +1,7 @@
 """The aggregate manager: GENI AM API v3, as Emulab and GCF speak it.
 
-They differ in what they put into `value` (a list, 0, or an empty string), in codes, and
-in what they refuse with a fault; what is needed is in every dialect.
+The two differ in an empty `value` (a list, 0, or an empty string), in codes, and in which refusals
+are faults; only what both provide is used.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ class Sliver:
     Attributes:
         urn: Its name at the aggregate.
         allocation: geni_allocated, geni_provisioned or geni_unallocated.
-        operational: geni_ready, geni_failed and so on; empty where the aggregate says nothing.
-        expires: Until when it is granted.
+        operational: geni_ready, geni_failed and so on; may be empty.
         error: The aggregate's words when it failed.
-        client_id: The node's name in the request, where the aggregate says it.
+        client_id: The node's name in the request; empty if the aggregate does not tell.
     """
 
     urn: str
@@ -91,11 +90,7 @@ class Aggregate:
         return self._endpoint.clock_ahead_s or 0.0
 
     def version(self) -> tuple[str, str]:
-        """Ask for the aggregate's URN, and the URL of its version 3.
-
-        Raises:
-            Malformed: It does not speak version 3.
-        """
+        """Return the aggregate's URN, and the URL of its version 3; Malformed if it has none."""
         value = self._ask("GetVersion", {})
         if not isinstance(value, dict):
             raise Malformed("the aggregate does not tell its version")
@@ -136,9 +131,9 @@ class Aggregate:
         return self._described("Allocate", slice_urn, list(credentials), request, options)
 
     def update(self, slice_urn: str, credentials: Sequence[Credential], request: str) -> None:
-        """Reserve what a slice that has nodes shall be; those that it names stay as they are.
+        """Request a slice's nodes anew, in place: those still named stay. May be repeated.
 
-        Emulab's own: other aggregates refuse it. May be repeated.
+        Only Emulab has this call: other aggregates refuse it.
         """
         self._ask("Update", slice_urn, [slice_urn], list(credentials), request, {}, timeout=_LONG_S)
 
@@ -163,7 +158,7 @@ class Aggregate:
 
     def act(self, urn: str, credentials: Sequence[Credential], action: str) -> None:
         """Start or restart nodes; it goes on after the call has ended."""
-        # What comes back differs too much to be of use: ask for the status.
+        # The answers of aggregates differ too much: ask for the status instead.
         self._ask("PerformOperationalAction", [urn], list(credentials), action, {})
 
     def renew(self, slice_urn: str, credentials: Sequence[Credential], until: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Everything that talks to one testbed for one user, and for how long a call is tried again."""
+"""The connection to one testbed for one user, and how long its calls are retried."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class Patience:
         time.sleep(min(self._interval, self.left_s))
 
     def back_off(self, error: Unanswered) -> None:
-        """Wait after a call that did not go through, longer each time; the user is told once.
-
-        Raises:
-            Unanswered: There is no time left.
-        """
+        """Wait after a failed call, longer each time; raise the error again if no time is left."""
         if not self.left_s:
             raise error
         if not self._tries:
@@ -53,11 +49,7 @@ class Patience:
         self._tries += 1
 
     def insist(self, call: Callable[[], T]) -> T:
-        """Repeat a call that is safe to repeat until it is answered.
-
-        Raises:
-            Unanswered: There is no time left.
-        """
+        """Repeat an idempotent call until it is answered; raise Unanswered if no time is left."""
         while True:
             try:
                 return call()
@@ -80,10 +72,7 @@ class Connection:
         return Urn(self.login.user.authority, "project", self.config.project)
 
     def slice_urn(self, name: str) -> str:
-        """Return what a slice of the project is called at most authorities.
-
-        Others name it in another way: what counts is what they answer when it is made.
-        """
+        """Return the usual URN of a slice of the project; the authority may name it otherwise."""
         return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
     def quick(self) -> Patience:
@@ -97,7 +86,7 @@ class Connection:
 
 
 def connect(config: Config) -> Connection:
-    """Read the login, ask the aggregate where its version 3 is, and meet the authorities.
+    """Read the login, ask the aggregate for its version 3, and connect to the authorities.
 
     Raises:
         LoginRefused: The login cannot be used.

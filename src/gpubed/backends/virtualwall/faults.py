@@ -1,4 +1,4 @@
-"""What a testbed may answer instead of what was asked: one class per kind of fault."""
+"""Faults of a testbed, one class per kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBIDDEN = 3
 BUSY = {14, 503}
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
-# The mapper says so with other codes, too: machines there are, but none with such interfaces.
+# The mapper uses other codes too, if there are machines, but none with such interfaces.
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
@@ -70,11 +70,11 @@ class Malformed(Unreadable):
 
 
 class Answered(Refused):
-    """The testbed said no.
+    """The testbed refused.
 
     Attributes:
         code: The aggregate's code; None for an XML-RPC fault.
-        said: All that the testbed said; the message may have only a part of it.
+        said: The testbed's whole text; the message may have only a part of it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What of a specification this testbed cannot do, known without asking it."""
+"""Checks of a specification for what this testbed cannot do, without asking the testbed."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class SliceDriver(Driver):
         self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Replace for another request, key or place; the rest is only remembered.
+        """Replace for another request, key or place; update for the rest.
 
-        Nodes that the testbed did not have are asked for again, in place.
+        Nodes that the testbed did not have are requested again, in place.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
         replace = changed - _IN_PLACE
@@ -91,7 +91,7 @@ class SliceDriver(Driver):
         return Reservation(wanted, connect(wanted.testbed), self._paths, urn=urn)
 
     def _require_way(self, wanted: SliceInputs) -> None:
-        """Find out before the first node is asked for whether there will be a way to it."""
+        """Fail before the first node is requested if there will be no way to it."""
         if there := wanted.testbed.bastion:
             known = login.load(wanted.testbed)
             bastion.require(there, known)

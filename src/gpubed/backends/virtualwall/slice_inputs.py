@@ -1,4 +1,4 @@
-"""What a slice is made from, and the labels that say whose it is."""
+"""What a slice is made from, and the labels that name its owner."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Group(_Model):
     """Nodes of one kind.
 
     Attributes:
-        min: How few will do.
-        type: The hardware type that was asked for.
-        on_failure: What becomes of the others when they fail.
+        min: The fewest nodes that suffice.
+        type: The requested hardware type.
+        on_failure: What happens to the other nodes when some fail.
     """
 
     nodes: tuple[str, ...]
@@ -33,9 +33,10 @@ class Group(_Model):
 
 
 class SliceInputs(_Model):
-    """All inputs; numbers arrive as floats, since Pulumi knows no other.
+    """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
 
-    Only what names the slice has no default: looking at it, or giving it back, asks for no node.
+    Fields that do not name the slice have defaults: looking at a slice or releasing it needs no
+    node.
     """
 
     cluster: str
