@@ -163,7 +163,6 @@ class OpenStackTestbed(Testbed):
         return found
 
     def _listed(self, kind: str) -> Iterator[tuple[Any, str]]:
-        """Yield the resources with the cluster's name, each with its UUID."""
         connection, (_, service, noun) = self._connection, labels.KINDS[kind]
         if (kind == "volume" and not connection.has_service("block-storage")) or (
             kind == "qos policy" and connection.network.find_extension("qos") is None
@@ -231,7 +230,6 @@ class OpenStackTestbed(Testbed):
         return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
 
     def _capacity(self, plan: ClusterPlan) -> list[Finding]:
-        """Check whether the cloud has what a plan needs beyond what exists."""
         needs, uuid = Needs.of(plan), record.uuid(self.paths)
         connection = cloud.connect(needs.cloud, needs.region)
         with cloud.errors("look at what the cloud has"):
