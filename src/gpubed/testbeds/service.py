@@ -32,7 +32,6 @@ class Task:
     """A job that is ready to be passed to a testbed.
 
     Attributes:
-        job: The job's name.
         source: The job's folder, which must be copied to the testbed.
         run_id: Unique in the cluster.
         here: The run's local folder.
