@@ -45,7 +45,7 @@ class Sliver:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will come of it by itself."""
+        """Whether it is provisioned and in a final state (`FINAL`)."""
         return self.allocation != _ALLOCATED and self.operational in FINAL
 
 
@@ -63,12 +63,12 @@ class Description:
 
     @property
     def has_ticket(self) -> bool:
-        """Whether something of it is promised, and not yet given."""
+        """Whether a part is allocated, but not yet provisioned."""
         return any(sliver.allocation == _ALLOCATED for sliver in self.slivers)
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will come of any part by itself."""
+        """Whether all parts are in a final state."""
         return all(sliver.is_final for sliver in self.slivers)
 
     @property
@@ -86,7 +86,7 @@ class Aggregate:
 
     @property
     def clock_ahead_s(self) -> float:
-        """By how much the aggregate's clock is ahead of ours; 0 where it does not say."""
+        """Seconds that the aggregate's clock is ahead of ours; 0 if it does not tell."""
         return self._endpoint.clock_ahead_s or 0.0
 
     def version(self) -> tuple[str, str]:
@@ -116,7 +116,7 @@ class Aggregate:
         return documents.inflate(value, "the advertisement")
 
     def describe(self, slice_urn: str, credentials: Sequence[Credential]) -> Description | None:
-        """Return the slice's slivers and manifest; None when it has none here."""
+        """Return the slice's slivers and manifest; None if it has none here."""
         try:
             described = self._described("Describe", [slice_urn], list(credentials), dict(_RSPEC))
         except NotThere:
@@ -126,7 +126,7 @@ class Aggregate:
     def allocate(
         self, slice_urn: str, credentials: Sequence[Credential], request: str, until: datetime
     ) -> Description:
-        """Reserve what a request asks for, for ten minutes. Not to be repeated unasked."""
+        """Reserve a request for ten minutes. Do not repeat blindly."""
         options = {"geni_end_time": documents.written(until)}
         return self._described("Allocate", slice_urn, list(credentials), request, options)
 
@@ -167,7 +167,7 @@ class Aggregate:
         self._ask("Renew", [slice_urn], list(credentials), end, options)
 
     def delete(self, slice_urn: str, credentials: Sequence[Credential]) -> None:
-        """Give everything back; goes on after the call has ended."""
+        """Release everything; goes on after the call has ended."""
         self._ask("Delete", [slice_urn], list(credentials), {}, timeout=_LONG_S)
 
     def _ask(self, method: str, *args: Any, timeout: float = _QUICK_S) -> Any:

@@ -50,7 +50,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """Its name without its authority's."""
+        """The slice's name without its authority's."""
         return documents.urn(self.urn, "slice").name
 
 
@@ -96,7 +96,7 @@ class Authority:
         return project.name in {str(p.get("PROJECT_URN")).rpartition("+")[2] for p in found}
 
     def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
-        """Make a slice, and return its URN. Not to be repeated unasked: look first."""
+        """Make a slice, and return its URN. Before a repetition, look for the slice."""
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(project),
@@ -117,6 +117,7 @@ class Authority:
         self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
 
     def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
+        """Return the matching slices that have not expired by the authority's word, by URN."""
         options = {"match": match, "filter": list(_FIELDS)}
         try:
             value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)

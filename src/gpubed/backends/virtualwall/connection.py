@@ -23,7 +23,7 @@ _QUICK_S = 300.0  # for whatever waits for no node
 
 
 class Patience:
-    """Time for one thing to be done: all that the configuration allows, or `total` seconds."""
+    """The time for one task: all that the configuration allows, or `total` seconds."""
 
     def __init__(self, config: Config, total: float | None = None) -> None:
         self._interval, self._tries = config.poll, 0
@@ -76,11 +76,11 @@ class Connection:
         return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
     def quick(self) -> Patience:
-        """Return the patience for what waits for no node."""
+        """Return the patience of calls that wait for no node."""
         return Patience(self.config, min(_QUICK_S, self.config.patience))
 
     def describe(self, slice_urn: str) -> Description | None:
-        """Return what the aggregate has of a slice; None when that is nothing."""
+        """Return what the aggregate has of a slice; None if it has nothing."""
         credentials = self.quick().insist(lambda: self.authority.slice_credentials(slice_urn))
         return self.quick().insist(lambda: self.aggregate.describe(slice_urn, credentials))
 

@@ -81,13 +81,13 @@ def load(paths: ClusterPaths) -> Journal | None:
 
 
 def save(paths: ClusterPaths, journal: Journal) -> None:
-    """Write the journal, whole or not at all."""
+    """Write the journal atomically."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.write(paths.state / FILE, journal.model_dump_json(indent=2).encode(), 0o600)
 
 
 def forget(paths: ClusterPaths) -> None:
-    """Remove the journal: nothing is there any more."""
+    """Remove the journal."""
     (paths.state / FILE).unlink(missing_ok=True)
 
 
@@ -99,7 +99,7 @@ def save_node(paths: ClusterPaths, name: str, result: dict[str, Any]) -> None:
 
 
 def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
-    """Return what is known of a node; None when that is nothing that can be read."""
+    """Return the record of a node; None if there is none, or it cannot be read."""
     try:
         return reading.file(_node(paths, name)).json(_Known).model_dump(mode="json")
     except reading.Unreadable:
@@ -107,7 +107,7 @@ def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
 
 
 def nodes(paths: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
-    """Return all nodes that are known, by name, with what is known of them."""
+    """Return the records of all nodes, by name."""
     names = sorted(path.stem for path in _node(paths, "").parent.glob("*.json"))
     return [(name, known) for name in names if (known := load_node(paths, name))]
 

@@ -104,7 +104,7 @@ class Reservation:
         return self.hold()
 
     def look(self) -> Description | None:
-        """Return what the testbed has of the slice; None when there is nothing."""
+        """Return what the testbed has of the slice; None if it has nothing."""
         patience = self._there.quick()
         found = patience.insist(self._find)
         if found is None or found.is_over or self._is_anothers(found):
@@ -113,7 +113,7 @@ class Reservation:
 
     @property
     def is_a_failed_start(self) -> bool:
-        """Whether this run got into the slice, and saw that what it holds never was in use."""
+        """Whether this run entered the slice, and found that its nodes were never in use."""
         return self._is_entered and self._looked and not self._was_in_use
 
     def release(self, total: float | None = None) -> None:
@@ -137,7 +137,7 @@ class Reservation:
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
-        """Boot a node that failed or hangs once more, and wait for what comes of it."""
+        """Reboot a node that failed or hangs, and wait until its state is final."""
         restart = self._there.aggregate.act
         patience = self._there.quick()
         patience.insist(lambda: restart(sliver, self._credentials(), "geni_restart"))
@@ -229,6 +229,7 @@ class Reservation:
         return are_ready or not self.journal.request or bool(self._met(found))
 
     def _met(self, found: Description) -> list[str]:
+        """Return the existing nodes that a run has logged in to; the journal may list more."""
         there = {sliver.urn for sliver in found.slivers}
         return [name for name, known in journal.nodes(self._paths) if known["id"] in there]
 
@@ -250,12 +251,14 @@ class Reservation:
         return found.is_final and self._is_as_wanted(found)
 
     def _is_as_wanted(self, found: Description) -> bool:
+        """Return whether the slivers were made with our request; another run's may differ."""
         if self.journal.request:
             return self.journal.request == digest(self.wanted.request)
         granted, reasons = manifest.read(found.manifest, self.wanted.nodes, "")
         return not any("does not list" in reason for reason in reasons.values()) or bool(granted)
 
     def _advance(self, found: Description) -> bool:
+        """Do the next step; False if only waiting is left."""
         if not self._is_as_wanted(found):
             self._require_unused(found)
             self._delete_until_gone(self._there.quick())
@@ -331,6 +334,7 @@ class Reservation:
         raise error
 
     def _add(self, missing: Mapping[str, str]) -> None:
+        """Request as many missing nodes as can be had; only Emulab changes a slice in place."""
         more, why = list(missing), {**self.journal.left_out, **missing}
         while more:
             # Saved first: what a killed run requested must not count as left out.
@@ -435,18 +439,18 @@ def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:
 
 
 def known_urn(there: Connection, known: Journal | None, wanted: SliceInputs) -> str:
-    """Return what the cluster's slice is called, as far as that is known beforehand."""
+    """Return the expected URN of the cluster's slice."""
     return known.slice_urn if known and known.uuid == wanted.uuid else there.slice_urn(wanted.name)
 
 
 def is_taken(there: Connection, found: Slice, known: Journal | None) -> bool:
-    """Say whether another user has a slice's name, our slice having ended."""
+    """Return whether another user has the name of our slice, which has ended."""
     ended = known and known.granted_until
     return found.is_closed and bool(ended and ended <= there.authority.now)
 
 
 def refusal(patience: Patience | None, call: Callable[[], None]) -> str:
-    """Make a call that may be repeated; return why it was refused, or nothing."""
+    """Make an idempotent call; return the reason if it is refused, else an empty string."""
     try:
         patience.insist(call) if patience else call()
     except Answered as error:
@@ -455,6 +459,6 @@ def refusal(patience: Patience | None, call: Callable[[], None]) -> str:
 
 
 def unmappable(error: NoResources) -> str:
-    """Return the node whose own machine cannot be had, where the mapper names one; else none."""
+    """Return the node whose own machine cannot be had, if the mapper names one; else ""."""
     found = _FIXED.search(error.said)
     return found[1] if found else ""

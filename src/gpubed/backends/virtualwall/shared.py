@@ -55,7 +55,7 @@ def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
 
 
 def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Remove a cluster's part; where no node answers any more, say and return what stays."""
+    """Remove a cluster's part; if no node answers, report and return what stays."""
     had = _noted(paths, wanted)
     if had is None:
         return []

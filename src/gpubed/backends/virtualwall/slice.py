@@ -72,7 +72,7 @@ class SliceDriver(Driver):
         return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Look at the slice with the new way to reach it, and ask for what it lacks."""
+        """Look at the slice with the new way to reach it, and request what it lacks."""
         reservation = self._reservation(news, id)
         self._require_way(reservation.wanted)
         found = reservation.complete()
@@ -83,7 +83,7 @@ class SliceDriver(Driver):
         return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Give all nodes back. The slice itself stays until it expires, empty."""
+        """Release all nodes. The slice itself stays, empty, until it expires."""
         self._reservation(inputs, id).release()
 
     def _reservation(self, inputs: Properties, urn: str = "") -> Reservation:

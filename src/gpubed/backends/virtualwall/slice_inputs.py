@@ -50,7 +50,7 @@ class SliceInputs(_Model):
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> SliceInputs:
-        """Read them from a state, which a newer version may have written: with more options."""
+        """Read them from a state; a newer version may have written it, with more options."""
         return cls.model_validate(inputs, extra="ignore")
 
     @property
@@ -65,12 +65,12 @@ class SliceInputs(_Model):
 
     @property
     def has_spares(self) -> bool:
-        """Whether fewer nodes than asked for will do."""
+        """Whether fewer nodes than requested suffice."""
         return any(group.min < len(group.nodes) for group in self.groups.values())
 
 
 def digest(request: str) -> str:
-    """Hash a request, so that slivers show what they were asked for with."""
+    """Hash a request, to tell later what slivers were requested with."""
     return hashlib.sha256(request.encode()).hexdigest()[:16]
 
 

@@ -45,7 +45,7 @@ class VirtualWallTestbed(Testbed):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node: ready, stopped (not ready) or missing."""
         there, urn = self._slice_of(allocation.uuid)
-        # Whoever asks for states goes to the nodes next.
+        # Callers that ask for states log in to the nodes next.
         bastion.renew_identity(there.config, there.login, self.paths)
         _, found = _look(there, urn)
         slivers = found.slivers if found else ()
@@ -59,7 +59,7 @@ class VirtualWallTestbed(Testbed):
         Reservation(wanted, there, self.paths, keeps=False, urn=urn).restart(node.id)
 
     def identity(self) -> Identity:
-        """Return at which aggregate, and of which project of which authority, slices are."""
+        """Return the aggregate, authority and project of the cluster's slices."""
         config = self._config
         authority = urlsplit(config.authority.slices).hostname or ""
         called = f"project {config.project} of {authority} at {config.aggregate.urn}"
@@ -104,7 +104,7 @@ class VirtualWallTestbed(Testbed):
         return shared.remove(self.paths, self.reach.wanted)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Ask when the first of slice and slivers ends."""
+        """Return the earlier of the ends of slice and slivers."""
         return Lease(_granted(*self._slice_of(allocation.uuid)))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
@@ -150,7 +150,7 @@ class VirtualWallTestbed(Testbed):
         return supply.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Refuse another project, since a slice cannot move, and machines that there are not."""
+        """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
         return limits.refusals(plan, self.paths) or supply.refusals(plan, self.paths)
 
     def _slice_of(self, uuid: str) -> tuple[Connection, str]:

@@ -79,7 +79,7 @@ def require_enough(wanted: SliceInputs, results: Results) -> None:
 
 
 def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
-    """Return the nodes that the testbed did not have and that are to be asked for again."""
+    """Return the nodes that the testbed did not have and that are to be requested again."""
     again = {
         name
         for group in wanted.groups.values()
