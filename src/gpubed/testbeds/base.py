@@ -275,9 +275,6 @@ class Testbed(ABC):
         """Power-cycle a node that hangs; its disks are kept, and it answers SSH some time later.
 
         Called only if `Backend.restarts`.
-
-        Raises:
-            GpubedError: The testbed did not restart it.
         """
         raise LookupError(f"backend {self.backend.name} restarts no node")
 
@@ -352,9 +349,6 @@ class Testbed(ABC):
         """Extend the lease, never shorten it; return it as read back.
 
         Its end may be earlier than asked for, or later if that was granted before.
-
-        Raises:
-            Refused: The testbed refused.
         """
         raise UsageError(f"nodes of backend {self.backend.name} do not expire")
 

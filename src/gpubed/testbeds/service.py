@@ -63,7 +63,4 @@ class JobService(ABC):
 
         Returns:
             For each world why it failed, with the end of its log; empty if it did not.
-
-        Raises:
-            Refused: The testbed accepts none of them.
         """

@@ -109,9 +109,6 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     Args:
         cloud: The specification's entry of clouds.yaml, if any.
         region: The specification's region, if any.
-
-    Raises:
-        PrerequisiteMissing: Credentials are missing or wrong, or TLS would not be verified.
     """
     name = _chosen(cloud or os.environ.get("OS_CLOUD"))
     try:

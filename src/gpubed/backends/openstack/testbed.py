@@ -105,12 +105,7 @@ class OpenStackTestbed(Testbed):
         return {name: _WORDS.get(state, str(state).lower()) for name, state in found.items()}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it.
-
-        Raises:
-            Refused: The server is not the cluster's own, or Nova refused.
-            GpubedError: The server did not become active.
-        """
+        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it."""
         compute = self._connection.compute
         with cloud.errors(f"reboot server {node.id} of {node.name}"):
             server = compute.get_server(node.id)

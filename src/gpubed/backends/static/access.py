@@ -31,9 +31,6 @@ def known(reach: Reach) -> Config | None:
     """Return the options of a cluster's specification, or else of the one applied last.
 
     None if neither can be read and names own hosts.
-
-    Raises:
-        GpubedError: Only a kept specification is left, and it cannot be used.
     """
     found = _config(reach.options) or _config(reach.last_options)
     return options(reach.specification) if found is None and reach.is_former else found

@@ -120,11 +120,7 @@ class Found(BaseModel):
 
 
 def look(ssh: SSH) -> Found:
-    """Collect facts from a host, without changing anything on it.
-
-    Raises:
-        Unreadable: The answer is malformed, or the host's mark is damaged.
-    """
+    """Collect facts from a host, without changing anything on it."""
     node = ssh.node
     fix = f"ssh -p {node.port} {node.user}@{node.control_address} true   (must print nothing)"
     said = ssh.run("sh -c %s", LOOK).stdout
@@ -132,7 +128,7 @@ def look(ssh: SSH) -> Found:
 
 
 def told(said: reading.Document, name: str) -> Found:
-    """Parse a host's answer to `LOOK`; `name` is the host's. Raises as `look` does."""
+    """Parse a host's answer to `LOOK`; Unreadable if it or the host's mark is damaged."""
     facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
     owner = facts.pop("owner", "")
     remove = f"remove {MARK} there, if the host is in no cluster"

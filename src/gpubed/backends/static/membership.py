@@ -128,9 +128,6 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
     Args:
         ssh: A session of the user.
         owner: Content of the mark: `uuid`, `cluster`, `node` and `id`.
-
-    Raises:
-        GpubedError: Another cluster has marked the host meanwhile, or its lock stays held.
     """
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}

@@ -46,11 +46,7 @@ def user(bastion: Bastion, login: Login) -> str:
 
 
 def host_keys(bastion: Bastion) -> tuple[str, ...]:
-    """Return the bastion's host keys, from the specification or the user's known_hosts.
-
-    Raises:
-        PrerequisiteMissing: No key is known.
-    """
+    """Return the bastion's host keys, from the specification or the user's known_hosts."""
     found = bastion.host_keys
     if not found:
         with suppress(Missing):

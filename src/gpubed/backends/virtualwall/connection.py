@@ -86,12 +86,7 @@ class Connection:
 
 
 def connect(config: Config) -> Connection:
-    """Read the login, ask the aggregate for its version 3, and connect to the authorities.
-
-    Raises:
-        LoginRefused: The login cannot be used.
-        Unanswered: No server answers.
-    """
+    """Read the login, ask the aggregate for its version 3, and connect to the authorities."""
     login, context = logins.load(config), logins.context(config)
 
     def endpoint(url: str, what: str) -> Endpoint:

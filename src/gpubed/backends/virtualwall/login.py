@@ -59,11 +59,7 @@ class Login:
 
 
 def load(config: Config) -> Login:
-    """Read the login.
-
-    Raises:
-        LoginRefused: It cannot be read or used, or it has expired.
-    """
+    """Read the login."""
     path = Path(config.login).expanduser()
     try:
         data = files.read(path, _LARGEST)
@@ -102,12 +98,7 @@ def load(config: Config) -> Login:
 
 
 def context(config: Config) -> ssl.SSLContext:
-    """Return the TLS context with the user's certificate and the trusted CAs.
-
-    Raises:
-        LoginRefused: The login cannot be used.
-        PrerequisiteMissing: The CA bundle cannot be read.
-    """
+    """Return the TLS context with the user's certificate and the trusted CAs."""
     bundle = Path(config.ca).expanduser() if config.ca else None
     try:
         made = ssl.create_default_context(cafile=bundle)

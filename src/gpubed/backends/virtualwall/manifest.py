@@ -59,9 +59,6 @@ def read(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Granted]
     Args:
         names: The requested nodes.
         user: The preferred login.
-
-    Raises:
-        Malformed: It is no manifest, or names a node twice.
     """
     root = documents.rspec(text, "manifest")
     found: dict[str, Any] = {}

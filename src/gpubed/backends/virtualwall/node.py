@@ -87,11 +87,7 @@ class NodeDriver(Driver):
         return Change(update=[key for key in changed if not is_unknown(news.get(key))])
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Log in, prove the host keys, prepare.
-
-        Raises:
-            NodeFailed: The testbed could not give the node, or the login fails.
-        """
+        """Log in, prove the host keys, prepare."""
         node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
         given = _given(node, paths)
         try:

@@ -69,9 +69,6 @@ def prepare(ssh: SSH, settings: dict[str, str]) -> None:
     Args:
         ssh: A session of a user who may become root.
         settings: Variables of `prepare.sh`; empty ones are left out.
-
-    Raises:
-        CommandFailed: It failed; has the node's message.
     """
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
     files = {

@@ -121,9 +121,6 @@ class Reservation:
 
         Args:
             total: Seconds to try; None for as long as patience lasts.
-
-        Raises:
-            GpubedError: It is still there.
         """
         patience = Patience(self._there.config, total)
         # The slice that the state or an earlier run had nodes in, in case it has no labels.

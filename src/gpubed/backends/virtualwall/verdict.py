@@ -33,9 +33,6 @@ def judge(
     Args:
         left_out: The testbed's reasons for nodes that it did not have, by name.
         user: The preferred login among those of the manifest.
-
-    Raises:
-        Malformed: The manifest cannot be read.
     """
     granted, reasons = manifest.read(found.manifest, wanted.nodes, user)
     linked = rspec.linked(rspec.without(wanted.request, left_out)) if wanted.request else ()
