@@ -45,7 +45,7 @@ class Authority(BackendConfig):
 
 
 class Bastion(BackendConfig):
-    """The host that forwards SSH to nodes, for controllers without IPv6."""
+    """The door to nodes for those who have no IPv6."""
 
     host: HostName = "bastion.ilabt.imec.be"
     port: Port = 22
@@ -62,7 +62,7 @@ class Bastion(BackendConfig):
 
 
 class Hardware(BackendConfig):
-    """The machines of a group's nodes."""
+    """Which machines the nodes of a group are."""
 
     type: str | None = Field(
         default=None,
