@@ -21,8 +21,8 @@ def allocation(
     """Return the data of the `Allocation` that a plan and its node results give.
 
     Args:
-        results: One for each node, in the plan's order: the fields of `Node` that the plan
-            lacks, or ``{"failed": reason}`` if the testbed could not give the node.
+        results: For each node, in the plan's order: the fields of `Node` that the plan lacks, or
+            ``{"failed": reason}`` if the testbed could not give the node.
         mtu: MTU of the experiment network, if the plan leaves it to the testbed.
 
     Raises:

@@ -1,9 +1,8 @@
-"""The interface of testbeds.
+"""The interface of testbeds, independent of Ansible, roles and jobs.
 
 A `Backend` is a kind of testbed: its abilities, and its resources as Pulumi sees them
 (`component`). Bound to a cluster it is a `Testbed`, which makes and removes each kind of resource
 (`driver`) and lists what exists (`describe`, `existing`).
-Neither knows about Ansible, roles or jobs.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class Finding:
 
     Attributes:
         id: Dotted name of the check.
-        ok: Whether the check passed.
-        message: The result, in words.
         fix: The command that repairs it, if the check failed.
     """
 
@@ -52,7 +49,6 @@ class Existing:
 
     Attributes:
         kind: The testbed's word for this kind of resource.
-        name: Its name on the testbed.
         id: Its id on the testbed, which is also its id in the state.
         uuid: The UUID of its cluster: two clusters may have the same name.
         transient: Whether it ends by itself and is in no state, as a running job.
@@ -88,7 +84,6 @@ class Identity:
     """Identifies a testbed among those of its kind.
 
     Attributes:
-        id: Unique id.
         called: Name for messages: where it is, and how it is reached.
         formerly: Ids that older versions used for it, which other testbeds may share.
     """
@@ -115,15 +110,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Offer:
-    """Machines of one kind that a testbed has.
+    """Machines of one kind that a testbed has; None where the testbed does not say.
 
     Attributes:
         name: The testbed's name for them, as used in `cluster.yml`.
-        total: How many there are; None if the testbed does not say.
-        free: How many are available now; None if the testbed does not say.
-        gpus: GPUs per machine; None if the testbed does not say.
-        gpu_model: Model of the GPUs; may be empty.
-        note: Further remarks; may be empty.
+        free: How many are available now.
+        gpus: GPUs per machine.
     """
 
     name: str
@@ -188,11 +180,7 @@ class Backend(ABC):
         return "only you can see to its power, network and sshd"
 
     def require_engine(self, engine: str) -> None:
-        """Refuse an engine that cannot make the testbed's resources.
-
-        Raises:
-            PrerequisiteMissing: The testbed needs the other engine.
-        """
+        """Refuse, as PrerequisiteMissing, an engine that cannot make the testbed's resources."""
         if self.engine_required and engine != self.engine_required:
             raise PrerequisiteMissing(
                 f"backend {self.name} needs Pulumi's CLI and its plugin {self.name!r}: "
@@ -205,20 +193,12 @@ class Backend(ABC):
         return []
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Return whether links of the experiment network are limited to the declared rate.
-
-        Otherwise they may be faster than declared.
-        """
+        """Return whether experiment links are limited to the declared rate, or may be faster."""
         return False
 
     @abstractmethod
     def bind(self, reach: Reach, paths: ClusterPaths) -> Testbed:
-        """Return the testbed as a cluster sees it; nothing is read or asked yet.
-
-        Args:
-            reach: How the cluster's specifications say the testbed is reached.
-            paths: The cluster's paths.
-        """
+        """Return the testbed as a cluster sees it; nothing is read or asked yet."""
 
     def doctor(self) -> list[Finding]:
         """Check this machine's prerequisites that do not depend on a cluster."""
@@ -232,11 +212,7 @@ class Backend(ABC):
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare the cluster's resources to Pulumi.
-
-        Returns:
-            An output that resolves to the data of an `Allocation`.
-        """
+        """Declare the cluster's resources to Pulumi; return the data of an `Allocation`."""
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the parts of a node's data that are known before it is granted."""
@@ -268,11 +244,7 @@ class Backend(ABC):
         return []
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
-        """Return the cluster in another tool's format: `rspec`, `espec`.
-
-        Raises:
-            UsageError: The testbed has no such format.
-        """
+        """Return the cluster in another tool's format, `rspec` or `espec`; else UsageError."""
         raise UsageError(f"backend {self.name} has no {kind}")
 
 
@@ -282,11 +254,6 @@ class Testbed(ABC):
     The results of a look (how the testbed is reached, a thing's host, what was silent) are kept for
     later calls, so `unseen`, `left_as_is` and `remove` must be called on the object that was asked
     for `existing`.
-
-    Attributes:
-        backend: The testbed's kind.
-        reach: How the testbed is reached.
-        paths: The cluster's paths.
     """
 
     def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
@@ -305,12 +272,9 @@ class Testbed(ABC):
         """Return the state of each node by name: ready, stopped, missing, or another word."""
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Power-cycle a node that hangs; its disks are kept.
+        """Power-cycle a node that hangs; its disks are kept, and it answers SSH some time later.
 
-        Called only if `Backend.restarts`. The node answers SSH some time later.
-
-        Raises:
-            GpubedError: The testbed did not restart it.
+        Called only if `Backend.restarts`.
         """
         raise LookupError(f"backend {self.backend.name} restarts no node")
 
@@ -319,19 +283,13 @@ class Testbed(ABC):
         """Return which testbed of its kind this is; None if there is only one.
 
         `down` uses it to notice that an edited specification leads to another testbed, where
-        finding nothing does not mean that the cluster is gone. The id depends on where
-        resources are, so it does not change with credentials or timeouts.
-
-        Raises:
-            GpubedError: The testbed cannot be asked.
+        finding nothing does not mean that the cluster is gone. The id depends on where resources
+        are, so it does not change with credentials or timeouts.
         """
 
     @abstractmethod
     def existing(self) -> list[Existing]:
-        """Return all resources on the testbed with the cluster's name, of any UUID.
-
-        They are in the order in which they can be removed.
-        """
+        """Return all resources with the cluster's name, of any UUID, in order of their removal."""
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return places that the last `existing` could not check and that may hold resources.
@@ -366,11 +324,7 @@ class Testbed(ABC):
         return []
 
     def unrefreshable(self) -> GpubedError | None:
-        """Return why a plugin cannot refresh every resource now; None if it can.
-
-        Raises:
-            GpubedError: The testbed cannot be asked.
-        """
+        """Return why a plugin cannot refresh every resource now; None if it can."""
         return None
 
     def faults(self) -> list[Fault]:
@@ -392,14 +346,9 @@ class Testbed(ABC):
         return Lease()
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Ask for a longer lease; a lease is never shortened.
+        """Extend the lease, never shorten it; return it as read back.
 
-        Returns:
-            The granted lease, read back: its end may be earlier than asked for, or later if
-            that was granted before.
-
-        Raises:
-            Refused: The testbed refused.
+        Its end may be earlier than asked for, or later if that was granted before.
         """
         raise UsageError(f"nodes of backend {self.backend.name} do not expire")
 
@@ -418,8 +367,8 @@ class Testbed(ABC):
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return what the testbed would refuse, as far as it can be asked beforehand.
 
-        Called before anything of a cluster is deleted or replaced; what the cluster already
-        holds does not count against it.
+        Called before anything of a cluster is deleted or replaced; what the cluster already holds
+        does not count against it.
         """
         return []
 
@@ -429,8 +378,6 @@ class JobState:
     """A job on a testbed.
 
     Attributes:
-        id: The testbed's id.
-        name: The job's name on the testbed.
         state: The testbed's word for its state.
         reason: The reason for the state, for example for waiting; may be empty.
     """

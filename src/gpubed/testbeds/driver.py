@@ -16,12 +16,7 @@ UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 @dataclass(frozen=True)
 class Change:
-    """The changes to a resource's inputs.
-
-    Attributes:
-        replace: Keys whose change forces a replacement.
-        update: Keys that change in place.
-    """
+    """The keys of a resource's changed inputs that force a replacement, or change in place."""
 
     replace: Sequence[str] = field(default=())
     update: Sequence[str] = field(default=())
@@ -48,9 +43,8 @@ class Silent(GpubedError):
 class Driver(ABC):
     """Makes, changes and removes one kind of resource of a backend.
 
-    All methods may be repeated after a crash: `create` adopts what an earlier,
-    interrupted call with the same inputs left behind; `delete` of a resource that
-    is gone succeeds.
+    All methods may be repeated after a crash: `create` adopts what an earlier, interrupted call
+    with the same inputs left behind; `delete` of a resource that is gone succeeds.
     """
 
     replace_keys: frozenset[str] | None = None

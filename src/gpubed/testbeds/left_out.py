@@ -1,8 +1,8 @@
 """Records nodes that the testbed failed to make and the cluster does without.
 
-If a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`).
-A Pulumi plugin ends the run instead: the failure is then noted in the cluster's record, and the
-program, run again, leaves the node out. Nodes to ask for again stay noted for one run only.
+If a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`). A Pulumi
+plugin ends the run instead: the failure is then noted in the cluster's record, and the program, run
+again, leaves the node out. Nodes to ask for again stay noted for one run only.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ class Run:
         self._asked_again: set[str] = set()
 
     def add(self, faults: Sequence[Fault]) -> None:
-        """Note failures, which the program reads when it runs again.
-
-        Raises:
-            Refused: The cluster cannot do without a node that failed.
-        """
+        """Note failures for the next run of the program; Refused if the cluster needs the node."""
         noted, policies = read(self._paths, self._plan), _policies(self._plan)
         for fault in faults:
             again = policies.get(fault.node) == "replace" and fault.node not in self._asked_again
@@ -81,11 +77,7 @@ def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
 
 
 def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
-    """Refuse to go on if too many nodes failed; `failed` has the reason for each.
-
-    Raises:
-        Refused: The head failed, or a group has fewer nodes than its `min`.
-    """
+    """Refuse to go on without the head or a group's `min` nodes; `failed` has the reasons."""
     head = plan.nodes[0].name
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
     if head in failed:

@@ -1,9 +1,8 @@
 """Records the testbeds that a cluster was made on, tells them apart, and asks them together.
 
 A specification may name a new testbed while the former one still has data that outlives nodes, or
-what a killed run began. So each testbed is noted in the cluster's record before anything is made
-on it, with the specification that leads there. The cluster's UUID is forgotten once all of them
-are empty.
+what a killed run began. So each testbed is noted before anything is made on it, with the
+specification that leads there. The cluster's UUID is forgotten once all of them are empty.
 """
 
 from __future__ import annotations
@@ -79,20 +78,12 @@ class Testbeds:
         return next(testbed for testbed in self if testbed.backend.name == backend)
 
     def require_engine(self, engine: str) -> None:
-        """Refuse an engine that cannot remove the state's resources.
-
-        Raises:
-            PrerequisiteMissing: A testbed needs the other engine.
-        """
+        """Refuse, as PrerequisiteMissing, an engine that cannot remove the state's resources."""
         for testbed in self.needed:
             testbed.backend.require_engine(engine)
 
     def require_refreshable(self) -> None:
-        """Refuse a refresh on which a plugin would fail.
-
-        Raises:
-            GpubedError: A plugin would fail, or a testbed cannot be asked.
-        """
+        """Refuse a refresh on which a plugin would fail."""
         for testbed in self.needed:
             if why := testbed.unrefreshable():
                 raise why
@@ -121,13 +112,10 @@ class Testbeds:
         require_same(testbed, recorded=testbed.backend.name in self.recorded)
 
     def elsewhere(self, uuid: str) -> tuple[list[Left], list[Unasked]]:
-        """Ask other testbeds of the same kinds that the cluster was made on.
+        """Return what former testbeds of the same kinds have of the cluster, and those that fail.
 
-        After an edit of the specification, the present testbed may have nothing of the cluster,
-        and a former one all of it.
-
-        Returns:
-            Resources with the cluster's UUID on those testbeds; and those that cannot be asked.
+        After an edit of the specification, the present testbed may have nothing of the cluster, and
+        a former one all of it.
         """
         found, unasked = list[Left](), list[Unasked]()
         for testbed in self:
@@ -223,12 +211,11 @@ def forget_attempts(testbed: Testbed) -> None:
 def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
     """Refuse a testbed if it is not the one that the cluster was made on.
 
-    A testbed with resources of the cluster's UUID is the same, even if its id has changed. While
-    no state names a resource, the cluster may return to an earlier testbed, and may leave one that
-    has nothing of it.
+    A testbed with resources of the cluster's UUID is the same, even if its id has changed. While no
+    state names a resource, the cluster may return to an earlier testbed, and may leave one that has
+    nothing of it.
 
     Args:
-        testbed: The present one.
         recorded: Whether the cluster's state names a resource on a testbed of the kind.
 
     Raises:
@@ -274,7 +261,6 @@ def _forget_command(paths: ClusterPaths, testbeds: Sequence[Made]) -> str:
 
 
 def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | None:
-    """Return the note of the present testbed, or None."""
     of_kind = [made for made in reversed(known.testbeds) if made.backend == testbed.backend.name]
     if now is None:
         return next(iter(of_kind), None)
@@ -285,10 +271,7 @@ def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | Non
 
 
 def _resolved(testbed: Testbed, made: Made, now: Identity) -> Made:
-    """Return a note with the id of the testbed that its specification leads to, if it lacks one.
-
-    Older versions noted no id, or one that other testbeds may share.
-    """
+    """Return a note with its testbed's id; older versions noted none, or one that others share."""
     if made.id and testbed.backend.spelled(made.id) not in now.formerly:
         return made
     for name in reversed(made.specifications):
@@ -315,12 +298,7 @@ def _is_empty(testbed: Testbed, made: Made, uuid: str | None) -> bool:
 
 
 def _asked(testbed: Testbed, made: Made, name: str, uuid: str | None) -> list[Existing]:
-    """Return resources with the cluster's UUID on the testbed of a kept specification.
-
-    Raises:
-        AnotherTestbed: The environment now makes it lead to another testbed.
-        GpubedError: The testbed cannot be asked.
-    """
+    """Return the cluster's resources there; AnotherTestbed if the environment leads elsewhere."""
     way = _by(testbed, name)
     now = way.identity()
     if made.id and (now is None or testbed.backend.spelled(made.id) != now.id):

@@ -26,8 +26,6 @@ class Reach:
     The present specification is read once; each verb makes a new object.
 
     Args:
-        backend: The testbed's kind.
-        paths: The cluster's paths.
         check: Reads a specification, given its file and the cluster's name.
         copy: The kept specification to read instead of the present one, or None.
     """
@@ -81,11 +79,7 @@ class Reach:
         return None
 
     def applied(self) -> ClusterSpec:
-        """Return the specification that was last applied on this testbed.
-
-        Raises:
-            UsageError: No copy was kept, or it has errors in this version.
-        """
+        """Return the specification last applied on this testbed; UsageError if none is usable."""
         found, errors = self._check(self._last, self._paths.name)
         if found is None:
             raise refusal(self._last, errors)
@@ -105,7 +99,7 @@ class Reach:
 
     @cached_property
     def options(self) -> Mapping[str, Any] | None:
-        """The section `backend:` of the specification, unchecked, even if the file has errors.
+        """The specification's section `backend:`, unchecked, even if the file has errors.
 
         None if it is for another kind of testbed, or cannot be read.
         """

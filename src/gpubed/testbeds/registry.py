@@ -16,11 +16,7 @@ from gpubed.testbeds.reach import Reach
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the backend of a name; its ImportError is raised if it is only half installed.
-
-    Raises:
-        UsageError: There is no such backend.
-    """
+    """Return the backend of a name; its ImportError is raised if it is only half installed."""
     names = backend_config.names()
     if name not in names:
         raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
@@ -29,24 +25,16 @@ def backend(name: str) -> Backend:
 
 
 def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification and find all its errors, including those that its testbed reports.
+    """Read a specification; return it, None if unusable, and its and its testbed's errors by line.
 
     Args:
-        path: The file.
         name: The cluster's name; if empty, the name of the file's folder.
-
-    Returns:
-        The specification, or None if it is unusable; and all errors by line.
     """
     return clusterspec.read(path, name, lambda found: backend(spec_backend(found)).check(found))
 
 
 def bound(name: str, paths: ClusterPaths) -> Testbed:
-    """Return the testbed of a cluster on a backend; nothing is read or asked yet.
-
-    Raises:
-        UsageError: There is no such backend.
-    """
+    """Return the testbed of a cluster on a backend; nothing is read or asked yet."""
     return backend(name).bind(reach(name, paths), paths)
 
 

@@ -32,7 +32,6 @@ class Task:
     """A job that is ready to be passed to a testbed.
 
     Attributes:
-        job: The job's name.
         source: The job's folder, which must be copied to the testbed.
         run_id: Unique in the cluster.
         here: The run's local folder.
@@ -64,7 +63,4 @@ class JobService(ABC):
 
         Returns:
             For each world why it failed, with the end of its log; empty if it did not.
-
-        Raises:
-            Refused: The testbed accepts none of them.
         """

@@ -1,7 +1,7 @@
 """Reads `cluster.yml`, checks it with its testbed, and plans it.
 
-A run of `up` freezes it beside the cluster's record; the program, the providers and all later
-steps of the run read that copy.
+A run of `up` freezes it beside the cluster's record; the program, the providers and all later steps
+of the run read that copy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from gpubed.testbeds.registry import check
 
 
 def load(path: Path, name: str = "") -> ClusterSpec:
-    """Read a specification.
-
-    Raises:
-        UsageError: The specification has errors, which the message lists.
-    """
+    """Read a specification; UsageError lists its errors."""
     found, errors = check(path, name)
     if found is None:
         raise refusal(path, errors)
@@ -36,11 +32,7 @@ def load(path: Path, name: str = "") -> ClusterSpec:
 
 
 def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecError]]:
-    """Read a specification, plan it, and find all its errors.
-
-    Returns:
-        The plan, or None if there are errors; and all errors by line.
-    """
+    """Read and plan a specification; return the plan (None if unusable) and the errors by line."""
     found, errors = check(path, name)
     if found is None:
         return None, errors
@@ -53,11 +45,7 @@ def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecEr
 
 
 def load_plan(path: Path, name: str = "") -> ClusterPlan:
-    """Read and plan a specification.
-
-    Raises:
-        UsageError: The specification has errors, which the message lists.
-    """
+    """Read and plan a specification; UsageError lists its errors."""
     found, errors = planned(path, name)
     if found is None:
         raise refusal(path, errors)
@@ -65,13 +53,7 @@ def load_plan(path: Path, name: str = "") -> ClusterPlan:
 
 
 def load_cluster(paths: ClusterPaths) -> Cluster:
-    """Read a cluster's allocation and plan.
-
-    Raises:
-        NotUp: There is no allocation.
-        UsageError: The specification has errors, which the message lists.
-        GpubedError: The allocation cannot be read.
-    """
+    """Read a cluster's allocation and plan; NotUp if there is no allocation."""
     allocation = load_allocation(paths.allocation)
     return Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
 
@@ -85,7 +67,6 @@ def load_current(
     """Read a cluster's allocation and plan; if the specification is unusable, the last applied.
 
     Args:
-        paths: The cluster's paths.
         tell: Called with a message if the last applied specification is used.
         granted: The allocation, if known; None to read its file.
 
@@ -121,11 +102,7 @@ def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
 
 
 def require_same(found: ClusterPlan, digest: str, paths: ClusterPaths) -> None:
-    """Refuse a specification that was edited since a run began to apply it.
-
-    Raises:
-        GpubedError: It asks for something else now.
-    """
+    """Refuse a specification that was edited since a run began to apply it."""
     if found.spec.digest != digest:
         raise GpubedError(
             f"{paths.spec} was changed while it was being applied",

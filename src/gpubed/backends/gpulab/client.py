@@ -70,7 +70,7 @@ class Client:
         return str(answer.get("latest_client_version", "unknown"))
 
     def submit(self, job: NewJob) -> str:
-        """Submit a job; returns its id.
+        """Submit a job; return its id.
 
         Raises:
             Refused: The service refuses the job; the message says why.

@@ -38,8 +38,6 @@ class _Silent(GpubedError):
 
 @dataclass
 class _Job:
-    """The state of one world's job."""
-
     world: World
     definition: NewJob
     parcel: Parcel
@@ -82,7 +80,6 @@ class GpulabLauncher(JobService):
 
 
 def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
-    """Refuse a job that no worker can run, which would wait for ever."""
     try:
         clusters, workers = client.clusters(), client.workers()
     except (Refused, NoSuchJob):  # a service may hide its workers
@@ -129,8 +126,6 @@ def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
 
 
 class _Run:
-    """All jobs of one task, from the first submission to the last result."""
-
     def __init__(
         self,
         launcher: GpulabLauncher,
@@ -148,7 +143,6 @@ class _Run:
         self._answered = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Submit all jobs, at most `parallel` at a time, and follow each to its end."""
         waiting = list(self._jobs)
         while waiting or self._live:
             while waiting and len(self._live) < self._parallel:
@@ -163,7 +157,6 @@ class _Run:
         return [job for job in self._jobs if job.id and not job.ended]
 
     def _submit(self, job: _Job) -> None:
-        """Submit a job once; when no answer comes, look for it."""
         job.asked = True
         self._write_down()
         try:
@@ -186,11 +179,7 @@ class _Run:
         self._say(job.say(f"gpulab: submitted as job {job.id}"))
 
     def _find(self, job: _Job, error: Unanswered) -> str:
-        """Return the id of a job whose submission got no answer.
-
-        Raises:
-            Unanswered: The job is not listed yet; it may still appear.
-        """
+        """Return the id of a job whose submission got no answer; Unanswered if it is unlisted."""
         self._say(job.say(f"{error.message}; looking whether the job is there"))
         until = time.monotonic() + self._late_s
         while time.monotonic() < until:

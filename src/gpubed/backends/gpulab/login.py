@@ -35,11 +35,7 @@ class Login(NamedTuple):
 
 
 def read(config: Config) -> Login:
-    """Read the user and validity of the certificate.
-
-    Raises:
-        PrerequisiteMissing: It is missing, unreadable, expired, or of the former portal.
-    """
+    """Read the user and validity of the certificate."""
     path = Path(config.certificate).expanduser()
     try:
         certificate = x509.load_pem_x509_certificate(reading.file(path, limit=_LARGEST).data)

@@ -153,5 +153,4 @@ def _extract(content: Document, target: Path, own: frozenset[str]) -> list[str]:
 
 
 def _top(name: str) -> str:
-    """Return the first part of where a name in an archive leads."""
     return os.path.normpath(name).lstrip("/").partition("/")[0]

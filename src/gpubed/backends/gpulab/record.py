@@ -15,10 +15,7 @@ NAME = "jobs.json"  # in a run's folder
 
 
 class Row(BaseModel):
-    """One job of a run: its unique name, its id (empty before an answer), whether it may run.
-
-    `open` is None in what a former version wrote.
-    """
+    """One job of a run; `id` is empty before an answer, `open` None in older records."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

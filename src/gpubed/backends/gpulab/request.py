@@ -108,7 +108,7 @@ def render(
     Args:
         name: Unique, so that the job can be found by it.
         command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
-        source: The folder of `jobs/` that travels in it.
+        source: The folder of `jobs/` to copy into the job.
         mark: Prefix of the lines with results.
         image: Replaces the image of the specification.
 
@@ -139,7 +139,6 @@ def render(
 def _words(
     node: NodePlan, command: Sequence[str], folder: str, mark: str, source: Path
 ) -> tuple[str, ...]:
-    """Return the container's command: unpack the job there, start its ranks, hand back."""
     slots = str(node.slots)
     local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
     local += ["-H", f"localhost:{slots}"]

@@ -32,7 +32,6 @@ class GpulabTestbed(JobTestbed):
 
     @cached_property
     def _config(self) -> Config:
-        """How the service is reached, and as whom."""
         return request.config(self.reach.specification)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
@@ -82,11 +81,7 @@ class GpulabTestbed(JobTestbed):
         ]
 
     def _jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs: the listed ones, and unlisted ones of the runs recorded here.
-
-        Raises:
-            GpubedError: A recorded job without a known id may be among the unlisted ones.
-        """
+        """Return the user's jobs: the listed ones, and unlisted ones of the runs recorded here."""
         client = Client(self._config)
         found = client.jobs()
         is_page, names = len(found) >= PAGE, {job.name for job in found}

@@ -19,9 +19,9 @@ from gpubed.testbeds.base import Finding
 
 
 def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-    """Return the subnets that a cluster has and, if it still needs one, those that others use.
+    """Return a cluster's subnets and, if it still needs one, those that others use.
 
-    Where Docker does not answer, the name alone picks the subnets.
+    If Docker does not answer, the name alone picks the subnets.
     """
     kept = dict[str, IPv4Network]()
     with suppress(GpubedError):

@@ -1,8 +1,7 @@
 """The apt sources of this machine, in both formats.
 
-Only what a base system of the same distribution needs: the archives of one suite and its updates,
-component `main`, and no third-party sources. If this machine runs another release of Debian, its
-archives serve too: an archive has all releases.
+Only the archives of one suite and its updates, component `main`, and no third-party sources.
+Another Debian release's archives serve too, as an archive has all releases.
 """
 
 from __future__ import annotations

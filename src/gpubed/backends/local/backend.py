@@ -55,10 +55,7 @@ class LocalTestbed(Testbed):
         census.remove(thing)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what the cluster needs and this machine lacks: subnets, memory.
-
-        Empty if Docker does not answer.
-        """
+        """Return which subnets and memory this machine lacks; empty if Docker does not answer."""
         from gpubed.backends.local import doctor
 
         with suppress(GpubedError):

@@ -1,4 +1,4 @@
-"""The Docker objects of a cluster, found by the labels that hold its name and UUID."""
+"""The Docker objects of a cluster, found by labels with its name and UUID."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def existing(cluster: str) -> list[Existing]:
 
 
 def _address(container: Container) -> str:
-    """Return the control-network address of a node in use, empty for any other container."""
     has = ownership.labels(container)
     if ownership.NODE not in has or not runtime.is_in_use(container):
         return ""
@@ -79,10 +78,7 @@ def _is_data(volume: Any) -> bool:
 
 
 def _sizes() -> dict[str, int]:
-    """Return the used bytes of each volume, by name, where Docker knows them.
-
-    Docker computes them for one client at a time, and answers others with an error.
-    """
+    """Return used bytes by volume, where known: Docker serves one such request at a time."""
     try:
         rows = daemon.client().df().get("Volumes") or []
     except APIError:
@@ -98,7 +94,6 @@ def _made(volume: Any) -> datetime | None:
 
 
 def _volumes(client: DockerClient, mine: dict[str, Any]) -> list[Any]:
-    """Return the cluster's volumes, and the volumes of nodes that are gone."""
     left = {volume.id for volume in client.volumes.list(filters={**mine, "dangling": True})}
     found = client.volumes.list(filters=mine)
     return [v for v in found if v.id in left or _is_data(v)]

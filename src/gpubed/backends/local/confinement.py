@@ -1,10 +1,9 @@
 """Containers that boot systemd with fewer rights than an ordinary Docker container.
 
-Beyond what an ordinary container has, systemd needs only a writable part of the cgroup tree.
-Without SYS_ADMIN a node can mount nothing: neither the hierarchies of cgroup v1 with their
-`release_agent`, nor another /proc with this machine's settings. So a node gets the folder of its
-own cgroup, and no more of the tree. Nodes that need SYS_ADMIN are not confined: those with Docker,
-with simulated hardware, and with GPUs (not tried with less yet).
+Systemd also needs a writable part of the cgroup tree. Without SYS_ADMIN a node can mount nothing:
+neither the hierarchies of cgroup v1 with their `release_agent`, nor another /proc with this
+machine's settings. So a node gets only the folder of its own cgroup. Nodes that need SYS_ADMIN are
+not confined: those with Docker, simulated hardware, or GPUs (untested with less).
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ def warnings(spec: ClusterSpec) -> list[str]:
 
 
 def _former(spec: ClusterSpec) -> list[str]:
-    """Return the names of the cluster's existing nodes that are not confined."""
     labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
     found = daemon.look().containers.list(all=True, filters={"label": labels}, ignore_removed=True)
     return sorted(

@@ -1,4 +1,4 @@
-"""Nodes as containers that boot systemd: the flags and limits of such a container."""
+"""Nodes as containers that boot systemd: flags and limits."""
 
 from __future__ import annotations
 
@@ -99,9 +99,5 @@ def _gpus(node: NodeInputs) -> list[DeviceRequest]:
 
 
 def _docker_data(node: NodeInputs) -> Mount:
-    """Return an anonymous volume, which is removed with the container.
-
-    Docker in the node needs it: the image's own layers are an overlay, and the kernel stacks no
-    further one on them.
-    """
+    """Return an anonymous volume: the kernel cannot stack Docker's overlay on the image's own."""
     return Mount("/var/lib/docker", source=None, labels=labels(node))

@@ -38,10 +38,7 @@ _KVM = Path("/dev/kvm")
 
 
 def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
-    """Return the findings; only Docker's if Docker does not work.
-
-    Without a specification, check the machine alone.
-    """
+    """Return the findings, only the machine's without `spec`; only Docker's if it fails."""
     virtual = spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
     try:
         info = daemon.look().info()
@@ -92,7 +89,6 @@ def _docker(info: dict[str, Any]) -> Finding:
 def _images(
     info: dict[str, Any], spec: ClusterSpec | None, runtime: Runtime
 ) -> tuple[Finding, Finding]:
-    """Check for the images that nodes need, a way to get missing ones, and disk space."""
     wanted: list[image.Recipe | PythonImage] = []
     if spec is None:
         wanted = [image.Recipe(NodeGroup.model_fields["image"].default, runtime)]

@@ -74,10 +74,7 @@ def ca_mount() -> dict[str, str]:
 
 
 def nameservers(files: Iterable[Path] = _RESOLVERS) -> list[str]:
-    """Return the name servers of this machine that nodes can reach, as Docker chooses them.
-
-    Empty if there are none: a resolver on the loopback serves this machine alone.
-    """
+    """Return this machine's name servers that nodes can reach, so none on the loopback."""
     for path in files:
         lines = reading.file(path).text().splitlines() if path.is_file() else []
         words = [line.split() for line in lines]

@@ -1,7 +1,7 @@
 """Node images: what they are built from, and their names.
 
-An image is a cache of this machine: its name holds a hash of what it is built from, all clusters
-share it, and it stays when a cluster goes.
+Images are shared by all clusters of this machine and stay when a cluster goes; their names hold a
+hash of what they are built from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The node images of this machine: built when one is missing, and kept when a cluster goes.
+"""The node images of this machine, built when missing and kept when a cluster goes.
 
-They are built from a registry's base image, or with mmdebstrap if no registry answers.
+The base comes from a registry, or from mmdebstrap if no registry answers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
 
 
 def _build(recipe: Recipe) -> None:
-    """Build an image by its Dockerfile where the base can be had, else with mmdebstrap."""
     if recipe.below:
         _with_dockerfile(recipe, recipe.below.tag)
     elif refusal := _pull(recipe.release.base):
@@ -94,7 +93,7 @@ def without_registry(suite: str) -> str | None:
 
 
 def _pull(base: str) -> str | None:
-    """Get the base image; returns the reason when it cannot be had."""
+    """Get the base image; return the reason when it cannot be had."""
     images = daemon.client().images
     try:
         images.pull(base)

@@ -52,7 +52,7 @@ class NetworkDriver(Driver):
 
 
 def _require_unused(inputs: Properties) -> None:
-    """Refuse to replace the network, with another subnet, of nodes in use whose state was lost."""
+    """Refuse another subnet while nodes in use, whose state was lost, are on the network."""
     cluster = inputs["cluster"]
     label = f"{ownership.CLUSTER}={inputs['uuid']}"
     for container in daemon.client().containers.list(all=True, filters={"label": label}):

@@ -38,11 +38,9 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare inputs; faults that were found at a node are updates, which repair it.
 
-        A container, and with it its disk, is kept if it has more rights than it needs now, and if
-        another version of gpubed would build another image of the same system. It is replaced if
-        it has fewer rights than it needs, because Docker cannot change them. It is also kept if
-        its network was lost and is made anew: a plan does not know the new one's name yet, which
-        is the same.
+        A container, with its disk, is kept if it has more rights than it needs, if another version
+        of gpubed would build another image of the same system, or if its lost network is made anew.
+        It is replaced if it lacks rights, because Docker cannot add them.
         """
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
@@ -149,7 +147,6 @@ class NodeDriver(Driver):
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:
-    """Return whether an existing container of the cluster can be the node."""
     # Made from the same inputs, with any version of the image.
     its_image = container.attrs["Config"]["Image"]
     same = node.model_copy(update={"image": its_image}).digest == ownership.labels(container).get(
@@ -171,11 +168,7 @@ def _find(node: NodeInputs) -> Container | None:
 
 
 def _vacate(node: NodeInputs) -> None:
-    """Remove the cluster's node that still has this one's address, under another name.
-
-    A plan has each address once, so that node is to be deleted. The engine deletes it last, and
-    until then this node could not start.
-    """
+    """Remove the node that has this address under another name: the engine deletes it too late."""
     labels = [f"{ownership.CLUSTER}={node.uuid}", ownership.NODE]
 
     def holder() -> Container | None:
@@ -189,7 +182,6 @@ def _vacate(node: NodeInputs) -> None:
 
 
 def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
-    """Start a container if it does not run, and wait until the node is ready."""
     kind, was_running = runtime_of(node), container.status == "running"
     with kind.turn(node):
         if not was_running:
@@ -270,7 +262,6 @@ def _is_same_place(old: Any, new: Any) -> bool:
 
 
 def _faults(container: Container, node: NodeInputs) -> list[str]:
-    """Return how a node deviates from its inputs, in words; empty if it does not."""
     if container.status != "running":
         return [container.status]
     found = [f"not on {attachment.network}" for attachment in _missing(container, node)]
@@ -284,7 +275,6 @@ def _faults(container: Container, node: NodeInputs) -> list[str]:
 
 
 def _mend(container: Container, node: NodeInputs) -> None:
-    """Restore what a container has lost, but the link, which `_up` shapes again."""
     if container.status == "paused":
         container.unpause()
     for attachment in _missing(container, node):

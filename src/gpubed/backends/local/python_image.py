@@ -1,7 +1,7 @@
 """Node images with a recipe's unpacked Python environment.
 
-All nodes of all clusters share its gigabytes as a layer of their image: none unpacks them again,
-and root of a node changes its own copy alone. Role python_env links to them.
+All nodes share its gigabytes as a layer of their image; root of a node changes its own copy alone.
+Role python_env links to them.
 """
 
 from __future__ import annotations
@@ -165,8 +165,7 @@ class PythonImage:
 def node_image(system: image.Recipe, software: str | None) -> image.Recipe | PythonImage:
     """Return the image for an operating system and a recipe's software, if any.
 
-    A virtual machine gets the system alone: its disk is a copy, which gigabytes more would make
-    slow.
+    A virtual machine gets the system alone, as its disk is a copy.
     """
     if system.runtime == "vm" or not software:
         return system

@@ -1,7 +1,4 @@
-"""Runtimes of nodes: every node is a Docker container, with systemd or a virtual machine in it.
-
-Networks, volumes, ownership, limits and restarts are the same for both.
-"""
+"""Runtimes of nodes: Docker containers, with systemd or a virtual machine in them."""
 
 from __future__ import annotations
 
@@ -95,7 +92,6 @@ class Runtime(ABC):
     def prepare(self, container: Container, node: NodeInputs) -> None:
         """Put the files that the node needs into a container that does not run."""
         if container.status == "created":
-            # Let the cluster's key in.
             key = f"{node.public_key.strip()}\n".encode()
             path = f"{self.files}{_KEYS}"
             put(container, File(path, key, 0o600, folder_mode=0o700, owner=_USER_ID))
@@ -105,10 +101,7 @@ class Runtime(ABC):
         self.install_link(container, node)
 
     def exchange_key(self, container: Container, node: NodeInputs) -> tuple[int, str]:
-        """Authorize the cluster's key in place of its former ones; keep other keys.
-
-        The cluster's keys are those without a comment.
-        """
+        """Replace the cluster's former keys, those without a comment, by its present one."""
         # A node whose users are created elsewhere has no such file.
         script = (
             f'[ ! -f /{_KEYS} ] || {{ sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS}'
@@ -185,8 +178,7 @@ def mark_made(container: Container) -> None:
 def is_in_use(container: Container) -> bool:
     """Return whether the node's own disk may hold a user's data.
 
-    False for a node that a killed run left incomplete. True for a node of an earlier version,
-    which left no mark.
+    False for a node that a killed run left incomplete. True without a mark, as in earlier versions.
     """
     if container.status == "created":
         return False

@@ -53,7 +53,6 @@ def _served(index: int, model: Model, spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Problem]:
-    """Choose a driver as role nvidia_driver will, once each group by itself is possible."""
     chosen = recipe.load(spec.recipe)
     facts: dict[str, Facts] = {}
     asked, images = {}, {}

@@ -152,13 +152,7 @@ def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
 
 
 def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
-    """Check everything that a cluster needs of a cloud.
-
-    Args:
-        connection: The connection to the cloud.
-        needs: What is wanted.
-        held: The part of it that exists already.
-    """
+    """Check everything that a cluster needs of a cloud; `held` is the part that exists already."""
     network = connection.network
     flavors = {
         group.server.flavor: _flavor(connection, group.server.flavor)
@@ -193,8 +187,6 @@ def held(
     """Return what the servers of a cluster take already; None if it has no server.
 
     Args:
-        connection: The connection to the cloud.
-        needs: What is wanted.
         before: The needs that the servers were made for; None, if unknown, stands for `needs`.
         cluster: The cluster's name, which another cluster of the project may share.
         uuid: The cluster's UUID; None if it has none yet.
@@ -235,9 +227,9 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
 
 
 def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return which planned node would get the address of one that is there under another name.
+    """Return which planned nodes would get the address of an existing node of another name.
 
-    Pulumi removes last what is wanted no more, and a cloud gives no address twice.
+    Pulumi removes unwanted nodes last, and a cloud gives no address twice.
     """
     there: dict[str, str] = {}
     with suppress(GpubedError):  # no node is there, or the file is damaged
@@ -252,7 +244,7 @@ def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
 
 
 def offers(spec: ClusterSpec) -> list[Offer]:
-    """Return the flavors, and how many servers of each the quota has room for.
+    """Return the flavors, and for how many servers of each the quota has room.
 
     Nova does not tell its users what hosts are free.
     """
@@ -292,10 +284,10 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
 
 
 def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return how many GPUs extra specs name, and what they are called; None if they do not tell.
+    """Return the number and name of GPUs in extra specs; None if they do not tell.
 
-    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's;
-    names are the operator's, so that one that says nothing may be a GPU, or a network adapter.
+    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's.
+    Operators choose the names: an unknown one may be a GPU or a network adapter.
     """
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]

@@ -107,11 +107,8 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     """Return the connection to a cloud, without asking the cloud anything yet.
 
     Args:
-        cloud: The entry of clouds.yaml that the specification names.
-        region: The region that the specification names.
-
-    Raises:
-        PrerequisiteMissing: Credentials are missing or wrong, or TLS would not be verified.
+        cloud: The specification's entry of clouds.yaml, if any.
+        region: The specification's region, if any.
     """
     name = _chosen(cloud or os.environ.get("OS_CLOUD"))
     try:
@@ -183,11 +180,7 @@ def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
 
 
 def identity(connection: Connection) -> Identity | None:
-    """Return the project and region of a connection; None if its token has no project.
-
-    Raises:
-        GpubedError: The cloud cannot be asked.
-    """
+    """Return the project and region of a connection; None if its token has no project."""
     with errors("ask which project this is"):
         project = connection.current_project_id
     if not project:
@@ -199,11 +192,7 @@ def identity(connection: Connection) -> Identity | None:
 
 @contextmanager
 def errors(doing: str) -> Iterator[None]:
-    """Turn the client's exceptions into ours.
-
-    Args:
-        doing: What was tried, for the message: "list the servers".
-    """
+    """Turn the client's exceptions into ours; `doing` is for the message: "list the servers"."""
     try:
         yield
     except (exceptions.SDKException, auth_errors.ClientException) as error:
@@ -259,7 +248,7 @@ def _files() -> list[Path | None]:
 
 
 def _chosen(wanted: str | None) -> str | None:
-    """Return the entry of clouds.yaml to use, after checking its shape; None for OS_* variables."""
+    """Return the entry of clouds.yaml to use; None for OS_* variables."""
     files = {path: _read(path) for path in _files() if path}
     known = list(dict.fromkeys(name for entries in files.values() for name in entries))
     file, variables = next(iter(files), "clouds.yaml"), os.environ.get("OS_AUTH_URL")
@@ -300,7 +289,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that are missing or wrong, each with what is wrong."""
     for key, value in auth.items():
         if not (value is None or isinstance(value, str)):
             yield f"auth.{key}", "must be a text: write it in quotes"

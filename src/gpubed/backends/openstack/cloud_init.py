@@ -1,8 +1,8 @@
 """The user data of a server: its host key, and the user that gpubed logs in as.
 
-The host key is made on the controller, so that it is known before the server first boots, on every
-cloud. This makes the user data a secret, see docs/adr/0011. Programs on a node could read it from
-the metadata service, so a unit blocks that service once cloud-init is done.
+The host key is made on the controller, so that it is known before the server first boots. This
+makes the user data a secret, see docs/adr/0011. Programs on a node could read it from the metadata
+service, so a unit blocks that service once cloud-init is done.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -
         name: The node's name, which becomes its host name.
         public_key: The cluster's key, which `gpubed` may log in with.
         host_key: The private host key in OpenSSH form.
-        host_public_key: Its public half.
     """
     document = {
         "hostname": name,

@@ -291,8 +291,6 @@ class Cluster(Component):
 
 
 class _Segment:
-    """A network with its subnet; nodes have planned addresses on it."""
-
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
         dns = [str(address) for address in cluster.config.dns]
@@ -326,7 +324,6 @@ class _Segment:
         groups: list[pulumi.Output[str]],
         qos: networking.QosPolicy | None = None,
     ) -> networking.Port:
-        """Declare a node's port on the network."""
         name = f"{node}-{self._purpose}"
         # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
         # another subnet in place; an input that cannot change makes the port go first.
@@ -346,16 +343,12 @@ class _Segment:
 
 
 class _Node:
-    """A node's port on the control network, host key and server."""
-
     def __init__(
         self, plan: NodePlan, port: networking.Port, key: HostKey, server: compute.Instance
     ) -> None:
         self._plan, self.port, self.key, self._server = plan, port, key, server
 
     def result(self, door: networking.FloatingIp, head: _Node) -> pulumi.Output[dict[str, Any]]:
-        """Return the node as created; every login leads through the head's address."""
-
         def granted(known: list[Any]) -> dict[str, Any]:
             id_, key, address, head_key = known
             user, experiment = cloud_init.USER, self._plan.experiment_address

@@ -50,10 +50,7 @@ def name(cluster: str, uuid: str, thing: str) -> str:
 
 
 def uuid_of(thing: Any, cluster: str) -> str | None:
-    """Return the UUID in the tags, description or metadata of a resource.
-
-    None if the resource belongs to no cluster of this name.
-    """
+    """Return the UUID in a resource's labels; None if it belongs to no cluster of this name."""
     said: Mapping[str, str] | None = getattr(thing, "metadata", None)
     if said is None:
         # A killed run may have left only one of the two.

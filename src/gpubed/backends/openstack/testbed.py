@@ -105,12 +105,7 @@ class OpenStackTestbed(Testbed):
         return {name: _WORDS.get(state, str(state).lower()) for name, state in found.items()}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it.
-
-        Raises:
-            Refused: The server is not the cluster's own, or Nova refused.
-            GpubedError: The server did not become active.
-        """
+        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it."""
         compute = self._connection.compute
         with cloud.errors(f"reboot server {node.id} of {node.name}"):
             server = compute.get_server(node.id)
@@ -163,7 +158,6 @@ class OpenStackTestbed(Testbed):
         return found
 
     def _listed(self, kind: str) -> Iterator[tuple[Any, str]]:
-        """Yield the resources with the cluster's name, each with its UUID."""
         connection, (_, service, noun) = self._connection, labels.KINDS[kind]
         if (kind == "volume" and not connection.has_service("block-storage")) or (
             kind == "qos policy" and connection.network.find_extension("qos") is None
@@ -231,7 +225,6 @@ class OpenStackTestbed(Testbed):
         return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
 
     def _capacity(self, plan: ClusterPlan) -> list[Finding]:
-        """Check whether the cloud has what a plan needs beyond what exists."""
         needs, uuid = Needs.of(plan), record.uuid(self.paths)
         connection = cloud.connect(needs.cloud, needs.region)
         with cloud.errors("look at what the cloud has"):

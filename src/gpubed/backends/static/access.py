@@ -1,7 +1,7 @@
 """Finds the hosts that specifications name, and logs in with the user's key and known host keys.
 
-A specification that is being edited may be invalid when a cluster is taken down or looked at, so
-only its hosts and the way to them are read.
+Only the hosts and the way to them are read: a specification that is being edited may be invalid
+when a cluster is taken down or looked at.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ def known(reach: Reach) -> Config | None:
     """Return the options of a cluster's specification, or else of the one applied last.
 
     None if neither can be read and names own hosts.
-
-    Raises:
-        GpubedError: Only a kept specification is left, and it cannot be used.
     """
     found = _config(reach.options) or _config(reach.last_options)
     return options(reach.specification) if found is None and reach.is_former else found
@@ -143,11 +140,7 @@ def _alias(address: str) -> str:
 
 
 def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:
-    """Return the keys of a host (`type base64`) that the user has not revoked.
-
-    Raises:
-        Unreadable: The user's file cannot be read.
-    """
+    """Return the keys of a host (`type base64`) that the user has not revoked."""
     path = Path(config.known_hosts).expanduser()
     never = known_hosts.revoked(path, host.address, host.port)
     return [key for key in keys if key.split()[1] not in never]

@@ -104,11 +104,7 @@ class Config(BackendConfig):
 
 
 def options(spec: ClusterSpec) -> Config:
-    """Return the options of a specification.
-
-    Raises:
-        PrerequisiteMissing: It names another testbed.
-    """
+    """Return the options of a specification; PrerequisiteMissing if it names another testbed."""
     if not isinstance(spec.backend, Config):
         raise PrerequisiteMissing(
             f"the specification of {spec.name} no longer says on which hosts it is",

@@ -84,7 +84,6 @@ class Found(BaseModel):
         slurm_number: The uid of the account `slurm`; empty without.
         failed: Failed systemd units.
         unfinished: Packages that are not completely installed or configured.
-        addresses: All addresses of the host.
         own_address: The host's address of this SSH connection.
         gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
         owner: The mark of the cluster whose node it is; empty when it is free.
@@ -121,11 +120,7 @@ class Found(BaseModel):
 
 
 def look(ssh: SSH) -> Found:
-    """Collect facts from a host, without changing anything on it.
-
-    Raises:
-        Unreadable: The answer is malformed, or the host's mark is damaged.
-    """
+    """Collect facts from a host, without changing anything on it."""
     node = ssh.node
     fix = f"ssh -p {node.port} {node.user}@{node.control_address} true   (must print nothing)"
     said = ssh.run("sh -c %s", LOOK).stdout
@@ -133,11 +128,7 @@ def look(ssh: SSH) -> Found:
 
 
 def told(said: reading.Document, name: str) -> Found:
-    """Parse a host's answer to `LOOK`.
-
-    Raises:
-        Unreadable: See `look`.
-    """
+    """Parse a host's answer to `LOOK`; Unreadable if it or the host's mark is damaged."""
     facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
     owner = facts.pop("owner", "")
     remove = f"remove {MARK} there, if the host is in no cluster"
@@ -157,9 +148,8 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
         spec: The cluster's specification, whose accounts sshd must let in.
 
     Raises:
-        PrerequisiteMissing: The cluster cannot log in, as the given address is not the host's
-            own: a forwarded port or other address translation.
-        Unreadable: See `look`.
+        PrerequisiteMissing: The given address is not the host's own, as with a forwarded port, so
+            the cluster cannot log in.
     """
     found, node = look(ssh), ssh.node
     try:

@@ -128,10 +128,6 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
     Args:
         ssh: A session of the user.
         owner: Content of the mark: `uuid`, `cluster`, `node` and `id`.
-        public_key: The cluster's public key.
-
-    Raises:
-        GpubedError: Another cluster has marked the host meanwhile, or its lock stays held.
     """
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}
@@ -147,13 +143,11 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
     """Remove a cluster's key, mark and services from a host, and report the roles' notes.
 
     Args:
-        ssh: A session on the host.
-        uuid: The cluster's uuid.
         stays: Whether the host becomes another node of the cluster; passed to the roles' hooks.
 
     Raises:
-        GpubedError: A service does not stop, the host's lock stays held, or the host has become
-            a node of another cluster.
+        GpubedError: A service does not stop, the host's lock stays held, or the host has become a
+            node of another cluster.
     """
     how = "stays" if stays else ""
     said = _run(ssh, _script(_RELEASE, uuid=uuid, how=how, units=" ".join(units())))
@@ -176,7 +170,6 @@ def units() -> list[str]:
 
 
 def _script(text: str, **words: str) -> str:
-    """Return the script with shell variables set in front."""
     words["patience"] = str(_PATIENCE)
     return "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items()) + text
 

@@ -31,8 +31,8 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Replace the node for another host; update it for other access to the same host.
 
-        Another port of the same address is the same host, unless the specification still names
-        the old port.
+        Another port of the same address is the same host, unless the specification still names the
+        old port.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
         old, new = host_of(olds), host_of(news)
@@ -69,8 +69,8 @@ class NodeDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the cluster's key and mark, and stop its services.
 
-        A host that has become another node of the cluster is left alone. So is one that cannot
-        be logged in to, if `gpubed down --without` names it or the specification no longer does.
+        A host that has become another node of the cluster is left alone. So is one that cannot be
+        logged in to, if `gpubed down --without` names it or the specification no longer does.
         """
         uuid, host = inputs["uuid"], host_of(inputs)
         try:
@@ -139,14 +139,13 @@ class NodeDriver(Driver):
         return next((name for name, host in hosts.items() if _place(host) == place), "")
 
     def _is_gone(self, error: GpubedError, inputs: Properties) -> bool:
-        """Say whether a host is unreachable or unknown, and no longer in the specification."""
         dead = isinstance(error, Unreachable) and not isinstance(error, LoginRefused)
         on_the_way = getattr(error, "on_the_way", False)
         unknown = isinstance(error, access.UnknownHost)
         return ((dead and not on_the_way) or unknown) and not self._is_named(inputs)
 
     def _is_named(self, inputs: Properties) -> bool:
-        """Say whether the specification names the host; true if it cannot be read."""
+        """Return whether the specification names the host; true if it cannot be read."""
         spec = self._reach.wanted
         if spec is not None and not isinstance(spec.backend, Config):
             return False

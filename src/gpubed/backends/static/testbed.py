@@ -45,7 +45,6 @@ class StaticTestbed(Testbed):
 
     @cached_property
     def _known(self) -> Config | None:
-        """The options with the cluster's hosts; None if none are known."""
         return access.known(self.reach)
 
     def driver(self, kind: str) -> Driver:
@@ -86,8 +85,8 @@ class StaticTestbed(Testbed):
     def existing(self) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
 
-        Hosts of the specification and of earlier ones are asked. An earlier one that does not
-        answer counts as taken out.
+        Asks hosts of the specification and of earlier ones; an earlier one that is silent counts as
+        taken out.
         """
         missed = self._missed = []
         known = self._known
@@ -198,7 +197,7 @@ class StaticTestbed(Testbed):
         return list({one.message: one for one in found}.values())
 
     def _seen(self, plan: ClusterPlan) -> list[_Seen]:
-        """Look at each host of a plan; returns the error for a host that fails."""
+        """Look at each host of a plan; return the error for a host that fails."""
         config = options(plan.spec)
 
         def seen(found: tuple[str, Host]) -> _Seen:
@@ -214,13 +213,7 @@ class StaticTestbed(Testbed):
     def _judged(
         self, plan: ClusterPlan, seen: Iterable[_Seen], *, nodes_pass: bool = False
     ) -> Iterator[Finding]:
-        """Judge each host, and the differences between them.
-
-        Args:
-            plan: The cluster's plan.
-            seen: The hosts.
-            nodes_pass: Whether only sudo and sshd are judged on hosts that are nodes already.
-        """
+        """Judge each host, and their differences; `nodes_pass`: of nodes only sudo and sshd."""
         uuid, answered = record.uuid(self.paths), {}
         nodes = {node.name: node for node in plan.nodes}
         for host, name, found in seen:

@@ -1,7 +1,7 @@
 """The aggregate manager: GENI AM API v3, as Emulab and GCF speak it.
 
-They differ in what they put into `value` (a list, 0, or an empty string), in codes, and
-in what they refuse with a fault; what is needed is in every dialect.
+The two differ in an empty `value` (a list, 0, or an empty string), in codes, and in which refusals
+are faults; only what both provide is used.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ class Sliver:
     Attributes:
         urn: Its name at the aggregate.
         allocation: geni_allocated, geni_provisioned or geni_unallocated.
-        operational: geni_ready, geni_failed and so on; empty where the aggregate says nothing.
-        expires: Until when it is granted.
+        operational: geni_ready, geni_failed and so on; may be empty.
         error: The aggregate's words when it failed.
-        client_id: The node's name in the request, where the aggregate says it.
+        client_id: The node's name in the request; empty if the aggregate does not tell.
     """
 
     urn: str
@@ -46,7 +45,7 @@ class Sliver:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will come of it by itself."""
+        """Whether it is provisioned and in a final state (`FINAL`)."""
         return self.allocation != _ALLOCATED and self.operational in FINAL
 
 
@@ -64,12 +63,12 @@ class Description:
 
     @property
     def has_ticket(self) -> bool:
-        """Whether something of it is promised, and not yet given."""
+        """Whether a part is allocated, but not yet provisioned."""
         return any(sliver.allocation == _ALLOCATED for sliver in self.slivers)
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will come of any part by itself."""
+        """Whether all parts are in a final state."""
         return all(sliver.is_final for sliver in self.slivers)
 
     @property
@@ -87,15 +86,11 @@ class Aggregate:
 
     @property
     def clock_ahead_s(self) -> float:
-        """By how much the aggregate's clock is ahead of ours; 0 where it does not say."""
+        """Seconds that the aggregate's clock is ahead of ours; 0 if it does not tell."""
         return self._endpoint.clock_ahead_s or 0.0
 
     def version(self) -> tuple[str, str]:
-        """Ask for the aggregate's URN, and the URL of its version 3.
-
-        Raises:
-            Malformed: It does not speak version 3.
-        """
+        """Return the aggregate's URN, and the URL of its version 3; Malformed if it has none."""
         value = self._ask("GetVersion", {})
         if not isinstance(value, dict):
             raise Malformed("the aggregate does not tell its version")
@@ -121,7 +116,7 @@ class Aggregate:
         return documents.inflate(value, "the advertisement")
 
     def describe(self, slice_urn: str, credentials: Sequence[Credential]) -> Description | None:
-        """Return the slice's slivers and manifest; None when it has none here."""
+        """Return the slice's slivers and manifest; None if it has none here."""
         try:
             described = self._described("Describe", [slice_urn], list(credentials), dict(_RSPEC))
         except NotThere:
@@ -131,14 +126,14 @@ class Aggregate:
     def allocate(
         self, slice_urn: str, credentials: Sequence[Credential], request: str, until: datetime
     ) -> Description:
-        """Reserve what a request asks for, for ten minutes. Not to be repeated unasked."""
+        """Reserve a request for ten minutes. Do not repeat blindly."""
         options = {"geni_end_time": documents.written(until)}
         return self._described("Allocate", slice_urn, list(credentials), request, options)
 
     def update(self, slice_urn: str, credentials: Sequence[Credential], request: str) -> None:
-        """Reserve what a slice that has nodes shall be; those that it names stay as they are.
+        """Request a slice's nodes anew, in place: those still named stay. May be repeated.
 
-        Emulab's own: other aggregates refuse it. May be repeated.
+        Only Emulab has this call: other aggregates refuse it.
         """
         self._ask("Update", slice_urn, [slice_urn], list(credentials), request, {}, timeout=_LONG_S)
 
@@ -163,7 +158,7 @@ class Aggregate:
 
     def act(self, urn: str, credentials: Sequence[Credential], action: str) -> None:
         """Start or restart nodes; it goes on after the call has ended."""
-        # What comes back differs too much to be of use: ask for the status.
+        # The answers of aggregates differ too much: ask for the status instead.
         self._ask("PerformOperationalAction", [urn], list(credentials), action, {})
 
     def renew(self, slice_urn: str, credentials: Sequence[Credential], until: datetime) -> None:
@@ -172,7 +167,7 @@ class Aggregate:
         self._ask("Renew", [slice_urn], list(credentials), end, options)
 
     def delete(self, slice_urn: str, credentials: Sequence[Credential]) -> None:
-        """Give everything back; goes on after the call has ended."""
+        """Release everything; goes on after the call has ended."""
         self._ask("Delete", [slice_urn], list(credentials), {}, timeout=_LONG_S)
 
     def _ask(self, method: str, *args: Any, timeout: float = _QUICK_S) -> Any:

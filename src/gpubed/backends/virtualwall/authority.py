@@ -1,7 +1,7 @@
-"""Slice and member authority: who may do what, and the slice that nodes belong to.
+"""Slice and member authority: the user's rights, and the slice that nodes belong to.
 
-Common Federation API v2. Replies are ``{code: int, value, output}``; credentials are
-handed on byte for byte, since they are signed.
+Common Federation API v2. Replies are ``{code: int, value, output}``; credentials are signed, so
+they are passed on byte for byte.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OF_OTHERS = (
     "if another login of yours made it, set backend.login in cluster.yml to that; else another "
     "user has the name now: gpubed down CLUSTER, then gpubed up CLUSTER, takes another name"
 )
-# What to do about a refusal, by what it says; the first that fits.
+# Hints for refusals, by what they say; the first match counts.
 _HINTS = {
-    # Names are used once in all projects, and nobody can remove a slice.
+    # Names are unique across projects, and slices cannot be removed.
     "already": "gpubed down CLUSTER, then up, makes a slice of another name",
     "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
     "expiration": "correct lease.duration in cluster.yml",
@@ -38,8 +38,8 @@ class Slice:
     """A slice as its authority knows it.
 
     Attributes:
-        is_over: Whether it has ended, by its authority's word or clock; ours may be wrong.
-        is_closed: Whether it is others': Emulab tells its members alone more than its name.
+        is_over: Whether it has ended, by the authority's word or clock; ours may be wrong.
+        is_closed: Whether it is another user's: Emulab tells only its members more than its name.
     """
 
     urn: str
@@ -50,18 +50,12 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """Its name without its authority's."""
+        """The slice's name without its authority's."""
         return documents.urn(self.urn, "slice").name
 
 
 class Authority:
-    """The authority of our account.
-
-    Args:
-        slices: Slice authority (SA).
-        members: Member authority (MA).
-        user: Our URN.
-    """
+    """The slice authority (`slices`) and member authority (`members`) of the user's account."""
 
     def __init__(self, slices: Endpoint, members: Endpoint, user: Urn) -> None:
         self._slices, self._members, self._user = slices, members, user
@@ -88,10 +82,10 @@ class Authority:
         return [*self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False}).values()]
 
     def has_project(self, project: Urn) -> bool | None:
-        """Say whether a project exists that we may use; None where the authority does not tell.
+        """Return whether the user has such a project; None if the authority does not tell.
 
-        Our own projects are listed: Emulab does not look single ones up. Names are compared,
-        since authorities change their domains.
+        The user's projects are listed, since Emulab does not look single ones up. Names are
+        compared, since authorities change their domains.
         """
         whose, own = str(self._user), self.credentials()
         try:
@@ -102,7 +96,7 @@ class Authority:
         return project.name in {str(p.get("PROJECT_URN")).rpartition("+")[2] for p in found}
 
     def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
-        """Make a slice, and return its URN. Not to be repeated unasked: look first."""
+        """Make a slice, and return its URN. Before a repetition, look for the slice."""
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(project),
@@ -123,7 +117,7 @@ class Authority:
         self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
 
     def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
-        """Return the slices that match and have not expired by the authority's word, by URN."""
+        """Return the matching slices that have not expired by the authority's word, by URN."""
         options = {"match": match, "filter": list(_FIELDS)}
         try:
             value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)

@@ -51,7 +51,7 @@ class VirtualWallBackend(Backend):
         return list(limits.problems(spec))
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Links are asked for with their capacity, and the testbed holds them to it."""
+        """Return true: links are requested with their capacity, and the testbed enforces it."""
         return True
 
     def warnings(self, spec: ClusterSpec) -> list[str]:

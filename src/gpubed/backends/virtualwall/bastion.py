@@ -1,4 +1,4 @@
-"""The way to nodes for those who have no IPv6."""
+"""The way to nodes through a bastion, for controllers without IPv6."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 
 
 def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
-    """Return the hops to nodes; none without a bastion.
-
-    Raises:
-        PrerequisiteMissing: The bastion's host key is not known.
-    """
+    """Return the hops to nodes, if any; PrerequisiteMissing if the bastion's key is unknown."""
     if config.bastion is None:
         return ()
     renew_identity(config, login, paths)
@@ -50,11 +46,7 @@ def user(bastion: Bastion, login: Login) -> str:
 
 
 def host_keys(bastion: Bastion) -> tuple[str, ...]:
-    """Return the bastion's host keys, from the specification or the user's known_hosts.
-
-    Raises:
-        PrerequisiteMissing: There are none.
-    """
+    """Return the bastion's host keys, from the specification or the user's known_hosts."""
     found = bastion.host_keys
     if not found:
         with suppress(Missing):
@@ -69,11 +61,11 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
 
 
 def require(bastion: Bastion, login: Login) -> None:
-    """Check that the bastion can be believed, and let us in.
+    """Check that the bastion's host key is known, and that its login can be used.
 
     Raises:
-        PrerequisiteMissing: Its host key is not known, or no SSH agent holds the login's key,
-            which has a passphrase.
+        PrerequisiteMissing: The host key is unknown, or the login's key has a passphrase and is not
+            in an SSH agent.
     """
     host_keys(bastion)
     held = {key.get_base64() for key in paramiko.Agent().get_keys()} if login.encrypted else ()
@@ -86,9 +78,9 @@ def require(bastion: Bastion, login: Login) -> None:
 
 
 def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
-    """Keep the login's key where OpenSSH can read it; it may have been renewed since.
+    """Write the login's current key where OpenSSH can read it.
 
-    A key with a passphrase is left to an SSH agent: no copy without one is made.
+    A key with a passphrase is left to an SSH agent, so that no unprotected copy is made.
     """
     if config.bastion is None or login.encrypted:
         return

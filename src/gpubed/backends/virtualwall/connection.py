@@ -1,4 +1,4 @@
-"""Everything that talks to one testbed for one user, and for how long a call is tried again."""
+"""The connection to one testbed for one user, and how long its calls are retried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUICK_S = 300.0  # for whatever waits for no node
 
 
 class Patience:
-    """Time for one thing to be done: all that the configuration allows, or `total` seconds."""
+    """The time for one task: all that the configuration allows, or `total` seconds."""
 
     def __init__(self, config: Config, total: float | None = None) -> None:
         self._interval, self._tries = config.poll, 0
@@ -39,11 +39,7 @@ class Patience:
         time.sleep(min(self._interval, self.left_s))
 
     def back_off(self, error: Unanswered) -> None:
-        """Wait after a call that did not go through, longer each time; the user is told once.
-
-        Raises:
-            Unanswered: There is no time left.
-        """
+        """Wait after a failed call, longer each time; raise the error again if no time is left."""
         if not self.left_s:
             raise error
         if not self._tries:
@@ -53,11 +49,7 @@ class Patience:
         self._tries += 1
 
     def insist(self, call: Callable[[], T]) -> T:
-        """Repeat a call that is safe to repeat until it is answered.
-
-        Raises:
-            Unanswered: There is no time left.
-        """
+        """Repeat an idempotent call until it is answered; raise Unanswered if no time is left."""
         while True:
             try:
                 return call()
@@ -80,29 +72,21 @@ class Connection:
         return Urn(self.login.user.authority, "project", self.config.project)
 
     def slice_urn(self, name: str) -> str:
-        """Return what a slice of the project is called at most authorities.
-
-        Others name it in another way: what counts is what they answer when it is made.
-        """
+        """Return the usual URN of a slice of the project; the authority may name it otherwise."""
         return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
     def quick(self) -> Patience:
-        """Return the patience for what waits for no node."""
+        """Return the patience of calls that wait for no node."""
         return Patience(self.config, min(_QUICK_S, self.config.patience))
 
     def describe(self, slice_urn: str) -> Description | None:
-        """Return what the aggregate has of a slice; None when that is nothing."""
+        """Return what the aggregate has of a slice; None if it has nothing."""
         credentials = self.quick().insist(lambda: self.authority.slice_credentials(slice_urn))
         return self.quick().insist(lambda: self.aggregate.describe(slice_urn, credentials))
 
 
 def connect(config: Config) -> Connection:
-    """Read the login, ask the aggregate where its version 3 is, and meet the authorities.
-
-    Raises:
-        LoginRefused: The login cannot be used.
-        Unanswered: No server answers.
-    """
+    """Read the login, ask the aggregate for its version 3, and connect to the authorities."""
     login, context = logins.load(config), logins.context(config)
 
     def endpoint(url: str, what: str) -> Endpoint:

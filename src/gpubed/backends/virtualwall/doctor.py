@@ -1,4 +1,4 @@
-"""What must be in place before the testbed is asked for nodes."""
+"""Checks of what must be in place before nodes are requested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
     kind = "encrypted" if login.encrypted else "not encrypted"
     said = f"{login.path} ({kind}, mode {mode:o})"
     yield Finding("virtualwall.key", not mode & 0o077, said, f"chmod 600 {quote(str(login.path))}")
-    # Impatient: what is wrong is wanted now.
+    # No retries: `doctor` reports faults at once.
     yield from _testbed(config.model_copy(update={"patience": 1.0}), spec)
     yield _way(config, login)
 
@@ -83,7 +83,6 @@ def _project(there: Connection) -> str:
 
 
 def _images(there: Connection, spec: ClusterSpec) -> str:
-    """Say what is loaded, and what else could be: `image` alone does not tell."""
     offered, default = supply.images(there)
     lines = [f"{image} is {urn}" for image, urn in there.config.images.items()]
     first = f" ({', '.join(default)})" if default else ""

@@ -1,7 +1,4 @@
-"""What testbeds write: XML, names and points in time.
-
-XML is read with limits, and without anything that fetches or expands.
-"""
+"""Reads testbeds' XML, names and times; XML within limits, and without fetching or expanding."""
 
 from __future__ import annotations
 
@@ -26,11 +23,7 @@ _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter
 
 
 def bounded(data: bytes | str, what: str) -> str:
-    """Return XML as text, when it is small enough to be parsed.
-
-    Raises:
-        Malformed: It is not UTF-8, or too large.
-    """
+    """Return XML as text; raise Malformed if it is not UTF-8, or too large to be parsed."""
     text = reading.reply(data, what, limit=LIMIT, error=Malformed).text()
     if text.count("<") + text.count("=") > _PARTS:
         raise Malformed(f"{what} cannot be read: it has more than {_PARTS} parts")
@@ -38,11 +31,7 @@ def bounded(data: bytes | str, what: str) -> str:
 
 
 def parse(text: str, what: str) -> Any:
-    """Parse a document, and return its root element (lxml).
-
-    Raises:
-        Malformed: It is too large, declares entities, or is not XML.
-    """
+    """Return a document's root element (lxml); raise Malformed if too large or with entities."""
     text = bounded(text, what)
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
@@ -61,11 +50,7 @@ def parse(text: str, what: str) -> Any:
 
 
 def rspec(text: str, kind: str) -> Any:
-    """Parse an RSpec of a kind, and return its root element.
-
-    Raises:
-        Malformed: It is none.
-    """
+    """Return the root element of an RSpec of a kind; raise Malformed if it is another document."""
     root = parse(text, f"the {kind}")
     if local(root) != "rspec" or root.get("type") != kind:
         raise Malformed(f"the testbed answered with something else than the {kind}")
@@ -73,11 +58,7 @@ def rspec(text: str, kind: str) -> Any:
 
 
 def inflate(text: str, what: str) -> str:
-    """Unpack what an aggregate compressed (base64 of zlib).
-
-    Raises:
-        Malformed: It is not that, not UTF-8, or too large.
-    """
+    """Unpack what an aggregate compressed (base64 of zlib); raise Malformed if that fails."""
     # Servers break base64 into lines.
     packed = reading.reply("".join(text.split()), what, limit=LIMIT, error=Malformed)
     return packed.base64().inflated().text()
@@ -109,11 +90,7 @@ class Urn:
 
 
 def urn(text: str, type_: str) -> Urn:
-    """Read a URN.
-
-    Raises:
-        GpubedError: It is none, or of another type.
-    """
+    """Read a URN; raise GpubedError if it is malformed or of another type."""
     match = _URN.fullmatch(text)
     if match is None or type_ != match[2]:
         raise GpubedError(f"{text[:200]!r} is not the URN of a {type_}")
@@ -127,11 +104,7 @@ def slice_name(cluster: str, uuid: str) -> str:
 
 
 def time(value: Any) -> datetime:
-    """Read RFC 3339 with `Z`, an offset or (meaning UTC) neither; XML-RPC dates too.
-
-    Raises:
-        Malformed: It is none of these.
-    """
+    """Read RFC 3339 with `Z`, an offset or (meaning UTC) neither; XML-RPC dates too."""
     try:
         found = datetime.fromisoformat(str(value).strip())
         aware = found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What a testbed may answer instead of what was asked: one class per kind of fault."""
+"""Faults of a testbed, one class per kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBIDDEN = 3
 BUSY = {14, 503}
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
-# The mapper says so with other codes, too: machines there are, but none with such interfaces.
+# The mapper uses other codes too, if there are machines, but none with such interfaces.
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
@@ -35,7 +35,7 @@ _LONGEST = 1500
 
 
 class Unanswered(GpubedError):
-    """No answer, or none that is of use: the call may have been carried out all the same."""
+    """There was no usable answer; the call may have been carried out all the same."""
 
     def __init__(
         self, message: str, hint: str = "see whether network or testbed is down, then try again"
@@ -70,11 +70,11 @@ class Malformed(Unreadable):
 
 
 class Answered(Refused):
-    """The testbed said no.
+    """The testbed refused.
 
     Attributes:
         code: The aggregate's code; None for an XML-RPC fault.
-        said: All that the testbed said; the message may have only a part of it.
+        said: The testbed's whole text; the message may have only a part of it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Answered(Refused):
 
 
 class NotThere(Answered):
-    """There is no such slice here."""
+    """The slice does not exist here."""
 
 
 class NoResources(Answered):
@@ -93,7 +93,7 @@ class NoResources(Answered):
 
 
 class TooFast(Answered):
-    """Links of the declared rate cannot be had, however few nodes are asked for."""
+    """Links of the declared rate cannot be had for any number of nodes."""
 
 
 def answered(what: str, code: int, output: str, log_url: str = "") -> Answered | Busy:
@@ -121,12 +121,12 @@ def answered(what: str, code: int, output: str, log_url: str = "") -> Answered |
 
 
 def is_about_remains(said: str) -> bool:
-    """Say whether a refusal may be for what is left of a slice that has ended."""
+    """Return whether a refusal may be due to remains of a slice that has ended."""
     return _REMAINS.search(said) is not None
 
 
 def clean(text: Any) -> str:
-    """Return a testbed's words fit for a terminal, on few lines and of a bearable length."""
+    """Return a testbed's text fit for a terminal, on few lines and of limited length."""
     lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
     if sum(map(len, lines)) > _LONGEST:  # Emulab's mapper prints many warnings before its reasons
         reasons = [line for line in lines if not _WARNING.match(line)]

@@ -1,9 +1,8 @@
-"""What a cluster has at a testbed, written down before and after each call.
+"""The record of what a cluster has at a testbed, written before and after each call.
 
 `.gpubed/<cluster>/slice.json` names the slice before it exists and the slivers as soon as their
-names are known, so that nothing is lost wherever a run is killed. `nodes/<name>.json` has the
-result of a node's resource, so that each node proves itself once. Neither holds a secret. What a
-newer version wrote in addition is passed over.
+names are known, so that a killed run loses nothing. `nodes/<name>.json` has the result of a node's
+resource, so that each node proves itself once. Neither holds a secret. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ class Journal(BaseModel):
 
     Attributes:
         uuid: The cluster.
-        slice_urn: The slice's name at its authority.
-        project: The project that it belongs to.
-        request: Hash of the request that the slivers were asked for with.
-        slivers: The URNs of all that the aggregate has named; former versions noted more.
-        granted_until: When they expire, as last read.
-        left_out: Nodes that the testbed could not give, and its reasons.
+        request: Hash of the request that the slivers were made with.
+        slivers: The URNs of all that the aggregate has named.
+        granted_until: When the slivers expire, as last read.
+        left_out: The testbed's reasons for nodes that it could not give, by name.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -56,8 +53,6 @@ class Journal(BaseModel):
 
 
 class _Known(BaseModel):
-    """The result of a node's resource; `allocation.Node` says what is what."""
-
     id: str
     control_address: str
     experiment_address: str | None
@@ -68,10 +63,10 @@ class _Known(BaseModel):
 
 
 def load(paths: ClusterPaths) -> Journal | None:
-    """Return the journal of a cluster; None where there is none.
+    """Return the journal of a cluster; None if there is none.
 
     Raises:
-        Unreadable: It is damaged. Without it, what a run had begun is not known.
+        Unreadable: It is damaged, so that it is unknown what a run had begun.
     """
     path = paths.state / FILE
     aside = shlex.join(["mv", str(path), f"{path}.damaged"])
@@ -86,13 +81,13 @@ def load(paths: ClusterPaths) -> Journal | None:
 
 
 def save(paths: ClusterPaths, journal: Journal) -> None:
-    """Write the journal, whole or not at all."""
+    """Write the journal atomically."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.write(paths.state / FILE, journal.model_dump_json(indent=2).encode(), 0o600)
 
 
 def forget(paths: ClusterPaths) -> None:
-    """Remove the journal: nothing is there any more."""
+    """Remove the journal."""
     (paths.state / FILE).unlink(missing_ok=True)
 
 
@@ -104,7 +99,7 @@ def save_node(paths: ClusterPaths, name: str, result: dict[str, Any]) -> None:
 
 
 def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
-    """Return what is known of a node; None when that is nothing that can be read."""
+    """Return the record of a node; None if there is none, or it cannot be read."""
     try:
         return reading.file(_node(paths, name)).json(_Known).model_dump(mode="json")
     except reading.Unreadable:
@@ -112,7 +107,7 @@ def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
 
 
 def nodes(paths: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
-    """Return all nodes that are known, by name, with what is known of them."""
+    """Return the records of all nodes, by name."""
     names = sorted(path.stem for path in _node(paths, "").parent.glob("*.json"))
     return [(name, known) for name in names if (known := load_node(paths, name))]
 
@@ -133,10 +128,10 @@ def gave_back(paths: ClusterPaths) -> None:
 
 
 def are_reloading(paths: ClusterPaths, patience_s: float) -> bool:
-    """Say whether machines that a cluster gave back may still become free.
+    """Return whether machines that a cluster gave back may still become free.
 
-    Emulab loads them anew first, for some minutes. A file keeps when, since an engine removes the
-    old slice and makes the new one by two drivers, and another run goes on with a killed one.
+    Emulab reloads them first, for some minutes. A file keeps the time, as different drivers remove
+    the old slice and make the new one, and another run may go on with a killed one.
     """
     try:
         ago = time.time() - (paths.state / _GIVEN_BACK).stat().st_mtime

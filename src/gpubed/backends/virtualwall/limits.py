@@ -1,4 +1,4 @@
-"""What of a specification this testbed cannot do, known without asking it."""
+"""Checks of a specification for what this testbed cannot do, without asking the testbed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def unmapped(spec: ClusterSpec) -> list[str]:
 
 
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return why a running cluster cannot become what is planned, before anything of it goes."""
+    """Return why a running cluster cannot be changed to the plan, before anything is deleted."""
     known, config = journal.load(paths), of(plan.spec)
     if known is None or known.project in ("", config.project):
         return []

@@ -1,8 +1,7 @@
-"""The login PEM: who we are to a testbed.
+"""The login PEM: the user's certificate and key, which may be encrypted.
 
-One file holds the user's certificate and its key, which may be encrypted. The certificate's
-subjectAltName names the user. Nothing of the key leaves this machine; only for SSH to a bastion it
-becomes a file of the cluster's secrets.
+The certificate's subjectAltName names the user. The key never leaves this machine; only for SSH to
+a bastion it becomes a file of the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ class Login:
     """A user of the federation.
 
     Attributes:
-        path: The PEM file.
         user: The user's URN; its name is the login on nodes.
-        expires: Until when the certificate is good.
-        public_key: Of the login's key, in OpenSSH form.
-        encrypted: Whether the key in the file is.
+        public_key: The key's public half in OpenSSH form.
+        encrypted: Whether the key in the file is encrypted.
         private_pem: The key without encryption.
     """
 
@@ -62,11 +59,7 @@ class Login:
 
 
 def load(config: Config) -> Login:
-    """Read the login.
-
-    Raises:
-        LoginRefused: It cannot be read or used, or it has expired.
-    """
+    """Read the login."""
     path = Path(config.login).expanduser()
     try:
         data = files.read(path, _LARGEST)
@@ -105,12 +98,7 @@ def load(config: Config) -> Login:
 
 
 def context(config: Config) -> ssl.SSLContext:
-    """Return the TLS context: our certificate, and the servers that we believe.
-
-    Raises:
-        LoginRefused: The login cannot be used.
-        PrerequisiteMissing: The CA bundle cannot be read.
-    """
+    """Return the TLS context with the user's certificate and the trusted CAs."""
     bundle = Path(config.ca).expanduser() if config.ca else None
     try:
         made = ssl.create_default_context(cafile=bundle)
@@ -119,7 +107,7 @@ def context(config: Config) -> ssl.SSLContext:
         raise PrerequisiteMissing(
             f"the CA bundle {bundle} cannot be read: {why}", "correct backend.ca in cluster.yml"
         ) from None
-    # Python 3.13 wants of authorities what those that Emulab makes lack: a key usage, and a
+    # Python 3.13 requires of CAs what Emulab's lack: a key usage, and a
     # critical basic constraint. Chain, dates and host name are verified all the same.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if config.old_tls:

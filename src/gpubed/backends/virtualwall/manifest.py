@@ -1,7 +1,7 @@
-"""The manifest: what each node became. Written by the testbed, so nothing in it is believed.
+"""Reads the manifest: what each node became.
 
-Names and addresses end up in commands and files, so they must look like names and
-addresses. A node that is not usable is a reason, not an error: others may be enough.
+The testbed writes it, so names and addresses, which end up in commands and files, are checked. A
+node that is not usable is a reason, not an error: the others may suffice.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ class Granted:
 
     Attributes:
         sliver: Its URN.
-        host: Where SSH answers, a name or an address.
-        port: Of SSH.
-        user: Who may log in.
-        ipv4: Its address on the testbed's control network; empty where there is none, or where
-            the login leads through a port of its host.
+        host: The name or address where SSH answers.
+        ipv4: Its address on the testbed's control network; empty if it has none, or if the login
+            leads through a port of its host.
         machine: The testbed's name of the machine.
-        interfaces: Its ends of links; Emulab leaves others without hardware.
+        interfaces: Its ends of links; Emulab gives other interfaces no hardware.
     """
 
     sliver: str
@@ -56,17 +54,11 @@ class Granted:
 
 
 def read(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Granted], dict[str, str]]:
-    """Read a manifest.
+    """Return a manifest's usable nodes, and the reasons why others are not usable.
 
     Args:
-        names: The nodes that were asked for.
-        user: Our name, whose login is preferred.
-
-    Returns:
-        The usable nodes, and the reasons why others are not.
-
-    Raises:
-        Malformed: It is no manifest, or names a node twice.
+        names: The requested nodes.
+        user: The preferred login.
     """
     root = documents.rspec(text, "manifest")
     found: dict[str, Any] = {}

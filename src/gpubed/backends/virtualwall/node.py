@@ -1,4 +1,4 @@
-"""Nodes: from what the slice was granted to a host that lets us in, proved and prepared."""
+"""Nodes: logs in to a granted host, proves its host keys, and prepares it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Shared(_Model):
 class NodeInputs(_Model):
     """All inputs; `granted` is the node's entry in its slice's result.
 
-    A preview knows the slice's name while it lives on (`slice`, which only `diff` looks at),
-    and its result only if nothing of it changes.
+    A preview knows `slice`, the slice's name, if the slice is kept (only `diff` reads it), and its
+    result only if nothing of the slice changes.
     """
 
     cluster: str
@@ -76,7 +76,7 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
         if is_unknown(news["granted"]):
-            # Of a slice that is only changed, no node goes.
+            # A slice that changes in place keeps its nodes.
             is_another = is_unknown(news.get("slice")) or "slice" not in news
         else:
             is_another = olds["granted"].get("sliver") != news["granted"].get("sliver")
@@ -87,11 +87,7 @@ class NodeDriver(Driver):
         return Change(update=[key for key in changed if not is_unknown(news.get(key))])
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Get in, prove the host keys, prepare.
-
-        Raises:
-            NodeFailed: The testbed could not give the node, or it does not let us in.
-        """
+        """Log in, prove the host keys, prepare."""
         node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
         given = _given(node, paths)
         try:
@@ -107,10 +103,10 @@ class NodeDriver(Driver):
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look whether the testbed still grants the node; it need not answer.
+        """Ask the testbed, not the node, whether it still grants the node.
 
         Raises:
-            Unreachable: It answers with another host key and cannot prove it.
+            Unreachable: The node answers with another host key and cannot prove it.
         """
         node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
         bastion.renew_identity(node.testbed, logins.load(node.testbed), paths)
@@ -155,7 +151,6 @@ def _granted_now(node: NodeInputs, paths: ClusterPaths) -> Given:
 
 
 def _reservation(node: NodeInputs, paths: ClusterPaths) -> Reservation:
-    """Return the node's slice, as far as the node is concerned."""
     alone = {"": Group(nodes=(node.name,), min=1)}
     wanted = SliceInputs(
         cluster=node.cluster, uuid=node.uuid, testbed=node.testbed, groups=alone, head=node.name
@@ -168,7 +163,6 @@ def _node(node: NodeInputs, result: dict[str, Any]) -> Node:
 
 
 def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
-    """Return where the node answers, and with which host keys."""
     via = bastion.way(node.testbed, logins.load(node.testbed), paths)
     result: dict[str, Any] = {
         "id": given.sliver,
@@ -180,7 +174,7 @@ def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
         "via": [hop.model_dump(mode="json") for hop in via],
     }
     if via:
-        # A bastion may let us through to the public address only.
+        # A bastion may forward to the public address only.
         addresses = [address for address in (given.ipv4, given.host) if address]
     else:
         addresses = _resolved(node, given)
@@ -192,7 +186,7 @@ def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
 
 
 def _resolved(node: NodeInputs, given: Given) -> list[str]:
-    """Return what the node's name stands for, often IPv6: roles need an address, not a name."""
+    """Return the addresses of the node's name, often IPv6: roles need an address, not a name."""
     try:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -206,7 +200,6 @@ def _resolved(node: NodeInputs, given: Given) -> list[str]:
 def _answering(
     node: NodeInputs, result: dict[str, Any], addresses: list[str], paths: ClusterPaths
 ) -> tuple[str, str]:
-    """Return the first address at which SSH answers, and the host key that is presented there."""
     deadline = time.monotonic() + _SSH_S
     while True:
         for address in addresses:
@@ -226,7 +219,7 @@ def _answering(
 
 
 def _has_another_key(node: NodeInputs, known: dict[str, Any], paths: ClusterPaths) -> bool:
-    """Say whether a node that can prove its keys was installed anew, or an impostor answers."""
+    """Return whether a node with provable keys presents another: reinstalled, or an impostor."""
     if node.testbed.host_keys == "first_use":
         return False
     try:
@@ -236,7 +229,6 @@ def _has_another_key(node: NodeInputs, known: dict[str, Any], paths: ClusterPath
 
 
 def _proved(node: NodeInputs, result: dict[str, Any], paths: ClusterPaths) -> tuple[str, ...]:
-    """Return the node's host keys, proved by a token that only the node has."""
     deadline = time.monotonic() + _PROOF_S
     with SSH(_node(node, result), paths) as ssh:
         ssh.wait_ready(_SSH_S)

@@ -1,4 +1,4 @@
-"""What nodes of the testbed run: a proof of their host keys, and what makes them like any other.
+"""Scripts that nodes of the testbed run: a proof of their host keys, and their preparation.
 
 A token goes to the node with the request, through the testbed's API over verified TLS. At boot the
 node writes down its host keys and their HMAC under that token. An impostor does not know the token,
@@ -55,12 +55,7 @@ SHOW = f"cat {_KEYS} && echo -- && cat {_KEYS}.mac"
 
 
 def proved(shown: str, token_: str) -> tuple[str, ...] | None:
-    """Return the host keys that a node has proved; None when the proof does not hold.
-
-    Args:
-        shown: What `SHOW` printed.
-        token_: The cluster's token.
-    """
+    """Return the host keys that the output of `SHOW` proves under the token; None if it fails."""
     keys, _, mac = shown.partition("--\n")
     expected = hmac.new(token_.encode(), keys.encode(), hashlib.sha256).hexdigest()
     if not hmac.compare_digest(expected.encode(), "".join(mac.split()[:1]).encode()):
@@ -69,14 +64,11 @@ def proved(shown: str, token_: str) -> tuple[str, ...] | None:
 
 
 def prepare(ssh: SSH, settings: dict[str, str]) -> None:
-    """Install what runs at each boot, and run it now; what it warns of is told.
+    """Install what runs at each boot, run it now, and report its warnings.
 
     Args:
-        ssh: To the node, as a user who may become root.
+        ssh: A session of a user who may become root.
         settings: Variables of `prepare.sh`; empty ones are left out.
-
-    Raises:
-        CommandFailed: It did not work; says what the node said.
     """
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
     files = {

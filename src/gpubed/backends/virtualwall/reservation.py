@@ -1,8 +1,8 @@
-"""A slice's life at the testbed: from nothing to nodes that are ready, and back.
+"""A slice's life at the testbed, from nothing to nodes that are ready, and back.
 
-`hold` looks what there is and does the next thing, until there is nothing left to do. So a lost
-answer, a busy testbed and a run that was killed anywhere come to the same: look again, and go on
-from there. What is known of the slice is written down around each call that changes something.
+`hold` looks at what exists and does the next step, until none is left. So it goes on in the same
+way after a lost answer, a busy testbed or a killed run. The journal is written around each call
+that changes something.
 """
 
 from __future__ import annotations
@@ -38,11 +38,8 @@ class Reservation:
     """One cluster's slice.
 
     Args:
-        wanted: What it shall be.
-        there: The connection to the testbed.
-        paths: Where its journal is.
-        keeps: Whether what is seen is written down; only one at a time may.
-        urn: The slice's, where the state has it; else the slice is looked for.
+        keeps: Whether to write the journal; only one at a time may.
+        urn: The slice's URN if the state has it; else the slice is looked for.
     """
 
     def __init__(
@@ -70,14 +67,13 @@ class Reservation:
         self._told = ""
 
     def hold(self) -> Description:
-        """Bring the slice to where each of its nodes is ready or has failed.
+        """Bring the slice to where each of its nodes is ready or has failed, and return it.
 
-        Returns:
-            What it is then; nodes may still be booting when patience ends.
+        Nodes may still be booting when patience ends.
 
         Raises:
-            NoResources: The testbed does not have what is wanted, nor the least that will do.
-            Refused: The testbed said no.
+            NoResources: The testbed has neither what is wanted nor the least that suffices.
+            Refused: The testbed refused.
             Unanswered: It did not answer for as long as patience lasts.
         """
         patience = Patience(self._there.config)
@@ -98,11 +94,7 @@ class Reservation:
                 patience.back_off(error)
 
     def complete(self) -> Description | None:
-        """Ask again for nodes that the testbed did not have; those that are there stay.
-
-        Returns:
-            What the slice is then; None when it is gone.
-        """
+        """Request missing nodes again, keeping the others; return the slice, None if it is gone."""
         found = self.look()
         missing = verdict.missing(self.judge(found), self.wanted) if found else {}
         if found is None or (self._is_done(found) and not missing):
@@ -112,7 +104,7 @@ class Reservation:
         return self.hold()
 
     def look(self) -> Description | None:
-        """Return what the testbed has of the slice; None when there is nothing."""
+        """Return what the testbed has of the slice; None if it has nothing."""
         patience = self._there.quick()
         found = patience.insist(self._find)
         if found is None or found.is_over or self._is_anothers(found):
@@ -121,23 +113,20 @@ class Reservation:
 
     @property
     def is_a_failed_start(self) -> bool:
-        """Whether this run got into the slice, and saw that what it holds never was in use."""
+        """Whether this run entered the slice, and found that its nodes were never in use."""
         return self._is_entered and self._looked and not self._was_in_use
 
     def release(self, total: float | None = None) -> None:
-        """Give everything back, and wait until it is gone.
+        """Release everything, and wait until it is gone.
 
         Args:
-            total: Seconds to try; else as long as patience lasts.
-
-        Raises:
-            GpubedError: It is still there.
+            total: Seconds to try; None for as long as patience lasts.
         """
         patience = Patience(self._there.config, total)
-        # What the state, or a run before this one, had nodes in: for a slice without labels.
+        # The slice that the state or an earlier run had nodes in, in case it has no labels.
         known = self.urn if self._is_in_state or self.journal.request else ""
         found = patience.insist(self._find)
-        # A name that another user has now is ours no more: what we had is over.
+        # If another user has the name now, our slice has ended.
         if found and not found.is_over and not is_taken(self._there, found, self.journal):
             owned_by = owner(found.description)
             if owned_by[1] == self.wanted.uuid if owned_by else found.urn == known:
@@ -145,7 +134,7 @@ class Reservation:
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
-        """Boot a node that failed or hangs once more, and wait for what comes of it."""
+        """Reboot a node that failed or hangs, and wait until its state is final."""
         restart = self._there.aggregate.act
         patience = self._there.quick()
         patience.insist(lambda: restart(sliver, self._credentials(), "geni_restart"))
@@ -162,10 +151,7 @@ class Reservation:
         user = self._there.login.user.name
         return verdict.judge(found, self.wanted, self.journal.left_out, user)
 
-    # The slice itself.
-
     def _enter(self, patience: Patience) -> None:
-        """Be in a slice that is ours and lasts long enough."""
         authority, is_new = self._there.authority, False
         while (found := patience.insist(self._find)) is None or found.is_over:
             try:
@@ -185,8 +171,8 @@ class Reservation:
                 progress.emit("note", message=f"the slice keeps its end: {why}")
             self._signed = None  # credentials hold the slice's end
             found = patience.insist(self._find) or found
-        # Slivers cannot outlive their slice: asking for more is refused, not cut. A slice that was
-        # there may have been renewed: nodes that are added last as long as the others.
+        # Slivers cannot outlive their slice: asking for more is refused, not cut. An existing slice
+        # may have been renewed: nodes that are added last as long as the others.
         self._until = min(self._until, found.expires) if is_new else found.expires
 
     def _find(self) -> Slice | None:
@@ -196,7 +182,6 @@ class Reservation:
         return found
 
     def _rename(self, urn: str) -> None:
-        """Believe the authority: it alone knows how it names slices."""
         self.urn = urn
         self.journal = self.journal.model_copy(update={"slice_urn": urn})
 
@@ -205,7 +190,6 @@ class Reservation:
         return owned_by is not None and owned_by[1] != self.wanted.uuid
 
     def _require_ours(self, found: Slice, patience: Patience) -> None:
-        """Check that nothing of others would be used, or given back."""
         name, cluster, owned_by = self.wanted.name, self.wanted.cluster, owner(found.description)
         if found.is_closed:
             why = "belongs to somebody else: the authority tells only its name"
@@ -226,8 +210,6 @@ class Reservation:
             self._signed = self._there.authority.slice_credentials(self.urn)
         return self._signed
 
-    # One step.
-
     def _look(self) -> Description | None:
         found = self._describe()
         if found:
@@ -238,16 +220,13 @@ class Reservation:
         return found
 
     def _is_in_use(self, found: Description) -> bool:
-        """Say whether a cluster works with the nodes, or can: one that was killed may not have.
-
-        One of them may have failed or be booting again: the others are in use all the same.
-        """
+        """Return whether a cluster uses, or can use, the nodes, unlike those of a killed run."""
         are_ready = all(s.is_final and s.operational == "geni_ready" for s in found.slivers)
-        # What our own run asked for and never met is not in use.
+        # Nodes that a run requested and never logged in to are not in use.
         return are_ready or not self.journal.request or bool(self._met(found))
 
     def _met(self, found: Description) -> list[str]:
-        """Return the names of the nodes that a run got into; some known ones may be long gone."""
+        """Return the existing nodes that a run has logged in to; the journal may list more."""
         there = {sliver.urn for sliver in found.slivers}
         return [name for name, known in journal.nodes(self._paths) if known["id"] in there]
 
@@ -257,7 +236,7 @@ class Reservation:
 
     @contextmanager
     def _outlasting(self) -> Iterator[None]:
-        """Wait for what is left of a slice of ours that has ended: its name is taken until then."""
+        """Turn refusals due to remains of an ended slice into Busy: they block its name."""
         try:
             yield
         except Answered as error:
@@ -269,14 +248,14 @@ class Reservation:
         return found.is_final and self._is_as_wanted(found)
 
     def _is_as_wanted(self, found: Description) -> bool:
-        """Say whether slivers were asked for with our request: another run may have had another."""
+        """Return whether the slivers were made with our request; another run's may differ."""
         if self.journal.request:
             return self.journal.request == digest(self.wanted.request)
         granted, reasons = manifest.read(found.manifest, self.wanted.nodes, "")
         return not any("does not list" in reason for reason in reasons.values()) or bool(granted)
 
     def _advance(self, found: Description) -> bool:
-        """Do the next thing; False when only waiting is left."""
+        """Do the next step; False if only waiting is left."""
         if not self._is_as_wanted(found):
             self._require_unused(found)
             self._delete_until_gone(self._there.quick())
@@ -284,7 +263,7 @@ class Reservation:
         elif found.has_ticket:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
-            # What is granted at first is a few hours.
+            # At first, only a few hours are granted.
             renew, urn = self._there.aggregate.renew, self.urn
             if why := refusal(None, lambda: renew(urn, self._credentials(), self._until)):
                 progress.emit("note", message=f"the lease is shorter than wanted: {why}")
@@ -296,8 +275,7 @@ class Reservation:
         return True
 
     def _tell(self, found: Description, patience: Patience) -> None:
-        """Say for how many nodes is waited, whenever that changes: machines boot for minutes."""
-        # Some aggregates say of no sliver which part of the request it is; those list no links.
+        # Some aggregates give no sliver's client_id; those list no links.
         nodes = [s for s in found.slivers if not s.client_id or s.client_id in self.wanted.nodes]
         booting = sum(not sliver.is_final for sliver in nodes)
         said = f"{booting} of {len(nodes)} nodes are being loaded and booted"
@@ -306,10 +284,7 @@ class Reservation:
             progress.emit("note", message=f"{said}; waiting for {patience.left_s:.0f} s at most")
 
     def _require_unused(self, found: Description) -> None:
-        """Refuse to give back, for another request, nodes that a cluster has worked with.
-
-        Where they are replaced in order, each is forgotten before; here the state was lost.
-        """
+        """Refuse to release used nodes for another request; the state must have been lost."""
         if names := self._met(found):
             cluster = self.wanted.cluster
             raise Refused(
@@ -341,7 +316,6 @@ class Reservation:
         return text
 
     def _leave_out_one(self, error: NoResources) -> None:
-        """Ask for one node less, where fewer will do; the testbed says which, or of which kind."""
         fixed, short = unmappable(error), _SHORT_OF.search(error.said)
         groups = list(self.wanted.groups.values())
         named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
@@ -357,10 +331,10 @@ class Reservation:
         raise error
 
     def _add(self, missing: Mapping[str, str]) -> None:
-        """Ask for as many more nodes as can be had; Emulab alone changes a slice in place."""
+        """Request as many missing nodes as can be had; only Emulab changes a slice in place."""
         more, why = list(missing), {**self.journal.left_out, **missing}
         while more:
-            # Written down first: what a killed run asked for must not count as left out.
+            # Saved first: what a killed run requested must not count as left out.
             self._save(left_out={name: why[name] for name in why if name not in more})
             try:
                 self._there.quick().insist(self._update)
@@ -396,7 +370,7 @@ class Reservation:
             )
         except Answered as error:
             if error.code == _EXPIRED:
-                # Emulab takes back some time later what ran out; until then there is no other.
+                # Emulab removes an expired ticket only later; until then it grants no other.
                 raise Busy(error.message, error.hint) from None
             # The ticket may have run out since it was last seen: look, and ask for another.
             if error.code not in _REFUSED or self._tickets == _TICKETS:
@@ -409,7 +383,7 @@ class Reservation:
         try:
             self._there.aggregate.act(self.urn, self._credentials(), "geni_start")
         except Answered as error:
-            # "not stopped (yet)": an earlier call was carried out, and the next looks show it.
+            # "not stopped (yet)": an earlier call was carried out, as the next looks show.
             self._refusals += 1
             if error.code not in (*_REFUSED, None) or self._refusals == _REFUSALS:
                 raise
@@ -439,8 +413,6 @@ class Reservation:
                 )
             patience.look()
 
-    # The record.
-
     def _saw(self, found: Description) -> None:
         self._save(slivers=tuple(s.urn for s in found.slivers), granted_until=found.expires)
 
@@ -451,10 +423,10 @@ class Reservation:
 
 
 def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:
-    """Return the cluster's slice: by its URN as far as that is known, else among the project's.
+    """Return the cluster's slice, by its URN as far as known, else by label or name in the project.
 
-    Authorities name slices as they like, and some keep no description. A slice of the same name
-    may be another user's.
+    Authorities name slices as they like, and some keep no description. A slice of the same name may
+    be another user's.
     """
     if found := there.authority.find(known):
         return found
@@ -464,18 +436,18 @@ def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:
 
 
 def known_urn(there: Connection, known: Journal | None, wanted: SliceInputs) -> str:
-    """Return what the cluster's slice is called, as far as that is known beforehand."""
+    """Return the expected URN of the cluster's slice."""
     return known.slice_urn if known and known.uuid == wanted.uuid else there.slice_urn(wanted.name)
 
 
 def is_taken(there: Connection, found: Slice, known: Journal | None) -> bool:
-    """Say whether another user has a slice's name, our slice having ended."""
+    """Return whether another user has the name of our slice, which has ended."""
     ended = known and known.granted_until
     return found.is_closed and bool(ended and ended <= there.authority.now)
 
 
 def refusal(patience: Patience | None, call: Callable[[], None]) -> str:
-    """Make a call that may be repeated; return why it was refused, or nothing."""
+    """Make an idempotent call; return the reason if it is refused, else an empty string."""
     try:
         patience.insist(call) if patience else call()
     except Answered as error:
@@ -484,6 +456,6 @@ def refusal(patience: Patience | None, call: Callable[[], None]) -> str:
 
 
 def unmappable(error: NoResources) -> str:
-    """Return the node whose own machine cannot be had, where the mapper names one; else none."""
+    """Return the node whose own machine cannot be had, if the mapper names one; else ""."""
     found = _FIXED.search(error.said)
     return found[1] if found else ""

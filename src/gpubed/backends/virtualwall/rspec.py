@@ -1,7 +1,6 @@
-"""The request: what is asked for, as GENI RSpec v3.
+"""The request as GENI RSpec v3, a pure function of the plan.
 
-A pure function of the plan. Core elements carry no prefix: Emulab recognises some of
-them by their written name.
+Core elements carry no prefix: Emulab recognises some of them by their written name.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}schemaLocation"
 def request(plan: ClusterPlan) -> str:
     """Return the request for a plan, as states compare it; `without` makes it fit to be sent.
 
-    A node that is alone has an end of no link here. It stays in the text, else clusters that
-    run would be taken for others, and replaced.
+    A single node's interface is in no link. It stays in the text, since a changed request would
+    replace running clusters.
     """
     config = of(plan.spec)
     root = etree.Element(
@@ -60,9 +59,9 @@ def with_command(text: str, command: str) -> str:
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """Return a request that leaves some nodes out, their ends of links, and ends of no link.
+    """Return a request without some nodes, their interfaces in links, and interfaces in no link.
 
-    Emulab gives an interface that is in no link neither hardware nor an address.
+    Emulab gives an interface in no link neither hardware nor an address.
     """
     root, gone = documents.parse(text, "the request"), set(names)
     gone |= {f"{name}:{LAN}" for name in gone}
@@ -91,8 +90,8 @@ def linked(text: str) -> frozenset[str]:
 def specification(plan: ClusterPlan) -> str:
     """Return the same cluster as a jFed experiment specification (ESpec).
 
-    Its bundle needs nothing of gpubed: the request beside it as `cluster.rspec`, and this document,
-    which has every node run the preparation. jFed writes an inventory with the request's groups.
+    Its bundle needs nothing of gpubed: the request as `cluster.rspec`, and this document, which has
+    every node run the preparation. jFed writes an inventory with the request's groups.
     """
     # Addresses are left to the image: a bundle cannot know which machine it will be run on.
     script = indent(prepare.script().replace("NAT=''", "NAT='yes'", 1), " " * 4)
@@ -113,7 +112,6 @@ def _ends(link: Any) -> list[str]:
 
 
 def _shape_both_ways(link: Any, ends: list[str]) -> None:
-    """Let what shapes the ends of a LAN shape a link of two; see `_shapes`."""
     for shape in documents.children(link, "property"):
         if shape.get("dest_id") in ends:
             continue
@@ -147,7 +145,7 @@ def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
     if sliver == "emulab-xen" and _is_public(config, node):
         element.append(_emulab("routable_control_ip"))
     if node.on_failure:
-        # Else one node that does not boot would keep the whole slice from being ready.
+        # Otherwise one node that does not boot would keep the whole slice from being ready.
         element.append(_emulab("failure_action", action="nonfatal"))
     for group in (f"group_{node.group.replace('-', '_')}", node.role.replace("worker", "workers")):
         element.append(etree.Element(f"{{{JFED}}}ansible_group", name=group))
@@ -190,9 +188,8 @@ def _lan(plan: ClusterPlan, config: Config) -> Any:
 def _shapes(plan: ClusterPlan, ends: list[str]) -> list[Any]:
     """Return what shapes each end.
 
-    A link of two ends takes one property each way. On a LAN, what counts is from an
-    end to the LAN, and holds both ways: a packet crosses two ends, so each gets half of
-    the latency, and of the loss what makes the whole of it twice.
+    On a LAN, a property counts from an end to the LAN, both ways: a packet crosses two ends, so
+    each end gets half of the latency, and the loss that gives the whole loss when applied twice.
     """
     wanted = plan.spec.networks.experiment
     assert wanted  # noqa: S101
@@ -223,7 +220,6 @@ def _is_public(config: Config, node: NodePlan) -> bool:
 
 
 def _pool(plan: ClusterPlan, config: Config) -> list[Any]:
-    """Return the pool of public addresses for whole machines; virtual ones have their own."""
     count = sum(
         _is_public(config, node)
         and not ((wanted := config.hardware.get(node.group)) and wanted.sliver == "emulab-xen")

@@ -1,7 +1,7 @@
-"""The folder that the testbed mounts on all nodes: a cluster's part of it outlives its nodes.
+"""A cluster's part of the folder that the testbed mounts on all nodes; it outlives the nodes.
 
-Only `gpubed down` removes it, through a node, while there is one. Which part it is, is written down
-when nodes get it: by the time of `down`, the specification may say something else.
+`gpubed down` removes it, through a node while there is one. Its path is noted when nodes get it,
+since the specification may have changed by the time of `down`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ _REMOVE_S = 600.0
 
 
 class _Part(BaseModel):
-    """A cluster's part of the folder, and where nodes see it."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     uuid: str
@@ -57,7 +55,7 @@ def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
 
 
 def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Remove a cluster's part; where no node answers any more, say and return what stays."""
+    """Remove a cluster's part; if no node answers, report and return what stays."""
     had = _noted(paths, wanted)
     if had is None:
         return []
@@ -83,7 +81,6 @@ def _existing(had: _Part) -> Existing:
 
 
 def _noted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
-    """Return the part as it was noted, else what a version that noted none gave to nodes."""
     try:
         return reading.file(paths.state / DATA_RECORD).json(_Part)
     except reading.Unreadable:

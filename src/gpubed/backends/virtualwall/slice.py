@@ -25,9 +25,9 @@ class SliceDriver(Driver):
         self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Replace for another request, key or place; the rest is only remembered.
+        """Replace for another request, key or place; update for the rest.
 
-        Nodes that the testbed did not have are asked for again, in place.
+        Nodes that the testbed did not have are requested again, in place.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
         replace = changed - _IN_PLACE
@@ -72,7 +72,7 @@ class SliceDriver(Driver):
         return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Look at the slice with the new way to reach it, and ask for what it lacks."""
+        """Look at the slice with the new way to reach it, and request what it lacks."""
         reservation = self._reservation(news, id)
         self._require_way(reservation.wanted)
         found = reservation.complete()
@@ -83,7 +83,7 @@ class SliceDriver(Driver):
         return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Give all nodes back. The slice itself stays until it expires, empty."""
+        """Release all nodes. The slice itself stays, empty, until it expires."""
         self._reservation(inputs, id).release()
 
     def _reservation(self, inputs: Properties, urn: str = "") -> Reservation:
@@ -91,7 +91,7 @@ class SliceDriver(Driver):
         return Reservation(wanted, connect(wanted.testbed), self._paths, urn=urn)
 
     def _require_way(self, wanted: SliceInputs) -> None:
-        """Find out before the first node is asked for whether there will be a way to it."""
+        """Fail before the first node is requested if there will be no way to it."""
         if there := wanted.testbed.bastion:
             known = login.load(wanted.testbed)
             bastion.require(there, known)

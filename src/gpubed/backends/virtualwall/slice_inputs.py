@@ -1,4 +1,4 @@
-"""What a slice is made from, and the labels that say whose it is."""
+"""What a slice is made from, and the labels that name its owner."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Group(_Model):
     """Nodes of one kind.
 
     Attributes:
-        min: How few will do.
-        type: The hardware type that was asked for.
-        on_failure: What becomes of the others when they fail.
+        min: The fewest nodes that suffice.
+        type: The requested hardware type.
+        on_failure: What happens to the other nodes when some fail.
     """
 
     nodes: tuple[str, ...]
@@ -33,9 +33,10 @@ class Group(_Model):
 
 
 class SliceInputs(_Model):
-    """All inputs; numbers arrive as floats, since Pulumi knows no other.
+    """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
 
-    Only what names the slice has no default: looking at it, or giving it back, asks for no node.
+    Fields that do not name the slice have defaults: looking at a slice or releasing it needs no
+    node.
     """
 
     cluster: str
@@ -49,7 +50,7 @@ class SliceInputs(_Model):
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> SliceInputs:
-        """Read them from a state, which a newer version may have written: with more options."""
+        """Read them from a state; a newer version may have written it, with more options."""
         return cls.model_validate(inputs, extra="ignore")
 
     @property
@@ -64,12 +65,12 @@ class SliceInputs(_Model):
 
     @property
     def has_spares(self) -> bool:
-        """Whether fewer nodes than asked for will do."""
+        """Whether fewer nodes than requested suffice."""
         return any(group.min < len(group.nodes) for group in self.groups.values())
 
 
 def digest(request: str) -> str:
-    """Hash a request, so that slivers show what they were asked for with."""
+    """Hash a request, to tell later what slivers were requested with."""
     return hashlib.sha256(request.encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """What the testbed has, and whether a plan can be had now.
 
 The advertisement names hardware types, not GPUs: how many a type has is read from its name
-(`…-gpu1080`), or told by `backend.gpus`.
+(`…-gpu1080`), or given by `backend.gpus`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class Machine:
 
     Attributes:
         id: Its component id.
-        types: Its hardware types, nearest first; the reference aggregate names none.
-        free: Whether it can be had now.
-        is_whole: Whether it is given as a whole (raw-pc), or as something unknown to gpubed.
+        types: Its hardware types, nearest first; GCF names none.
+        is_whole: Whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
     """
 
     id: str
@@ -62,13 +61,13 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
 
 
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return why a plan cannot be had now: the fewest nodes that will do are counted.
+    """Return why a plan cannot be had now, counting each group's `min`.
 
-    What the cluster holds already is not asked for again, or is free for what replaces it. A
-    testbed that does not answer is a reason too.
+    Machines that the cluster holds are not counted twice. A testbed that does not answer is a
+    reason too.
 
     Raises:
-        PrerequisiteMissing: It cannot be asked from here, now or later.
+        PrerequisiteMissing: The testbed cannot be asked from here at all.
     """
     config, known = of(plan.spec), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
@@ -88,22 +87,13 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
 
 
 def machines(text: str) -> list[Machine]:
-    """Read an advertisement.
-
-    Raises:
-        Malformed: It is none.
-    """
+    """Read an advertisement; raise Malformed if it is another document."""
     root = documents.rspec(text, "advertisement")
     return [_machine(element) for element in documents.children(root, "node")]
 
 
 def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
-    """Count machines by hardware type; types with GPUs come first.
-
-    Args:
-        machines: What the testbed has.
-        gpus: GPUs per machine of types whose names do not tell.
-    """
+    """Count machines by hardware type, those with GPUs first; `gpus` gives GPUs by type."""
     by_type: dict[str, list[Machine]] = defaultdict(list)
     for machine in machines:
         untyped = (_ANY_TYPE,) if machine.is_whole else ()
@@ -166,7 +156,6 @@ def _advertisement(there: Connection) -> str:
 
 
 def _held(there: Connection, slice_urn: str) -> frozenset[str]:
-    """Return the machines of a slice; none where it has ended."""
     try:
         found = there.describe(slice_urn)
     except Answered:

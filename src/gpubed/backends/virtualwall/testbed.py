@@ -45,7 +45,7 @@ class VirtualWallTestbed(Testbed):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node: ready, stopped (not ready) or missing."""
         there, urn = self._slice_of(allocation.uuid)
-        # Whoever asks for states goes to the nodes next.
+        # Callers that ask for states log in to the nodes next.
         bastion.renew_identity(there.config, there.login, self.paths)
         _, found = _look(there, urn)
         slivers = found.slivers if found else ()
@@ -59,7 +59,7 @@ class VirtualWallTestbed(Testbed):
         Reservation(wanted, there, self.paths, keeps=False, urn=urn).restart(node.id)
 
     def identity(self) -> Identity:
-        """Return at which aggregate, and of which project of which authority, slices are."""
+        """Return the aggregate, authority and project of the cluster's slices."""
         config = self._config
         authority = urlsplit(config.authority.slices).hostname or ""
         called = f"project {config.project} of {authority} at {config.aggregate.urn}"
@@ -67,9 +67,9 @@ class VirtualWallTestbed(Testbed):
         return Identity(self.backend.spelled(id_), called)
 
     def existing(self) -> list[Existing]:
-        """Return every slice of the project that holds nodes under the cluster's name.
+        """Return the project's slices of the cluster's name that hold nodes.
 
-        An empty slice is nothing: authorities do not remove slices, they let them expire.
+        Empty slices are left out: authorities do not remove slices, they let them expire.
         """
         there, cluster, known = connect(self._config), self.paths.name, journal.load(self.paths)
         slices = there.quick().insist(lambda: there.authority.of_project(there.project))
@@ -104,18 +104,17 @@ class VirtualWallTestbed(Testbed):
         return shared.remove(self.paths, self.reach.wanted)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Ask when the first of slice and slivers ends."""
+        """Return the earlier of the ends of slice and slivers."""
         return Lease(_granted(*self._slice_of(allocation.uuid)))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Ask for more time; what lasts as long already is left alone, never shortened.
+        """Extend the lease, never shorten it.
 
-        Two ends move, in this order: the slice's at its authority, then the slivers' at the
-        aggregate, which believes the end inside the slice's credential, so that is fetched anew in
-        between.
+        First the slice's end moves at its authority, then the slivers' at the aggregate, which
+        believes the end inside the slice's credential: that is fetched anew in between.
 
         Raises:
-            Refused: Nothing was gained.
+            Refused: Neither end moved.
         """
         there, urn = self._slice_of(allocation.uuid)
         patience, authority, before = there.quick(), there.authority, _granted(there, urn)
@@ -151,11 +150,10 @@ class VirtualWallTestbed(Testbed):
         return supply.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Refuse another project, since a slice cannot move, and machines that there are not."""
+        """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
         return limits.refusals(plan, self.paths) or supply.refusals(plan, self.paths)
 
     def _slice_of(self, uuid: str) -> tuple[Connection, str]:
-        """Return the way to the testbed and the name of a cluster's slice there."""
         there, known = connect(self._config), journal.load(self.paths)
         wanted = self._named(uuid, there.config)
         urn = known_urn(there, known, wanted)
@@ -167,7 +165,7 @@ class VirtualWallTestbed(Testbed):
 
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
-    """Return a slice and what it holds; neither where it has ended."""
+    """Return a slice and what it holds; (None, None) if it has ended."""
     found = there.quick().insist(lambda: there.authority.find(urn))
     return (found, there.describe(urn)) if found else (None, None)
 
@@ -182,10 +180,7 @@ def _granted(there: Connection, urn: str) -> datetime:
 
 
 def _holds_nodes(there: Connection, urn: str, *, is_mine: bool) -> bool:
-    """Say whether a slice holds nodes; one of another user may be closed to us.
-
-    An aggregate that refuses for another reason says nothing of whose the slice is.
-    """
+    """Return whether a slice holds nodes; the aggregate may not tell of another user's slice."""
     try:
         return _look(there, urn)[1] is not None
     except Answered as error:

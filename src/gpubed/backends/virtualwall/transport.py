@@ -1,8 +1,7 @@
-"""XML-RPC over TLS with the login's certificate: one call, one answer, within limits.
+"""XML-RPC over TLS with the login's certificate, within limits.
 
-The standard library marshals; this adds time-outs on the whole call, a limit on what is read, no
-entities, and one error class for each kind of fault. Only the caller knows which calls may be
-repeated.
+Adds to the standard library a timeout of the whole call, a limit on the answer's size, a ban on
+entities, and one error class for each kind of fault. Callers decide which calls to repeat.
 """
 
 from __future__ import annotations
@@ -55,14 +54,9 @@ _ABOUT_ITSELF = re.compile("internal error", re.IGNORECASE)
 class Endpoint:
     """A server that answers XML-RPC.
 
-    Args:
-        url: Where.
-        context: TLS with our certificate.
-        what: The server in words, for errors.
-
     Attributes:
-        clock_ahead_s: By how much its clock was ahead of ours when it last answered; None
-            when it did not say.
+        what: The server's name for error messages.
+        clock_ahead_s: Seconds that its clock was ahead of ours at its last answer; None if unknown.
     """
 
     def __init__(self, url: str, context: ssl.SSLContext, what: str) -> None:
@@ -75,14 +69,14 @@ class Endpoint:
         self._where = f"{self._host}:{self._port}"
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
-        """Call a method; the whole call may take `timeout` seconds.
+        """Call a method within `timeout` seconds in all.
 
         Raises:
             Unanswered: No answer came; the call may have been carried out all the same.
             Answered: The server refused it.
-            Malformed: The answer is none.
-            UntrustedServer: The server is not the one that it should be; nothing was sent.
-            NoCommonTls: The server's TLS is older than what may be spoken with it.
+            Malformed: The answer is not valid XML-RPC.
+            UntrustedServer: The server's certificate is not trusted; nothing was sent.
+            NoCommonTls: The server's TLS is too old.
             LoginRefused: The server does not accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
@@ -119,7 +113,6 @@ class Endpoint:
             connection.close()
 
     def _failed(self, what: str, error: Exception) -> GpubedError:
-        """Return what went wrong below HTTP, by OpenSSL's words for it."""
         reason = str(error.reason or "") if isinstance(error, ssl.SSLError) else ""
         said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
         server = f"{self.what} {self._where}"
@@ -149,7 +142,7 @@ class Endpoint:
 
 
 def _read(response: http.client.HTTPResponse, sock: Any, deadline: float) -> bytes:
-    """Read an answer; a server may neither send without end nor a byte a minute."""
+    """Read an answer; the deadline also ends one that trickles in, and a limit one without end."""
     data = bytearray()
     while chunk := response.read1(_CHUNK):
         data += chunk
@@ -160,7 +153,7 @@ def _read(response: http.client.HTTPResponse, sock: Any, deadline: float) -> byt
             raise TimeoutError
         if sock is not None:
             sock.settimeout(left)
-    # A cut-off answer is no answer.
+    # The answer was cut off.
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
     return bytes(data)
@@ -189,7 +182,7 @@ def _decode(what: str, data: bytes) -> Any:
     def refuse(*_: object) -> None:
         raise Malformed(f"{what} answered with entities, which gpubed does not read")
 
-    # The unmarshaller would expand what a document type declares.
+    # The unmarshaller would expand entities that a document type declares.
     parser = expat.ParserCreate("utf-8")
     parser.StartDoctypeDeclHandler = refuse
     try:

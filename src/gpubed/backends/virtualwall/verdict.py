@@ -1,4 +1,4 @@
-"""What became of each node of a slice, and whether that is enough."""
+"""What became of each node of a slice, and whether the nodes suffice."""
 
 from __future__ import annotations
 
@@ -31,13 +31,8 @@ def judge(
     """Return what became of each node, as `granted` of its resource.
 
     Args:
-        found: What the aggregate has.
-        wanted: What was asked for.
-        left_out: Nodes that the testbed did not have, and its reasons.
-        user: Our name, whose login is preferred.
-
-    Raises:
-        Malformed: The manifest cannot be read.
+        left_out: The testbed's reasons for nodes that it did not have, by name.
+        user: The preferred login among those of the manifest.
     """
     granted, reasons = manifest.read(found.manifest, wanted.nodes, user)
     linked = rspec.linked(rspec.without(wanted.request, left_out)) if wanted.request else ()
@@ -63,11 +58,7 @@ def judge(
 
 
 def require_enough(wanted: SliceInputs, results: Results) -> None:
-    """Check that the head and the fewest nodes that will do are there.
-
-    Raises:
-        TooFew: They are not; names each node that failed, with the testbed's reason.
-    """
+    """Check that the head and each group's `min` nodes are there; TooFew names each failed node."""
     failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
     lacks = "the testbed could not give the head" if wanted.head in failed else ""
     for name, group in wanted.groups.items():
@@ -85,7 +76,7 @@ def require_enough(wanted: SliceInputs, results: Results) -> None:
 
 
 def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
-    """Return the nodes that the testbed did not have and that are to be asked for again."""
+    """Return the nodes that the testbed did not have and that are to be requested again."""
     again = {
         name
         for group in wanted.groups.values()

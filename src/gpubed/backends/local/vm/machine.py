@@ -132,9 +132,9 @@ def _starts(image: str) -> bool:
 
 @contextmanager
 def _turn(cpus: int) -> Iterator[None]:
-    """Hold a place for each booting CPU, among all processes and clusters of this user.
+    """Hold a place for each booting CPU, as emulated machines that start at once slow down.
 
-    Four emulated machines that start at once on two cores take longer than two and then two.
+    All processes and clusters of this user share the places.
     """
     count = os.cpu_count() or 1
     wanted, taken = min(cpus, count), set[IO[str]]()
