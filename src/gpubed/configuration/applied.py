@@ -1,8 +1,7 @@
-"""What was applied to which node: the record that playbook runs keep.
+"""The record of what was applied to which node, which playbook runs keep.
 
-Each role's last task writes its fingerprint for the node, whoever started the
-playbook. So a role applied by hand counts, and a replaced node (new id) counts
-as fresh.
+Each role's last task writes its fingerprint for the node. So a role applied by hand counts, and a
+replaced node (new id) counts as fresh.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
 
-# What the playbook's `gpubed_applied` writes for a role that a run began and did not finish: the
-# next one calls its handlers, whatever it finds changed.
+# The playbook's `gpubed_applied` writes these for a role that a run did not finish; the next run
+# calls its handlers whether or not anything changes.
 _BEGUN, _AGAIN = "begun", "begun-again"
 
 
@@ -25,8 +24,7 @@ def missing(
 ) -> dict[str, list[str]]:
     """Return the nodes that do not have a role in the wanted version, by role.
 
-    Args:
-        fingerprints: The wanted versions, by node and role.
+    `fingerprints` has the wanted versions by node and role.
     """
     stale: dict[str, list[str]] = {}
     for node in allocation.nodes:
@@ -38,7 +36,7 @@ def missing(
 
 
 def digest(paths: ClusterPaths, allocation: Allocation) -> str:
-    """Return one word for all that is applied to the nodes; another once any of it changes."""
+    """Return a digest of all that is applied to the nodes."""
     records = {node.id: _record(paths, node.id) for node in allocation.nodes}
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
@@ -59,12 +57,12 @@ def forget(
 ) -> None:
     """Forget what nodes have, so that it is applied again.
 
-    What a run began and did not finish stays known: services may run with what was before.
+    What a run did not finish stays known: services may run with the former files.
 
     Args:
-        nodes: Nodes that have lost what roles rest on, by name: every role is applied again.
-        roles: The nodes on which a role does not do what it should, by role: applied again
-            there, and its services restarted.
+        nodes: Names of nodes on which every role is applied again.
+        roles: The nodes on which a role does not work, by role: it is applied again there, and its
+            services restarted.
     """
     for node in allocation.nodes:
         done = _record(paths, node.id)
@@ -80,13 +78,10 @@ def forget(
 def outdate(
     paths: ClusterPaths, allocation: Allocation, due: Mapping[str, Collection[str]]
 ) -> None:
-    """Forget which version of roles nodes had, before these are applied there.
+    """Forget which version of the `due` roles nodes had, before these are applied there.
 
-    A role that fails half-way leaves neither the former version nor the wanted one: it is due
-    again then, also if the specification has become what it was before.
-
-    Args:
-        due: The nodes on which each role is to be applied, by role.
+    A role that fails half-way leaves neither version: it is due again even if the specification is
+    changed back.
     """
     nodes = {role: frozenset(names) for role, names in due.items()}
     for node in allocation.nodes:

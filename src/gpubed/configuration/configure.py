@@ -1,11 +1,9 @@
 """Runs the playbooks that configure the nodes of an inventory.
 
-ansible-runner starts Ansible. Events come from gpubed's own callback plugin (`events`), never
-from Ansible's output: nodes print there, too.
-
-`ansible.cfg` has Ansible use mitogen where that is installed, since on small controllers most
-of the time goes into starting modules; `GPUBED_ANSIBLE_STRATEGY=linear` goes back to Ansible's
-own strategy.
+Events come from gpubed's own callback plugin (`events`), never from Ansible's output, which nodes
+can write to. `ansible.cfg` has Ansible use mitogen if it is installed, since on small controllers
+most of the time goes into starting modules; `GPUBED_ANSIBLE_STRATEGY=linear` restores Ansible's own
+strategy.
 """
 
 from __future__ import annotations
@@ -55,24 +53,23 @@ def configure(
     check: bool = False,
     playbook: str = "site.yml",
 ) -> Outcome:
-    """Run a playbook on a cluster's nodes.
+    """Run a playbook on a cluster's nodes; its inventory must have been rendered.
 
     Args:
-        paths: The cluster's; its inventory must have been rendered.
-        tags: Roles to apply; all when empty.
+        tags: Roles to apply; all if empty.
         limit: Ansible host pattern.
-        due: The nodes to apply a role on, by role; all roles on all nodes when None.
+        due: The nodes to apply a role on, by role; all roles on all nodes if None.
         check: Report what would change, change nothing.
         playbook: File in `playbooks/`.
 
     Raises:
         ConfigurationFailed: A task failed or a node was not reached.
-        HostKeyMismatch: Somebody else answers in a node's place.
+        HostKeyMismatch: Another host answers in a node's place.
         Locked: Another configuration of the cluster does not end.
     """
     with runlock.locked(paths.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
         folder = paths.state / "ansible"
-        # A run that was interrupted left it, or one of a former version.
+        # Left by an interrupted run or a former version.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         words = [*_options(tags, limit, check), *where(folder, due)]
@@ -108,17 +105,17 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
         input_fd=subprocess.DEVNULL,
         output_fd=ours,
         error_fd=ours,
-        # Its own would take Ctrl-C for itself, and end as a failure.
+        # ansible-runner's own callback would handle Ctrl-C, and end as a failure.
         cancel_callback=lambda: False,
         fact_cache_type="memory",  # ansible.cfg's
         quiet=True,
     )
-    # Its own callback has events among the output, and ansible.cfg names ours.
+    # ansible-runner's callback puts events into the output; ansible.cfg names ours.
     for name in ("ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_CALLBACK_PLUGINS"):
         del runner.config.env[name]
     copying = threading.Thread(target=_copy, args=(output, log), daemon=True)
-    # In a thread, which Ctrl-C does not interrupt: it would kill Ansible without its children.
-    # `interruption` ends all.
+    # Ctrl-C does not interrupt a thread: it would kill Ansible without its children. `interruption`
+    # ends all.
     running = threading.Thread(target=runner.run, daemon=True)
     with Follower(events, watcher.handle, Event):
         copying.start()
@@ -148,11 +145,7 @@ def _copy(output: int, log: Path) -> None:
 
 
 def limited(paths: ClusterPaths, limit: str) -> list[str]:
-    """Return the nodes that match an Ansible pattern in the rendered inventory.
-
-    Raises:
-        UsageError: No node matches.
-    """
+    """Return the nodes of the rendered inventory that match an Ansible pattern, at least one."""
     words = ["ansible", "all", _inventory(paths), f"--limit={limit}"]
     done = subprocess.run(
         [*words, "--list-hosts"],
@@ -176,7 +169,7 @@ def environment() -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         # Ansible requires UTF-8; servers, cron and containers often have the locale C.
         "LC_ALL": "C.UTF-8",
-        # An inventory of an earlier gpubed does not say so.
+        # An inventory of an earlier gpubed lacks this setting.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
     if wanted := os.environ.get(STRATEGY):
@@ -185,7 +178,7 @@ def environment() -> dict[str, str]:
 
 
 def _inventory(paths: ClusterPaths) -> str:
-    """Return the option with a relative path: a comma in a path would make it a list of hosts."""
+    """A relative path, since a comma in a path would make it a list of hosts."""
     return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
@@ -211,9 +204,9 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
 
 
 def _last_words(watcher: Watcher, code: int) -> str:
-    """Return Ansible's last output when it ended without a failed task, as for a broken file.
+    """Return Ansible's last output if it ended without a failed task, as for a broken file.
 
-    Once a node has answered, the words may be that node's: then only the exit code is told.
+    Once a node has answered, the output may be the node's: then return only the exit code.
     """
     lines: list[str] = []
     if watcher.outcome.log and not watcher.answered:
@@ -225,11 +218,7 @@ def _last_words(watcher: Watcher, code: int) -> str:
 
 
 def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
-    """Check the host keys of nodes whose connection was refused or broke, as Ansible cannot.
-
-    Raises:
-        HostKeyMismatch: Another host answers in a node's place.
-    """
+    """Check the host keys of nodes whose connection failed, as Ansible cannot; raise a mismatch."""
 
     def look(node: Node) -> HostKeyMismatch | None:
         try:
@@ -237,7 +226,7 @@ def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
         except HostKeyMismatch as error:
             return error
         except GpubedError:
-            pass  # what Ansible said of it stands
+            pass  # Ansible's own message stands
         return None
 
     nodes = [node for node in load_allocation(paths.allocation).nodes if node.name in names]

@@ -40,9 +40,9 @@ def foreseen(
     """Return the roles that will be due once the testbed has done what is planned.
 
     Args:
-        known: What was granted; None where nothing was.
+        known: The present allocation, if any.
         anew: Nodes that will be made, or made again.
-        strange: Nodes that answer with other host keys, which will be taken for theirs.
+        strange: Nodes with other host keys, which will be accepted.
         cut: Nodes that count as not configured.
         broken: The nodes on which a role's services count as not configured, by role.
     """
@@ -78,7 +78,7 @@ def _together(cluster: Cluster, missing: Due) -> Due:
 def _expected(
     plan: ClusterPlan, known: Allocation | None, anew: Collection[str], strange: Collection[str]
 ) -> Allocation:
-    """Return what will be granted; a node that is yet to be made has no id, hence no record."""
+    """Return the expected allocation; a node that is yet to be made has no id, hence no record."""
     there = {node.name: node.model_dump() for node in known.nodes} if known else {}
     failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
     backend, results = registry.backend(plan.backend), []

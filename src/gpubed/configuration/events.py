@@ -1,7 +1,6 @@
 """Events of a run of Ansible, as the callback plugin `gpubed_events` writes them.
 
-Tasks' answers come from nodes: so each event has a fixed shape, and its texts are short and
-move no cursor.
+Answers of tasks come from nodes, so each event has a fixed shape and short, harmless texts.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Watcher:
         self._lost: set[str] = set()
 
     def handle(self, event: Play | Task | Result | Stats) -> None:
-        """Take the next event."""
+        """Handle the next event."""
         match event:
             case Play():
                 self._enter(event.play.lower())
@@ -135,10 +134,10 @@ class Watcher:
             reason = NOT_TRUSTED
         self._worked[host] += result.seconds
         if result.role:  # the ledger is written after a role that failed, too
-            self._lost.discard(host)  # it goes on: a block rescued it
+            self._lost.discard(host)  # the node goes on: a block rescued it
         if result.event in ("failed", "unreachable"):
             self._lost.add(host)
-            # Mitogen calls it a failure of the task.
+            # Mitogen reports a lost connection as a failure of the task.
             if result.event == "unreachable" or reason.startswith(_BROKE):
                 self.left.add(host)
             part = result.role or self._phase

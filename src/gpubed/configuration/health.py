@@ -1,7 +1,6 @@
 """Asks nodes for their health, and selects those that jobs may use.
 
-The node itself looks and remembers (`gpubed-health` of role health), also when no
-controller is there; this asks it and hands on what a person decides.
+Each node checks itself and remembers (`gpubed-health` of role health), without a controller.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ State = Literal["well", "failing", "quarantined", "unreachable"]
 class Quarantine(BaseModel):
     """Why and since when (UTC, ISO 8601) no job starts on a node.
 
-    Attributes:
-        own: Whether the node did it itself, since something was wrong with it.
+    `own` tells whether the node quarantined itself.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -101,7 +99,7 @@ class _Told(BaseModel):
 class _Held(BaseModel):
     reason: reading.Line
     since: reading.Name
-    own: bool = False  # a former version of the role does not say
+    own: bool = False  # absent in answers of a former version of the role
 
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
@@ -126,8 +124,8 @@ def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
     """Return the cluster without the nodes that are not well, and why each is left out.
 
     Raises:
-        GpubedError: The head is not well: nothing can start without it.
-        Unreachable: The head does not answer, or somebody else does in its place.
+        GpubedError: The head is not well.
+        Unreachable: The head does not answer, or another host does in its place.
     """
     allocation = cluster.allocation
     left_out = unwell(cluster)
@@ -147,21 +145,13 @@ def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
 
 
 def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
-    """Keep jobs off a node until it is requalified.
-
-    Raises:
-        GpubedError: There is no such node, or it does not answer.
-    """
+    """Keep jobs off a node until it is requalified."""
     with SSH(allocation.node(name), paths) as session:
         session.run(f"{_PROGRAM} quarantine %s", reason)
 
 
 def requalify(paths: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
-    """End a node's quarantine if nothing is wrong with it any more; return its health.
-
-    Raises:
-        GpubedError: There is no such node, or it does not answer.
-    """
+    """End a node's quarantine if nothing is wrong with it any more; return its health."""
     node = allocation.node(name)
     with SSH(node, paths) as session:
         session.run(f"{_PROGRAM} requalify", check=False)
@@ -177,11 +167,7 @@ def _look(paths: ClusterPaths, node: Node) -> NodeHealth:
 
 
 def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
-    """Ask a node for its health in an open session.
-
-    Raises:
-        Unreachable: The session ended.
-    """
+    """Ask a node for its health in an open session."""
     try:
         answer = session.run(f"{_PROGRAM} status", timeout=_LOOK_S, check=False)
     except CommandFailed as error:  # a GPU that hangs makes no node unreachable

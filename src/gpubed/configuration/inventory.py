@@ -1,7 +1,6 @@
-"""From an allocation to files that Ansible and OpenSSH read.
+"""Writes an allocation to files that Ansible and OpenSSH read.
 
-Pure functions give the text; `render` writes only what differs. Whoever stops
-using gpubed keeps an ordinary inventory, ssh_config and known_hosts.
+They work without gpubed: an ordinary inventory, ssh_config and known_hosts.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 _MARK = "# Written by `gpubed configure {} --files-only`; edit cluster.yml instead.\n"
-# libyaml, where PyYAML has it, takes a tenth of the time for a thousand nodes.
+# libyaml, if PyYAML has it, takes a tenth of the time for a thousand nodes.
 _DUMPER = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 # Resolved, since an inventory may be reached through a link.
 _STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
 class _Told(str):
-    """What may be a node's words, such as its host keys: Ansible works nothing out in it."""
+    """A text of a testbed or a node, such as a host key, in which Ansible expands no templates."""
 
 
 class _Dumper(_DUMPER):  # type: ignore[misc, valid-type]
@@ -40,11 +39,7 @@ _Dumper.add_representer(_Told, lambda dumper, text: dumper.represent_scalar("!un
 
 
 def render(cluster: Cluster) -> list[Path]:
-    """Write inventory, variables, ssh_config, known_hosts and allocation.
-
-    Returns:
-        The files whose content changed.
-    """
+    """Write inventory, variables, ssh_config, known_hosts, allocation; return the changed files."""
     for folder in (cluster.paths.facts, cluster.paths.applied):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted = _texts(cluster)
@@ -53,12 +48,7 @@ def render(cluster: Cluster) -> list[Path]:
 
 
 def render_ssh(paths: ClusterPaths) -> None:
-    """Write the ssh_config of a cluster anew, for what is granted now.
-
-    Raises:
-        GpubedError: The cluster is not up.
-        OSError: It cannot be written.
-    """
+    """Rewrite the ssh_config of a cluster for the present allocation."""
     config = ssh_config(load(paths.allocation), paths)
     files.write_if_changed(paths.ssh_config, _MARK.format(paths.name) + config)
 
@@ -190,7 +180,7 @@ def _identity(path: str | None, paths: ClusterPaths) -> str:
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
     """Return an OpenSSH configuration; host keys are always checked.
 
-    Nodes answer to their name and to `head`, through the hosts on the way to them.
+    Nodes have their name and `head` as aliases, and are reached through their hops.
     """
     hops = _hops(allocation)
     blocks = [

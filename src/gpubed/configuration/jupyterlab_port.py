@@ -1,7 +1,6 @@
 """Remembers the port at which JupyterLab was set up last; all services are behind it.
 
-cluster.yml may have a new port that was not applied yet. So the applied port is kept in the
-cluster's record and is valid until the role is applied with another one.
+cluster.yml may have a port that was not applied yet; the record keeps the applied one.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ def remember(cluster: Cluster) -> None:
 
 
 def is_due(cluster: Cluster) -> bool:
-    """Return whether JupyterLab has yet to be set up as declared."""
+    """Return whether JupyterLab is not set up as declared yet."""
     return cluster.allocation.head.name in due.now(cluster).get(ROLE, ())
 
 
 def port(cluster: Cluster) -> int:
     """Return the applied port, or the declared one if no other is recorded.
 
-    Raises:
-        LookupError: The specification has no JupyterLab.
+    Raises `LookupError` if the specification has no JupyterLab.
     """
     lab = cluster.plan.spec.services.jupyterlab
     if lab is None:

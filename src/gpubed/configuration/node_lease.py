@@ -1,7 +1,7 @@
-"""What nodes know of the end of their lease: they mind it also when no controller is there.
+"""Tells nodes the end of their lease, which they act on without a controller.
 
-The node itself looks and acts (`gpubed-lease` of role health); this tells it until when, which
-takes a second and no playbook.
+Each node looks and acts itself (`gpubed-lease` of role health); telling it takes a second and no
+playbook.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Told:
     """The result of telling nodes the end of their lease.
 
     Attributes:
-        words: What each node was told, by node id; empty if it has no end to mind.
+        words: What each node was told, by node id; empty if it has no end to act on.
         failed: Why a node could not be told, by node name.
     """
 
@@ -40,7 +40,7 @@ class Told:
 
 
 def is_reason(reason: str) -> bool:
-    """Return whether a reason of a quarantine is the end of the lease."""
+    """Return whether the reason of a quarantine is the end of the lease."""
     return reason.startswith(_REASON)
 
 
@@ -56,21 +56,21 @@ def tell(
     left_s: float,
     known: Mapping[str, str],
 ) -> Told:
-    """Tell nodes until when their lease lasts, all at once; who knows it already is not asked.
+    """Tell all nodes the end of their lease at once, except those that know it already.
 
     Args:
-        until: The end; None where there is none.
+        until: The end; None if there is none.
         left_s: Seconds until then, by this machine's clock.
         known: What each node was told last, by its id.
     """
     policy = cluster.plan.spec.lease.on_nodes if are_to_mind(cluster.plan) else None
     said: dict[str, object] = {}
     if policy and until:
-        # By hand, to the second: that is how a node compares it with what it knows.
+        # Formatted to the second, as the node compares it.
         end = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
         said = {"cluster": cluster.allocation.uuid, "name": cluster.name, "until": end}
         said |= {"warning": policy.warning, "stop": policy.stop}
-        # On a host that is somebody's own, others compute, too.
+        # An own host may have other users.
         said |= {"everyone": cluster.plan.spec.backend.releases}
     words = json.dumps(said) if said else ""
     stale = [node for node in cluster.allocation.nodes if known.get(node.id, "") != words]

@@ -37,11 +37,7 @@ def faults(paths: ClusterPaths) -> list[SpecError]:
 
 
 def require_readable(paths: ClusterPaths) -> None:
-    """Check that Ansible can read the owner's variables.
-
-    Raises:
-        UsageError: A file is not valid YAML; the message lists all errors.
-    """
+    """Raise a `UsageError` that lists all YAML errors in the owner's variables, if any."""
     if found := faults(paths):
         lines = "\n".join(f"  {fault}" for fault in found)
         raise UsageError(f"variables of {paths.name} cannot be read:\n{lines}")
@@ -67,9 +63,6 @@ def checksums(inventory: Path, nodes: Iterable[str]) -> dict[str, str]:
     """Return the checksums of group_vars and of each node's host_vars, by a name for messages.
 
     There is a checksum even without files, so that files added later are a change.
-
-    Raises:
-        UsageError: A file cannot be read.
     """
     hosts = of_hosts(inventory)
     return {

@@ -1,8 +1,8 @@
 """Predicts how the roles' installations would change an owner's packages.
 
-A role names its packages in `meta/gpubed.yml`, by its own variables. Role base's program, which
-installs them, only looks here. Packages that depend on what a role finds on the node, such as a
-compiler's, are not foretold: the role refuses those itself.
+A role names its packages in `meta/gpubed.yml`. The program of role base that installs them only
+looks here. Packages that depend on what a role finds on the node, such as a compiler's, are not
+predicted: the role refuses those itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Looked(_Model):
     """A host's answer.
 
     Attributes:
-        lists_age_s: None where it has no package lists.
+        lists_age_s: None if it has no package lists.
         unfinished: Packages whose installation dpkg began and did not end.
     """
 
@@ -75,14 +75,7 @@ class Looked(_Model):
 def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> list[Finding]:
     """Ask a host what the roles' packages would change there, without changing anything.
 
-    Args:
-        ssh: A session to the host.
-        plan: The cluster's.
-        node: The node that the host is, or is to be.
-        replaced: Version of the driver that would be replaced there; empty for none.
-
-    Raises:
-        GpubedError: It cannot be reached, or has no python3.
+    `replaced` is the version of the driver that would be replaced there; empty for none.
     """
     active = roles.active(plan)
     asked = {
@@ -98,9 +91,9 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
-    """Return the versions of drivers that do not serve the recipe and would be replaced, by node.
+    """Return the versions of drivers that would be replaced, because the recipe cannot use them.
 
-    Of a host that does not answer, nothing is known.
+    The result is by node, without hosts that do not answer.
     """
     table = reading.file(assets() / "roles/hardware/files/nvidia-gpus.json").text()
     facts = {}

@@ -1,8 +1,8 @@
-"""Roles: which are on, in what order, with which variables, in which version.
+"""Roles: which are active, in what order, with which variables, in which version.
 
-A role tells this in its own `meta/gpubed.yml`, so a new role is a new folder.
-The fingerprint of a role on a node covers all that decides its effect there, and nothing
-else; equal fingerprints mean that applying the role again would change nothing.
+A role declares this in its `meta/gpubed.yml`, so a new role is a new folder. The fingerprint of a
+role on a node covers exactly what decides its effect there; equal fingerprints mean that applying
+the role again would change nothing.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _ENVIRONMENT = NativeEnvironment(undefined=StrictUndefined)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 _JSON = json.JSONEncoder(sort_keys=True, default=str)
-# Who serves the storage, and who publishes the environment.
+# The roles that serve the storage and publish the environment.
 SERVER, ENVIRONMENT = "nfs", "python_env"
-# Where roles reach gpubed's own code, and where that is.
+# Where roles reach gpubed's own code, and where that code is.
 _FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(gpubed.__file__).parent
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
@@ -114,8 +114,7 @@ class Unit:
 
     Attributes:
         name: With its suffix; of a file, its absolute path.
-        role: Whose it is.
-        node: The name of the only node that has it; None where all have.
+        node: The name of the only node that has it; None if all have.
         where_enabled: Whether only nodes have it that start it at boot.
     """
 
@@ -179,11 +178,10 @@ def units(plan: ClusterPlan) -> list[Unit]:
 def fingerprints(
     plan: ClusterPlan, allocation: Allocation, inventory: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the fingerprint of each role that is on, by node and role.
+    """Return the fingerprint of each active role, by node and role.
 
-    It covers the role's files and variables, the node, what the role reads of the others and
-    of the networks, and what the user put into the inventory's own group_vars and into the
-    node's host_vars.
+    It covers the role's files and variables, the node, what the role reads of other nodes and
+    networks, and the user's group_vars and the node's host_vars.
     """
     everywhere = [
         _known_to_all(allocation),
@@ -238,7 +236,7 @@ def _renderer(plan: ClusterPlan) -> Any:
 
 
 def _on_node(of_roles: Mapping[str, str], node: Node, users: _HostVariables) -> dict[str, str]:
-    # Each as `_digest([digest, own])`; what is the same for all roles, or nodes, is written once.
+    # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
     own = _text([_node(node), users.digest(node.name)])
     return {role: _hash(f"[{digest}, {own}]") for role, digest in of_roles.items()}
 
@@ -248,7 +246,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _known_to_all(allocation: Allocation) -> list[Any]:
-    # Without the controller's proxy: another one changes nothing that is installed.
+    # Without the controller's proxy, which does not change what is installed.
     head = allocation.head
     return [allocation.cluster, head.name, head.user, bool(head.via)]
 
@@ -297,7 +295,6 @@ class _HostVariables:
         self._inventory, self._found = inventory, owners_variables.of_hosts(inventory)
 
     def digest(self, node: str) -> str:
-        """Return the digest of a node's files."""
         return _files_digest(self._found.get(node, ()), self._inventory)
 
 
@@ -320,7 +317,7 @@ def _folders_digest(folders: Iterable[str], root: Path) -> str:
 
 
 def _sources(role: str) -> set[str]:
-    """Return the folders that a role consists of, with those of the roles among them."""
+    """Return a role's folders, including those of roles that it uses."""
     found, todo = set(), [f"roles/{role}"]
     while todo:
         source = todo.pop()

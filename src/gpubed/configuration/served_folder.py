@@ -1,8 +1,7 @@
 """Remembers which node serves the shared storage from its own disk, and detects a change.
 
-The testbed knows its volumes, but only the node knows a folder that it serves over NFS. So the
-cluster's record keeps the last served folder: a plan in which another node or none serves makes
-its data unavailable to the other nodes, and needs a confirmation.
+The testbed does not know such a folder, so the cluster's record keeps it: a plan in which another
+node or none serves makes its data unavailable to the other nodes, and needs a confirmation.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Served(BaseModel):
     """A folder that a node serves from its own disk.
 
     Attributes:
-        node: The node's name.
         id: The node's id; its name may have passed to another node.
         path: The folder's path on all nodes.
         backend: The node's testbed.
@@ -106,12 +104,7 @@ def _write(paths: ClusterPaths, served: Served) -> None:
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
-    """Check that the serving node stays the same, for verbs that do not ask.
-
-    Raises:
-        UsageError: The specification changes the serving node.
-        Unreadable: The record cannot be read.
-    """
+    """Raise a `UsageError` if the plan changes the serving node, for verbs that do not ask."""
     if left := left_behind(paths, plan, ()):
         raise UsageError(left[0], f"gpubed up {paths.name} asks before it does that")
 
@@ -125,13 +118,8 @@ def left_behind(
     """Return a line about a served folder that nodes would no longer see; empty if it stays.
 
     Args:
-        paths: The cluster's paths.
-        plan: The plan of the specification.
         steps: The planned steps of its resources; empty if there is no state.
         there: Resources found on the testbed of a cluster with a lost state; None if not searched.
-
-    Raises:
-        Unreadable: The record cannot be read.
     """
     served = _noted(paths) or _rendered(paths)
     if served is None:

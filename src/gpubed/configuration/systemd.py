@@ -25,12 +25,11 @@ _RUNNING = {"active", "reloading", "refreshing"}
 
 @dataclass(frozen=True)
 class Stopped:
-    """A unit that should run and does not, or a file that should be there and is not.
+    """A unit that should run and does not, or a file that is missing.
 
     Attributes:
         role: The role that declares it.
         unit: The unit's name or the file's path.
-        node: The node where it should be.
         state: systemd's word: inactive, failed, activating (restarted again and again), missing
             (there is no such unit or file), unknown (systemd does not tell).
     """
@@ -47,14 +46,7 @@ class Stopped:
 
 
 def stopped(ssh: SSH, node: Node, units: Sequence[Unit]) -> list[Stopped]:
-    """Return a node's units that do not run and files that are missing.
-
-    Args:
-        units: The units that roles declare, from `roles.units`.
-
-    Raises:
-        Unreachable: The node does not answer.
-    """
+    """Return a node's units (of `roles.units`) that do not run and files that are missing."""
     there = [unit for unit in units if unit.node in (node.name, None)]
     return _stopped(ssh, node, [unit for unit in there if not unit.is_file]) + _lost(
         ssh, node, [unit for unit in there if unit.is_file]

@@ -1,9 +1,8 @@
 """Tracks whether the last configuration of a cluster was completed.
 
-The cluster's record says so from the moment when an engine changes a node, else when the first
-role is applied; a run that was killed, or that failed, leaves it there. Before that, nodes are as
-they were, and after it only checks are left: they say themselves what is wrong, and the cluster
-can be used to find out why.
+The cluster's record has the mark from the first change of a node or role until all roles are
+applied; a killed or failed run leaves it. Checks come after that, so that a cluster with failed
+checks can be used to find out why.
 """
 
 from __future__ import annotations
@@ -17,18 +16,17 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.cluster import Cluster
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
-# The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
+# The verbs that apply roles; a lock written on a full disk has no verb.
 _BY_HAND = "configure"
 _CONFIGURES = {"up", _BY_HAND, ""}
 
 
 @contextmanager
 def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
-    """Note that nodes are not all as the specification says, until the end is reached.
+    """Mark the configuration as unfinished until the body ends.
 
     Args:
-        paths: The cluster's paths.
-        whole: Whether all that is due is done by then; a part leaves what was noted before.
+        whole: Whether the body does all that is due; a partial run keeps an earlier mark.
     """
     with record.changed(paths) as known:
         stays = not whole and known.unfinished
@@ -48,23 +46,14 @@ def state(paths: ClusterPaths) -> str:
 
 
 def require_still(paths: ClusterPaths) -> None:
-    """Check that no run is applying roles to the nodes.
-
-    Raises:
-        Locked: A run is applying roles.
-    """
+    """Raise `Locked` if a run is applying roles to the nodes."""
     who = runlock.holder(paths.state)
     if who and (who.verb == _BY_HAND or state(paths) == CONFIGURING):
         runlock.require_free(paths.state)
 
 
 def require_none(paths: ClusterPaths) -> None:
-    """Check that the last configuration of the cluster was completed.
-
-    Raises:
-        Locked: A run is at work.
-        GpubedError: The last run was not completed.
-    """
+    """Raise `Locked` during a run, `GpubedError` if the last configuration was not completed."""
     now = state(paths)
     if now == CONFIGURING:
         who = runlock.holder(paths.state)
@@ -77,11 +66,7 @@ def require_none(paths: ClusterPaths) -> None:
 
 
 def require_configured(cluster: Cluster) -> None:
-    """Refuse to use what roles install on nodes that were to stay as the testbed made them.
-
-    Raises:
-        UsageError: The specification says `configure: false`.
-    """
+    """Raise a `UsageError` if the specification says `configure: false`."""
     if cluster.allocation.nodes and not cluster.plan.spec.configure:
         raise UsageError(
             f"nothing is installed on the nodes of {cluster.name}: its specification says "

@@ -1,7 +1,7 @@
 """Asks nodes who uses them, for what, and how long they have been idle.
 
-Each node records its use itself (`gpubed-use` of role health), without a controller; this module
-asks all of them and combines the answers. A node that cannot be asked counts as used.
+Each node records its use itself (`gpubed-use` of role health). A node that cannot be asked counts
+as used.
 """
 
 from __future__ import annotations
@@ -97,10 +97,9 @@ class Use:
 
 
 def look(cluster: Cluster, *, who_answers: bool = False) -> Use | None:
-    """Ask all nodes at once; returns None if nodes do not record their use, as bare ones.
+    """Ask all nodes at once; return None if nodes do not record their use, as bare ones.
 
-    Args:
-        who_answers: Whether to ignore nodes that do not answer; returns None if none answers.
+    `who_answers` ignores nodes that do not answer; None if none does.
     """
     plan, nodes = cluster.plan, cluster.allocation.nodes
     if not nodes or not plan.spec.configure or "health" not in roles.active(plan):
@@ -197,14 +196,7 @@ def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
-    """Write a warning on the terminals of all nodes and in their monitoring.
-
-    Args:
-        back: Whether to take the warning back.
-
-    Raises:
-        GpubedError: Not all nodes could be told.
-    """
+    """Write a warning on the terminals of all nodes and in their monitoring, or take it `back`."""
 
     def tell(node: Node) -> None:
         with SSH(node, paths) as session:

@@ -25,8 +25,7 @@ def fault(text: str) -> str:
 def ssh_path(path: str | Path) -> str:
     """Return a path quoted for OpenSSH's configuration, with `%` escaped.
 
-    Raises:
-        UsageError: The path has a control character, or a variable that OpenSSH or Ansible expands.
+    Raises `UsageError` for a control character, or a variable that OpenSSH or Ansible expands.
     """
     text = str(path)
     if not text.isprintable() or "${" in text or os.path.expandvars(text) != text:

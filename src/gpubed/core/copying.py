@@ -1,7 +1,6 @@
 """Copies files and folders over SFTP.
 
-A node decides what its SFTP server says. What comes from there stays below the folder that
-was asked for, and within limits.
+A node may send anything: copies stay below the requested folder and within limits.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from gpubed.core.units import duration
 
 # Drops a node's setuid, setgid and sticky bits, and lets only the owner write.
 _ACCESS = 0o755
-# Asked for at once: it waits in memory, and its requests fit an SSH channel's window. More of
-# them would fill that, and a server that waits to be read reads no more, for ever.
+# The prefetch waits in memory, and its requests fit an SSH channel's window. More of them would
+# block a server that does not read while it waits to be read.
 _AHEAD = 16 * 2**20
 _PIECE = 32 * 2**10  # paramiko copies its whole buffer for each chunk that it reads
 _LARGEST = 64 * 2**30  # a sparse file may claim any size
@@ -63,11 +62,7 @@ class Beyond(GpubedError):
 
 
 def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
-    """Copy a file, or a folder and what is in it, to exactly the path `remote`.
-
-    Raises:
-        GpubedError: Something cannot be copied; `cannot_go` says why.
-    """
+    """Copy a file, or a folder with its content, to exactly the path `remote`."""
     if why := cannot_go(local):
         raise GpubedError(f"{str(local)!r} cannot be copied: {why}", "move it elsewhere")
     if not local.is_dir():
@@ -78,7 +73,7 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         sftp.mkdir(str(remote))
         sftp.chmod(str(remote), 0o755)  # the remote umask may differ
     except OSError:
-        # It is there already, or one of the two says what is wrong.
+        # It exists already, or one of the two calls says what is wrong.
         if not stat.S_ISDIR(sftp.stat(str(remote)).st_mode or 0):
             raise
     for child in sorted(local.iterdir()):
@@ -98,21 +93,21 @@ def cannot_go(local: Path) -> str:
 def get(
     sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, own: Collection[str] = ()
 ) -> list[str]:
-    """Copy a file, or a folder and the files and folders in it, to exactly the path `local`.
+    """Copy a file, or a folder with its files and folders, to exactly the path `local`.
 
     Left out are links to folders and out of the folder; pipes and devices; names that are not
     UTF-8; and files that are larger than 64 GiB, or than nine tenths of the free disk.
 
     Args:
-        own: Names in the folder that are ours: nothing is written by them.
+        own: Reserved names in the folder, which are never written.
 
     Returns:
         Sentences that say what was left out, and why.
 
     Raises:
         NotAName: The server lists a name that leads out of its folder.
-        MayNotBeRead: Something may not be read; the rest has come.
-        Beyond: The server says more, or takes longer, than results do.
+        MayNotBeRead: Something may not be read; the rest was copied.
+        Beyond: The server sends more, or takes longer, than the limits.
     """
     copy = _Copy(sftp, remote, own)
     with copy.in_time():
@@ -135,16 +130,12 @@ def get(
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return whether a server did not answer in time; unlike it, a disk's time-out has an errno."""
+    """Return whether a server did not answer in time; a disk's time-out has an errno instead."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
 def as_name(listed: str) -> str:
-    """Return a name that a node lists in a folder.
-
-    Raises:
-        NotAName: It leads somewhere else.
-    """
+    """Return a name in a node's listing; raise `NotAName` if it leads out of the folder."""
     if listed in ("", ".", "..") or "/" in listed or "\0" in listed:
         raise NotAName(
             f"{reading.short(listed, 100)!r} was listed as a file's name",
@@ -154,11 +145,7 @@ def as_name(listed: str) -> str:
 
 
 def too_large(wanted: int, into: Path, came: int = 0) -> str:
-    """Return why a folder cannot take this many bytes, or "" if it can.
-
-    Args:
-        came: Bytes that the same copy has brought already.
-    """
+    """Return why a folder cannot take `wanted` bytes after `came` others, or "" if it can."""
     most = max(0, int((shutil.disk_usage(into).free + came) * _SHARE) - came)
     if wanted > _LARGEST:
         return f"it has {files.size(wanted)}, more than {files.size(_LARGEST)}"
@@ -168,21 +155,21 @@ def too_large(wanted: int, into: Path, came: int = 0) -> str:
 
 
 def _folded(name: str) -> str:
-    """Return the form in which names that some file systems (macOS's) equate are equal."""
+    """Normalize a name as file systems do that ignore case or Unicode form (macOS's)."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 @dataclass
 class _Copy:
-    """A folder or file that is being copied.
+    """A copy in progress.
 
     Attributes:
         top: The folder, as it was asked for.
-        own: Names in `top` that are ours.
-        real: The real path of `top`: no link leads out of here.
+        own: Reserved names in `top`.
+        real: The real path of `top`, which links may not leave.
         left_out: The reason for each path that was left out.
         denied: Paths that may not be read.
-        things: Number of listed files, folders and others.
+        things: The number of listed entries.
         came: Bytes of files that were copied.
     """
 
@@ -197,12 +184,9 @@ class _Copy:
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Close the connection once the copy takes too long, wherever it waits.
+        """Close the connection and raise `Beyond` once the copy takes too long.
 
         What a server sends may keep paramiko itself busy without end.
-
-        Raises:
-            Beyond: It took too long.
         """
         started, over, ended = time.monotonic(), threading.Event(), threading.Event()
         what = self.top
@@ -227,7 +211,7 @@ class _Copy:
             ended.set()
 
     def folder(self, remote: PurePosixPath, local: Path) -> None:
-        """Copy what is in a folder: `top`, or one below."""
+        """Copy the content of `top` or of a folder below it."""
         local.mkdir(parents=True, exist_ok=True)
         for listed in self._listed(remote):
             try:
@@ -295,7 +279,6 @@ class _Copy:
             self.folder(remote, local)
 
     def _link(self, link: PurePosixPath, local: Path) -> None:
-        """Copy the file that a link leads to, if it is in the folder."""
         try:
             target = PurePosixPath(self.sftp.normalize(str(link)))
             # Nothing outside of the folder is accessed.
@@ -356,8 +339,8 @@ class _Copy:
     def _given_up_at_once(self) -> Iterator[None]:
         """Close the connection if a signal or a timeout interrupts the work.
 
-        The interrupt may come within a packet, after which the stream cannot be parsed, and
-        waiting for a reply, as closing a file does, may never end.
+        The interrupt may come within a packet, after which the stream cannot be parsed, and waiting
+        for a reply, as closing a file does, may never end.
         """
         try:
             yield

@@ -11,12 +11,7 @@ from pathlib import Path
 
 
 def names(folder: Path, *points: str) -> tuple[str, ...]:
-    """Return the sorted names of a folder's modules that define one of the entry points.
-
-    Args:
-        folder: Searched without its subfolders.
-        points: Names of functions or of module variables.
-    """
+    """Return the sorted names of a folder's modules that define one of `points`."""
     named = "|".join(points)
     point = re.compile(rf"^(?:def (?:{named})\(|(?:{named})(?:: [^=\n]+)? = )", re.MULTILINE)
     modules = (path for path in folder.glob("*.py") if not path.name.startswith("_"))

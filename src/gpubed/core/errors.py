@@ -1,7 +1,6 @@
 """Errors a user can act on: what failed, why, and the command that fixes it.
 
-The exit code belongs to the class, so every verb answers the same way.
-Anything that is not a `GpubedError` is a bug and keeps its traceback.
+Each class has its exit code. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class GpubedError(Exception):
 
     @property
     def headline(self) -> str:
-        """The message's own line, without lines that a node printed behind it."""
+        """The message's first line, without output of a node after it."""
         return self.message.partition("\n")[0]
 
     def __str__(self) -> str:
@@ -61,9 +60,9 @@ _ABOUT_A_NAME = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.E
 
 
 def in_the_way(error: OSError) -> PrerequisiteMissing:
-    """Return what to tell when something else has the name of a file of the project."""
+    """Return the error about a file or folder of the project whose name something else has."""
     what = error.filename2 or error.filename or "a file of the project"
-    if error.errno == errno.ENOTDIR:  # it is not there at all: what should be its folder is a file
+    if error.errno == errno.ENOTDIR:  # it does not exist: what should be its folder is a file
         what = next((one for one in Path(what).parents if one.is_file()), what)
     return PrerequisiteMissing(
         f"{what} is not what gpubed keeps there: {error.strerror}",
@@ -72,17 +71,17 @@ def in_the_way(error: OSError) -> PrerequisiteMissing:
 
 
 def is_about_a_name(error: OSError) -> bool:
-    """Say whether something else has the name of a file or folder."""
+    """Return whether something else has the name of a file or folder."""
     return error.errno in _ABOUT_A_NAME
 
 
 def is_about_the_disk(error: OSError) -> bool:
-    """Say whether the disk is full or read-only, or its owner forbids it."""
+    """Return whether the disk is full or read-only, or permissions are missing."""
     return error.errno in _ABOUT_THE_DISK
 
 
 class Refused(GpubedError):
-    """The testbed answered, and the answer was no."""
+    """The testbed refused a request."""
 
     exit_code = 4
 
@@ -94,5 +93,5 @@ class Locked(GpubedError):
 
 
 def of_cluster(hint: str, cluster: str) -> str:
-    """Return a hint with a cluster's name for CLUSTER: who gave it may not know of the cluster."""
+    """Return a hint with CLUSTER replaced by the cluster's name."""
     return re.sub(r"\bCLUSTER\b", cluster, hint)

@@ -1,7 +1,7 @@
 """Holm's correction for several comparisons (Scandinavian Journal of Statistics 6 (1979), 65-70).
 
-Where there is no difference, 19 of 20 families of comparisons show none at all, however their
-comparisons depend on each other.
+Without real differences, 19 of 20 families of comparisons show none, however the comparisons depend
+on each other.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Chance:
 
     @property
     def shows(self) -> bool:
-        """Whether the difference is more than chance."""
+        """Whether the difference is significant."""
         return self.among <= LEVEL
 
     @property
     def would_show(self) -> bool:
-        """Whether it only seems so without the correction."""
+        """Whether the difference is significant only without the correction."""
         return self.alone <= LEVEL < self.among
 
 
 def corrected(ps: Sequence[P | None]) -> list[Chance | None]:
-    """Correct the p values of a family; where there is none, nothing was compared."""
+    """Correct the p values of a family; None stands for no comparison."""
     known = sorted((p.strict, p.alone, place) for place, p in enumerate(ps) if p is not None)
     count, least = len(known), 0.0
     found: list[Chance | None] = [None] * len(ps)
@@ -46,7 +46,7 @@ def corrected(ps: Sequence[P | None]) -> list[Chance | None]:
 
 
 def told(count: int) -> str:
-    """Say how verdicts were corrected, under a table of so many comparisons."""
+    """Describe the correction of so many verdicts, for the text under a table."""
     return (
         f"Each interval is of its own comparison; p and verdict are corrected for all {count} "
         "of them (Holm)."
@@ -54,7 +54,7 @@ def told(count: int) -> str:
 
 
 def written(chance: Chance | None) -> str:
-    """Write a corrected p value."""
+    """Format a corrected p value."""
     if chance is None:
         return ""
     return "< 0.0001" if chance.among < 0.0001 else f"{chance.among:.2g}"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens to the disk or to us."""
+"""Reads and replaces files atomically, and durably where asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Of a full disk, who writes to an open file learns no more than that.
+# On a full disk, the error of a write to an open file lacks the file's name.
 _NAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
@@ -52,13 +52,9 @@ def size(count: int) -> str:
 
 
 def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
-    """Replace a file; a reader sees the old content or the new, never a part.
+    """Replace a file atomically; its folder must exist.
 
-    Args:
-        path: The file; its folder must exist.
-        content: The whole content.
-        mode: The file's permissions before the umask.
-        durable: Whether to sync to disk, for files that cannot be regenerated after a power cut.
+    `mode` is applied before the umask. `durable` syncs, for files that cannot be regenerated.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:

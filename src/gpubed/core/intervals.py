@@ -1,8 +1,7 @@
 """95 % confidence intervals of means, and of ratios of means, from few repetitions.
 
-Values are taken as independent and roughly normal (their logarithms, for a ratio). Nothing
-here knows what was measured, and no outlier is left out. An interval and its p value are of one
-comparison alone; `families` corrects for several.
+Values are taken as independent and roughly normal (their logarithms, for a ratio); outliers stay.
+An interval and its p value are for one comparison; `families` corrects for several.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class P(NamedTuple):
 
     Attributes:
         alone: With the degrees of freedom of the interval.
-        strict: With those of the smallest set of values, for use among several comparisons:
-            Welch's estimate may be too high by chance, which matters at the far end.
+        strict: With those of the smallest set of values, for use among several comparisons: Welch's
+            estimate may be too high by chance, which matters at the far end.
     """
 
     alone: float
@@ -39,7 +38,7 @@ class Estimate(NamedTuple):
 
 
 def tells_size(low: float, high: float) -> bool:
-    """Return whether a ratio's interval is narrower than a factor of ten, so tells its size."""
+    """Return whether a ratio's interval is narrower than a factor of ten."""
     return low > 0 and high < _WIDE * low
 
 
@@ -63,7 +62,7 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
 def quotient(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], *, times: float = 1.0
 ) -> Estimate | None:
-    """Return a product of geometric means over another; there is no difference at 1.
+    """Return a quotient of products of geometric means, compared with 1.
 
     Welch's interval with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2 (1946),
     110-114), for a sum of as many means of logarithms as there are sets of values.
@@ -74,9 +73,8 @@ def quotient(
         times: A factor of the quotient, applied before the comparison with 1.
 
     Returns:
-        The quotient. None if a set has fewer than two values, or only equal ones (computed from
-        a seed, so not a random sample); if a value is not positive and finite; or if a bound is
-        not a number.
+        None if a set has fewer than two values, or only equal ones (computed from a seed, so not a
+            random sample); if a value is not positive and finite; or if a bound is not a number.
     """
     sets = [*above, *below]
     if any(len(values) < 2 or len(set(values)) < 2 for values in sets):
@@ -94,8 +92,7 @@ def difference(
 ) -> Estimate | None:
     """Return the difference of two means, by Welch's test against `compared_with`.
 
-    Returns:
-        The difference; None for fewer than two values on a side, or where one is not finite.
+    None for fewer than two values on a side, or if one is not finite.
     """
     if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
         return None
@@ -106,8 +103,7 @@ def difference(
 def mean_logarithm(values: Sequence[float]) -> Estimate | None:
     """Return the mean of the logarithms, by Student's t against 0.
 
-    Returns:
-        None for fewer than two values, or where one is not positive and finite.
+    None for fewer than two values, or if one is not positive and finite.
     """
     if len(values) < 2 or not all(0 < value < math.inf for value in values):
         return None
@@ -124,7 +120,7 @@ def _welch(
     if not whole:
         certain = 0.0 if off else 1.0
         return Estimate(middle, middle, middle, P(certain, certain))
-    # As shares of the whole, whose squares neither vanish nor overflow.
+    # Computed from shares of the whole, whose squares neither vanish nor overflow.
     freedom = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
     error = math.sqrt(whole)
     width, fewest = _quantile(freedom) * error, min(count for _, count in sets) - 1
@@ -150,7 +146,7 @@ class Sample:
 
 
 def sample(values: Sequence[float]) -> Sample | None:
-    """Put values together; None where there are none."""
+    """Summarize values; None if there are none."""
     if not values:
         return None
     sd = statistics.stdev(values) if len(values) > 1 else None
@@ -158,14 +154,11 @@ def sample(values: Sequence[float]) -> Sample | None:
 
 
 def ratio_of(a: Sample, b: Sample) -> Estimate | None:
-    """Return the ratio of two means, as `ratio` where the values themselves are gone.
+    """Return the ratio of two means like `ratio`, from their summaries.
 
-    The standard deviation of their logarithms is taken for sd / mean (the delta method), good
-    for deviations of a few per cent.
-
-    Returns:
-        The ratio; None for fewer than two values on a side, where a deviation is zero, a mean is
-        not positive, or a bound is no number.
+    The standard deviation of the logarithms is taken as sd / mean (the delta method), good for
+    deviations of a few per cent. None for fewer than two values on a side, a deviation of zero, a
+    mean that is not positive, or a bound that is not a number.
     """
     if not (a.sd and b.sd and min(a.n, b.n) > 1 and min(a.mean, b.mean) > 0):
         return None
@@ -180,14 +173,13 @@ def ratio_of(a: Sample, b: Sample) -> Estimate | None:
 
 
 def _quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit  # takes a second to import
 
     return float(stdtrit(freedom, 0.975))
 
 
 def _beyond(t: float, freedom: float) -> float:
-    """Return how likely Student's t is farther from 0 than that, either way."""
+    """Return the two-sided p value of Student's t."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(freedom, -t))

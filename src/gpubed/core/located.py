@@ -1,7 +1,7 @@
 """Reads YAML and records the line of every value.
 
-Reads plain data only. Refuses several documents, duplicate keys, anchors that expand without
-end, and encodings other than UTF-8.
+Accepts plain data in UTF-8; refuses several documents, duplicate keys, and anchors that expand
+without end.
 """
 
 from __future__ import annotations
@@ -50,12 +50,7 @@ _PROBLEMS = {
 
 
 class MalformedYamlError(ValueError):
-    """The text is not YAML that gpubed reads.
-
-    Args:
-        message: What is wrong.
-        line: The line, counted from 1.
-    """
+    """The text is not YAML that gpubed reads; `line` counts from 1."""
 
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
@@ -79,9 +74,7 @@ class Located:
     def place(self, location: Location, *, missing: bool = False) -> Location:
         """Return the place of one of pydantic's locations, without the tags of unions.
 
-        Args:
-            location: The location of one of pydantic's errors.
-            missing: Whether to keep the last key, which the document lacks.
+        `missing` keeps the last key although the document lacks it.
         """
         if missing:
             return (*self.place(location[:-1]), location[-1])
@@ -99,9 +92,7 @@ def read(path: Path) -> Located:
 def parse(data: bytes, *, merges: bool = False) -> Located:
     """Parse a YAML document; see `read` for what is refused.
 
-    Args:
-        data: The document.
-        merges: Whether to allow merged mappings (`<<: *name`), which other programs' files have.
+    `merges` allows merged mappings (`<<: *name`), as in other programs' files.
     """
     if len(data) > MAX_BYTES:  # the parser is slow
         raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
@@ -128,7 +119,6 @@ def require_yaml(path: Path) -> None:
 
 @contextmanager
 def _in_words(text: str) -> Iterator[None]:
-    """Turn the parser's errors into `MalformedYamlError`."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -148,8 +138,8 @@ def _composed(
 ) -> tuple[_Loader, yaml.Node | None]:
     """Return the tree of a document, and the constructor of its values.
 
-    libyaml, if PyYAML has it, takes a tenth of the time. Documents that it refuses are parsed
-    again by PyYAML, whose messages `_PROBLEMS` covers.
+    libyaml, if PyYAML has it, takes a tenth of the time. Documents that it refuses are parsed again
+    by PyYAML, whose messages `_PROBLEMS` covers.
     """
     if yaml.__with_libyaml__ and not in_dispute.intersection(text):
         with suppress(yaml.YAMLError):

@@ -123,9 +123,8 @@ class Project:
     def prepare(self) -> None:
         """Write the Pulumi program where both engines look for it, unless the user changed it.
 
-        Raises:
-            UsageError: The program of a former version was changed by hand, or OpenSSH or Ansible
-                would expand the folder's name.
+        Raises `UsageError` for a changed program of a former version, or a folder name that OpenSSH
+        or Ansible would expand.
         """
         ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,12 +169,7 @@ class Project:
 
 
 def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
-    """Return the error about a file of another user.
-
-    Args:
-        place: The file or folder.
-        states: The folder of all states, which the hint's `chown` changes as a whole.
-    """
+    """Return the error about a file of another user; its hint changes the owner of all `states`."""
     owner = str(place.stat().st_uid)
     with suppress(KeyError):  # the user id has no name on this machine
         owner = place.owner()
@@ -188,8 +182,6 @@ def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
 
 
 class _Below:
-    """A path of a cluster, below another one."""
-
     def __init__(self, above: str, name: str) -> None:
         self._above, self._name = above, name
 
@@ -280,11 +272,7 @@ class ClusterPaths:
         return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
 
     def require_files(self) -> None:
-        """Check that no folder stands where the cluster needs a file.
-
-        Raises:
-            PrerequisiteMissing: There is such a folder; the hint says how to move it away.
-        """
+        """Raise an error if a folder stands where the cluster needs a file."""
         for path in (
             *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
             *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),

@@ -1,7 +1,7 @@
 """The event stream of a run: one JSON object per line, in the order of events.
 
-Ansible runs inside Pulumi's provider process: its progress reaches the user's terminal
-through a file, which is also that of `gpubed up --events FILE`.
+Ansible runs inside Pulumi's provider process, so its progress reaches the terminal through a file,
+which is also that of `gpubed up --events FILE`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _listener: Callable[[Event], None] | None = None
 
 
 def tell(listener: Callable[[Event], None]) -> None:
-    """Call a function with the events of this process where no file takes them."""
+    """Call a function with this process's events if no file takes them."""
     global _listener
     _listener = listener
 
@@ -32,14 +32,12 @@ def tell(listener: Callable[[Event], None]) -> None:
 def emit(what: str, **fields: Any) -> None:
     """Append an event to the file of `GPUBED_EVENTS`; without one, call the listener.
 
-    Args:
-        what: `resource`, `roles`, `phase`, `task`, `host`, `checking`, `check`, `error`, `log` or
-            `note`.
-        fields: Details.
+    `what` is `resource`, `roles`, `phase`, `task`, `host`, `checking`, `check`, `error`, `log` or
+    `note`.
     """
     if target := os.environ.get(VARIABLE):
         line = json.dumps({"at": round(time.time(), 3), "what": what, **fields}, default=str)
-        # Progress is for show: where its file cannot be written, the work goes on without it.
+        # Work goes on without progress if its file cannot be written.
         with suppress(OSError):
             # A single short append is atomic, so lines of several processes never mix.
             descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -53,7 +51,7 @@ def emit(what: str, **fields: Any) -> None:
 
 @contextmanager
 def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
-    """Tell what is waited for, once it takes longer than anybody expects."""
+    """Report what the body waits for if it takes longer than `after_s` seconds."""
     timer = threading.Timer(after_s, emit, ("note",), {"message": message})
     timer.daemon = True
     timer.start()
@@ -66,10 +64,7 @@ def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
 class Follower:
     """Calls a function with each event of a file, from a thread of its own.
 
-    Args:
-        path: The file, which is created.
-        on_event: The function.
-        shape: Of an event; lines of another shape are skipped.
+    The file is created. Lines that do not have the `shape` of an event are skipped.
     """
 
     def __init__(self, path: Path, on_event: Callable[[Any], None], shape: Any = Event) -> None:
@@ -97,18 +92,18 @@ class Follower:
             while True:
                 last_round = self._stop.is_set()
                 while chunk := file.read(_AT_ONCE):
-                    # What has no end of line for so long is no event.
+                    # A longer text without a line end is not an event.
                     rest = self._deliver(rest[-_AT_ONCE:] + chunk)
                 if last_round:
                     return
                 self._stop.wait(0.1)
 
     def _deliver(self, data: bytes) -> bytes:
-        # Whoever only tells what happens has no need of it, and it takes long to load.
+        # Loaded late: emitting events does not need it, and it loads slowly.
         from gpubed.core import reading
 
         *lines, rest = data.split(b"\n")
         for line in lines:
-            with suppress(reading.Unreadable):  # others may have written something else
+            with suppress(reading.Unreadable):  # other programs may write to the file
                 self._on_event(reading.reply(line, "an event").json(self._shape))
         return rest

@@ -1,7 +1,6 @@
 """Reads files and replies safely: limits their size, parses them and validates their shape.
 
-Reading returns data of the wanted shape or raises one error that names the document, the
-fault and its repair. Time and memory are bounded by the size of the document.
+Time and memory are bounded by the size of the document.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Document:
     """A file or a reply; every method raises `error` if the document is invalid.
 
     Attributes:
-        data: The raw bytes.
         what: The document's name in errors: a path, or "GPULab's answer to jobs".
         fix: The command or edit that repairs the document.
         error: The class of errors to raise.
@@ -66,7 +64,7 @@ class Document:
             raise self.refusal(f"it is not UTF-8 text (byte {error.start})") from None
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
-        """Parse the document as JSON into a model, or any type that Pydantic can validate."""
+        """Parse the document as JSON into a model or another type that Pydantic can validate."""
         if not self.data.strip():
             raise self.refusal("it is empty")
         if self.data.count(b",") > (most := self.limit // _PER_VALUE):
@@ -77,7 +75,7 @@ class Document:
             raise self.refusal(words(error)) from None
 
     def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
-        """Parse the document as YAML likewise; `located` documents what it refuses."""
+        """Parse the document as YAML, as `json` does; `located` documents what it refuses."""
         try:
             parsed = located.parse(self.data, merges=merges)
         except located.MalformedYamlError as error:
@@ -125,9 +123,7 @@ def file(
 ) -> Document:
     """Read a file; see `Document` for the arguments.
 
-    Raises:
-        Missing: The file does not exist.
-        Unreadable: The path is not a file, too large, or not permitted to read.
+    Raises `Missing` if there is no file, `Unreadable` if it cannot be read or is too large.
     """
     found = Document(b"", str(path), fix, error, limit)
     try:

@@ -1,8 +1,8 @@
 """Reads and changes a cluster's record, `.gpubed/NAME/cluster.json`.
 
 The record has the cluster's identity, testbeds and marks of runs, and outlives Pulumi's state.
-Beside it, `specifications/` keeps each `cluster.yml` that created resources on a testbed;
-removing one there declares that none of its resources are left.
+Beside it, `specifications/` keeps each `cluster.yml` that created resources on a testbed; removing
+one there declares that none of its resources are left.
 """
 
 from __future__ import annotations
@@ -82,11 +82,7 @@ class Record(BaseModel):
 
 
 def read(paths: ClusterPaths) -> Record:
-    """Return a cluster's record, after migrating the files of a former version.
-
-    Raises:
-        Unreadable: The record is damaged.
-    """
+    """Return a cluster's record, after migrating the files of a former version."""
     try:
         found = _stored(paths)
     except reading.Missing:
@@ -103,12 +99,7 @@ def read(paths: ClusterPaths) -> Record:
 def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
     """Change the record under a lock; calls must not be nested.
 
-    Args:
-        paths: The cluster's paths.
-        anew: Whether to replace a damaged record.
-
-    Raises:
-        Unreadable: The record is damaged.
+    `anew` replaces a damaged record, which otherwise raises `Unreadable`.
     """
     files.make(paths.state)
     with _locked(paths.record):
@@ -145,20 +136,12 @@ def was_made(paths: ClusterPaths) -> bool:
 
 
 def uuid(paths: ClusterPaths) -> str | None:
-    """Return the cluster's UUID, or None if the record has none.
-
-    Raises:
-        Unreadable: The record is damaged.
-    """
+    """Return the cluster's UUID; None if the record has none."""
     return read(paths).uuid
 
 
 def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
-    """Store a cluster's UUID, replacing a damaged record.
-
-    Raises:
-        UsageError: `wanted` is not a UUID.
-    """
+    """Store a cluster's UUID, replacing a damaged record; raise `UsageError` if it is no UUID."""
     try:
         text = str(UUID(wanted))
     except ValueError:
@@ -205,7 +188,6 @@ def _counts(paths: ClusterPaths, made: Made) -> bool:
 
 
 def _found(paths: ClusterPaths) -> Record:
-    """Rebuild a lost record from the kept specifications."""
     kinds = defaultdict[str, list[str]](list)
     for path in sorted(paths.specifications.glob("*-*.yml"), key=lambda path: path.stat().st_mtime):
         kinds[path.name.rpartition("-")[0]].append(path.name)

@@ -1,8 +1,8 @@
 """Locks that allow one run at a time per cluster, and cleanup of a killed run's workers.
 
 The lock is a `flock`, which the kernel releases however its holder ends. Workers (the provider
-process and the Ansible it starts) have the cluster in their environment; the next run ends
-those that a killed run left behind.
+process and the Ansible it starts) have the cluster in their environment; the next run ends those
+that a killed run left behind.
 """
 
 from __future__ import annotations
@@ -46,13 +46,9 @@ class Holder(BaseModel):
 
 @contextmanager
 def hold(state: Path, verb: str) -> Iterator[list[int]]:
-    """Lock a cluster, by its state folder, for the length of a run.
+    """Lock a cluster for a run; yield the process ids of abandoned workers that were ended.
 
-    Args:
-        verb: Shown to another run that tries meanwhile and raises `Locked`.
-
-    Yields:
-        The process ids of abandoned workers that were ended.
+    Another run meanwhile raises `Locked`, which names the `verb`.
     """
     with locked(state / "lock", verb):
         ended = _end_orphans(state)
@@ -65,10 +61,9 @@ def hold(state: Path, verb: str) -> Iterator[list[int]]:
 
 @contextmanager
 def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
-    """Lock a cluster's nodes for a measurement.
+    """Lock a cluster's nodes for a measurement, or raise `Locked`.
 
-    Several measurements may run at the same time only if all are `shared`; otherwise raises
-    `Locked`.
+    Several measurements may run at the same time only if all are `shared`.
     """
     with ExitStack() as held:
         try:
@@ -114,8 +109,7 @@ def is_ours(who: Holder, state: Path) -> bool:
 def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock file; wait for it up to `wait` seconds, then raise `Locked`.
 
-    Args:
-        shared: Whether other `shared` holders may hold the lock at the same time.
+    `shared` admits other `shared` holders at the same time.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:

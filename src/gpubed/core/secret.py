@@ -41,11 +41,7 @@ def ensure_key(path: Path) -> str:
 
 
 def public_key(path: Path) -> str:
-    """Return the public key in OpenSSH format without a comment, or "" if there is no file.
-
-    Raises:
-        Unreadable: The key is damaged.
-    """
+    """Return the public key in OpenSSH format without a comment, or "" if there is no file."""
     try:
         kept = reading.file(path, f"put {path} back as it was", limit=_LARGEST)
     except reading.Missing:
@@ -74,8 +70,7 @@ def text(path: Path) -> str:
 def password(path: Path, fix: str) -> bytes:
     """Return the password in a file of the user's, without the trailing newline.
 
-    Raises:
-        PrerequisiteMissing: Other users can read the file, or it cannot be read (hint: `fix`).
+    Raises `PrerequisiteMissing` if other users can read the file, or it cannot be read.
     """
     try:
         if path.stat().st_mode & 0o077:

@@ -62,7 +62,6 @@ def _tags(shape: Any) -> tuple[Any, ...]:
 
 
 def _within(shape: Any, part: str | int) -> Any:
-    """Return the shape at a key or an index; None if unknown."""
     origin, arguments = get_origin(shape), get_args(shape)
     if isinstance(part, str):
         is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
@@ -71,7 +70,6 @@ def _within(shape: Any, part: str | int) -> Any:
 
 
 def _model(shape: Any) -> Any:
-    """Return a shape's only model or container; None if there are several."""
     found = list(_parts(shape))
     return found[0] if len(found) == 1 else None
 
@@ -88,7 +86,6 @@ def _parts(shape: Any) -> Iterator[Any]:
 
 
 def _fields(shape: Any) -> dict[str, Any]:
-    """Return a model's fields by their names in a document."""
     return {
         # `None`, because `Annotated` needs at least one annotation.
         field.alias or name: Annotated[(field.annotation, None, *field.metadata)]

@@ -1,7 +1,6 @@
 """Parses and formats quantities of a specification: rates, sizes, durations and numbers.
 
 Rates are decimal, in bit/s; sizes binary or decimal, in bytes; durations in seconds.
-`Moment` is a point in time as records keep it.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ def parse_bytes(value: object) -> int:
 def parse_seconds(value: object, example: str = "24 h") -> float:
     """Read a duration such as ``24 h``, of ten years at most; returns seconds, raises ValueError.
 
-    Args:
-        value: The text.
-        example: A duration for the error message.
+    `example` is a duration for the error message.
     """
     seconds = _parse(value, _SECONDS, example)
     if seconds > _MOST_S:

@@ -1,4 +1,4 @@
-"""Pulumi's Automation API: the same operations as the embedded engine's, by the real CLI."""
+"""Runs stack operations with the real Pulumi CLI, through Pulumi's Automation API."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpubed.engines.embedded.cipher import OPENED_BY
 from gpubed.engines.embedded.failures import last_words
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
-# The plugins of clouds wait without end for a service that takes a connection and never answers.
+# Cloud plugins wait for ever for a service that accepts a connection and never answers.
 SILENCE_S = 1800.0  # what Pulumi's OpenStack plugin itself waits for a server
 REMARK_S = 60.0
-_DYNAMIC = "pulumi-python:"  # these have limits of their own, and tell their progress elsewhere
+_DYNAMIC = "pulumi-python:"  # dynamic providers have their own limits and progress
 _SEALED_OTHERWISE = "incorrect passphrase"
 # The CLI's last line, whatever failed.
 _SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
@@ -41,15 +41,12 @@ def operate(
     """Let the CLI work on a stack; its outputs are left out of the result.
 
     Args:
-        verb: What to do.
-        stack: The stack's name; created if missing.
         root: The folder of Pulumi.yaml.
         variables: Environment variables with the CLI's state and passphrase.
-        sink: Receives the events of every step.
         options: Further arguments of the Automation API's method.
 
     Raises:
-        PrerequisiteMissing: The CLI has no version that the SDK works with.
+        PrerequisiteMissing: The SDK does not work with the CLI's version.
         GpubedError: The CLI failed, or was silent for half an hour.
     """
     # Workers need GPUBED_… and this Python; the CLI gets nothing else of the environment.
@@ -69,7 +66,7 @@ def operate(
 
 
 class _Run:
-    """Turns the CLI's engine events and errors into those of gpubed; ends a silent CLI."""
+    """Turns the CLI's events and errors into gpubed's; ends a CLI that is silent too long."""
 
     def __init__(self, sink: EventSink, planning: bool) -> None:
         self._sink, self._planning = sink, planning
@@ -83,7 +80,7 @@ class _Run:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Watch the CLI while the body runs; raise its errors or else its last words."""
+        """Watch the CLI while the body runs; translate its error into a `GpubedError`."""
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
         try:
             yield
@@ -110,7 +107,6 @@ class _Run:
             self._over.set()
 
     def handle(self, event: automation.EngineEvent) -> None:
-        """Handle one of the CLI's events."""
         if pre := event.resource_pre_event:
             self._step(pre.metadata, "planned" if self._planning else "started")
         elif done := event.res_outputs_event:
@@ -119,7 +115,7 @@ class _Run:
         elif failed := event.res_op_failed_event:
             self._step(failed.metadata, "failed")
         elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
-            # Plugins tell all they send when debugging, secrets among it.
+            # With debugging on, plugins log everything they send, secrets included.
             message = said.message.strip()
             if said.severity == "error" and message not in (*self._errors, *_SUMMARIES):
                 self._errors.append(last_words(message))
@@ -127,7 +123,7 @@ class _Run:
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
         if "::pulumi:providers:" in metadata.urn and metadata.urn.endswith("::default"):
-            return  # it only records the stack's configuration
+            return  # this step only records the stack's configuration
         key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
         since, self._heard = self._since.setdefault(key, now), now
         event = ResourceEvent(
@@ -137,7 +133,8 @@ class _Run:
             type=metadata.type,
             name=metadata.urn.rsplit("::", 1)[-1],
             seconds=now - since if status in ("done", "failed") else None,
-            # Only the driver knows, for example, that a node had failed: no input differs then.
+            # Some reasons are known to the driver alone, such as a failed node: no input differs
+            # then.
             why=tuple(metadata.diffs or metadata.keys or ()),
         )
         if status == "started":

@@ -1,8 +1,7 @@
 """Handles signals: an interrupted run ends within seconds, with the signal's exit code.
 
-Ctrl-C, SIGTERM and a closed terminal are the same to a run: the first of them lets
-steps in flight end and be saved. What does not end in time is ended as a kill would, which
-the next run repairs (`runlock`, `engine.journal`).
+The first Ctrl-C, SIGTERM or hangup lets steps in flight end and be saved. What does not end in time
+is killed, and the next run repairs that (`runlock`, `engines.embedded.journal`).
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ from gpubed.engines.embedded import child
 
 _WORDS = ["interrupted", "run the same command again: it goes on where it stopped"]
 _SEEN: list[int] = []
-EXIT = 128  # with the signal's number: the exit code, as shells count it
+EXIT = 128  # plus the signal's number: the exit code, as in shells
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LIMIT_S = 5.0  # with the seconds that descendants have to end, less than 10 in all
-_ONE_S = 0.25  # `timeout` and terminals send two signals at a time, which count as one
+_LIMIT_S = 5.0  # together with the time that descendants get to end, less than 10 s
+_ONE_S = 0.25  # `timeout` and terminals may send two signals at a time, which count as one
 
 
 def handle(*, limited: bool) -> list[int]:
-    """Let signals interrupt the main thread; a hangup that was ignored so far stays so (`nohup`).
+    """Let signals interrupt the main thread, and return the list that collects their numbers.
 
-    Args:
-        limited: Whether the run is ended by force when it does not end by itself.
-
-    Returns:
-        The numbers of the signals, as they come.
+    A hangup that is ignored (`nohup`) stays so. If `limited`, a run that does not end by itself is
+    ended by force.
     """
     _SEEN.clear()
     last = [-math.inf]
@@ -57,12 +53,12 @@ def handle(*, limited: bool) -> list[int]:
 
 
 def came() -> bool:
-    """Return whether this run is being interrupted: later failures come from that."""
+    """Return whether this run is being interrupted, so that later failures come from that."""
     return bool(_SEEN)
 
 
 def is_the_end() -> None:
-    """Treat later interruptions as the usual end, without a message."""
+    """Treat later interruptions as the normal end, without a message."""
     _WORDS[0] = ""
 
 
@@ -77,18 +73,20 @@ def then(hint: str) -> None:
 
 
 def leave_nobody() -> None:
-    """End everything that this process started; signals no longer interrupt it."""
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+    """End all descendants of this process; ignore signals from here on."""
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # only the main thread may set handlers
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     child.end_descendants()
 
 
 def _end(number: int) -> None:
-    # Not through the terminal's display: a thread that is stuck may hold its lock for ever.
+    # Bypass the terminal's display: a stuck thread may hold its lock for ever.
     if _WORDS[0]:
         with suppress(OSError):
             os.write(2, f"error: {_WORDS[0]}\n  → {_WORDS[1]}\n".encode())
     leave_nobody()
-    # Threads that wait for others would keep the interpreter.
+    # A normal exit would wait for threads.
     os._exit(EXIT + number)

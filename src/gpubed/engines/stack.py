@@ -1,7 +1,7 @@
 """Drives a cluster's Pulumi stack with the CLI or the embedded engine.
 
-Both engines run the same program on the same state: the real CLI through
-Pulumi's Automation API where it is on PATH, the embedded engine elsewhere.
+Both run the same program on the same state: the CLI through Pulumi's Automation API if it is on
+PATH, else the embedded engine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpubed.engines.embedded import Engine, EventSink, Result
 
 EngineName = Literal["cli", "embedded"]
-# Variables by which plain `pulumi` would encrypt a stack with another passphrase, or write a state
-# that the embedded engine does not find or cannot read.
+# With these, plain `pulumi` would use another passphrase, or write a state that the embedded engine
+# does not find or cannot read.
 UNSET = (
     "PULUMI_CONFIG_PASSPHRASE",
     "PULUMI_DIY_BACKEND_GZIP",
@@ -40,7 +40,7 @@ UNSET = (
 
 
 def choose(wanted: str | None) -> EngineName:
-    """Return the engine to use: the wanted one, else the CLI where it is on PATH."""
+    """Return the wanted engine, by default the CLI if it is on PATH."""
     if wanted not in (None, "cli", "embedded"):
         raise UsageError(f"there is no engine {wanted!r}", "--engine cli or --engine embedded")
     present = shutil.which("pulumi") is not None
@@ -50,7 +50,7 @@ def choose(wanted: str | None) -> EngineName:
 
 
 def passphrase_file(project: Project) -> Path:
-    """Return the file with the passphrase of the project's stacks; created if missing."""
+    """Return the file with the passphrase of the project's stacks; create it if missing."""
     path = project.pulumi / "passphrase"
     if not path.exists():
         _require_unsealed(project, path)
@@ -75,7 +75,7 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
 def environment(paths: ClusterPaths) -> dict[str, str]:
     """Return the variables with which plain `pulumi` works on a cluster's stack."""
     project, plugins, names = paths.project, dict[str, str](), made_on.kinds(paths)
-    with suppress(GpubedError):  # `down` goes on without a specification
+    with suppress(GpubedError):  # `down` works without a specification
         names = [*names, spec_backend(load(paths.spec_in_use, paths.name))]
     for name in names:
         with suppress(GpubedError):
@@ -85,12 +85,12 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
         "PULUMI_BACKEND_URL": project.pulumi.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # Else it fetches a plugin for every package that is installed.
+        # Else the CLI fetches a plugin for every installed package.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        # The interpreter that gpubed runs in has what the program imports.
+        # This interpreter has what the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
-        # Its handlers of forks would end the program, which starts others during calls.
+        # gRPC's fork handlers would end the program, which starts processes during calls.
         "GRPC_ENABLE_FORK_SUPPORT": "false",
     }
 
@@ -103,12 +103,12 @@ class Stack:
     engine: EngineName
 
     def init(self) -> None:
-        """Create an empty stack if missing, for the plain CLI to find."""
+        """Create an empty stack if missing, so that the plain CLI finds it."""
         (self.paths.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 
     def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
-        """Compute what `up` would do; with `refresh`, reads every resource first."""
+        """Compute what `up` would do; `refresh` reads every resource first."""
         if self.engine == "embedded":
             return self._embedded().preview(sink, refresh=refresh)
         return self._cli("preview", sink, refresh=refresh)
@@ -120,7 +120,7 @@ class Stack:
         return self._cli("up", sink)
 
     def refresh(self, sink: EventSink) -> Result:
-        """Read every resource from the testbed; what is gone leaves the state.
+        """Read every resource from the testbed; drop those that are gone from the state.
 
         Pending creations of a killed run are cleared: drivers adopt their leftovers.
         """
@@ -129,7 +129,7 @@ class Stack:
         return self._cli("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
-        """Mark volumes as retained: former versions did not, and deleted their data with them."""
+        """Mark volumes as retained: former versions did not, and deleted their data."""
         self._embedded().edit(
             lambda resources: [
                 {**one, "retainOnDelete": True} if one["type"].endswith(":Volume") else one
@@ -138,11 +138,11 @@ class Stack:
         )
 
     def interrupted(self) -> bool:
-        """Say whether an earlier run was killed while it created something."""
+        """Return whether an earlier run was killed while it created something."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
     def has_resources(self) -> bool:
-        """Say whether the state has resources."""
+        """Return whether the state has resources."""
         return bool(self.export().get("deployment", {}).get("resources"))
 
     def destroy(self, sink: EventSink) -> Result:
@@ -153,7 +153,7 @@ class Stack:
         return result
 
     def outputs(self) -> Mapping[str, Any]:
-        """Return the outputs of the last run; empty when there was none."""
+        """Return the outputs of the last run; empty if there was none."""
         return self._embedded().outputs()
 
     def export(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Stack:
 
     def _embedded(self) -> Engine:
         project = self.paths.project
-        return embedded.Engine(  # loaded here: `choose` needs none
+        return embedded.Engine(  # loaded here: `choose` does not need it
             project.root,
             self.paths.name,
             backend_dir=project.pulumi,
@@ -171,7 +171,7 @@ class Stack:
         )
 
     def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
-        # The Automation API loads the whole SDK, which only this needs.
+        # The Automation API loads the whole SDK.
         from gpubed.engines import automation
 
         project = self.paths.project
@@ -184,8 +184,8 @@ class Stack:
                 verb, self.paths.name, project.root, environment(self.paths), sink, **options
             )
         finally:
-            # For a preview, the CLI creates a missing stack. An `up` that runs beside it keeps its
-            # own.
+            # The CLI creates a missing stack even for a preview. Keep the files of an `up` that
+            # runs meanwhile.
             if verb == "preview" and runlock.holder(self.paths.state) is None:
                 for made in self._files() - was_there:
                     made.unlink()

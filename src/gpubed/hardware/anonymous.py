@@ -35,8 +35,7 @@ _IP = re.compile(
 class Anonymous:
     """Replaces names, and remembers the replacements.
 
-    Args:
-        hosts: Host names, which cannot be told from other words of a text.
+    `hosts` are host names, which cannot be told from other words of a text.
     """
 
     def __init__(self, hosts: list[str]) -> None:

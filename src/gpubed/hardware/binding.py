@@ -23,7 +23,7 @@ class Binding:
     Attributes:
         rank: The rank's number on its node.
         gpu: The driver's index of its GPU.
-        cpus: Its CPUs as `0-4,40-44`; empty if the machine does not tell.
+        cpus: Its CPUs as `0-4,40-44`; empty if unknown.
         hca: The nearest RDMA device that carries traffic, if any.
     """
 
@@ -34,15 +34,7 @@ class Binding:
 
 
 def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
-    """Bind the ranks of a node; rank r takes GPU r, as Horovod's jobs do.
-
-    Args:
-        facts: The node's hardware.
-        ranks: Number of ranks that a job starts there.
-
-    Returns:
-        One binding per rank; none if no driver sees a GPU.
-    """
+    """Bind the ranks of a node, rank r to GPU r, as Horovod's jobs do; empty without GPUs."""
     gpus = sorted((g for g in facts.gpus if g.index is not None), key=lambda g: g.index or 0)
     if not gpus:
         return ()

@@ -17,11 +17,7 @@ _VARIABLES = TypeAdapter(dict[str, Any])
 
 @cache
 def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
-    """Return the branches by package source, the preferred source first.
-
-    Args:
-        image: Name of an operating system, as `debian-12` or `ubuntu-24.04`.
-    """
+    """Return the branches of a system (`debian-12`) by package source, the preferred first."""
     release = image.replace("-", " ").capitalize()
     known = _variables(f"vars/{release.split()[0]}.yml")["__nvidia_driver_catalog"]
     managers = ("fabric_manager", "subnet_manager")

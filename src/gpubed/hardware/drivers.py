@@ -2,8 +2,7 @@
 
 Three terms: the *oldest driver* that runs a recipe (`580.65.06`), the *branch* (`580`), and the
 exact *version* (`580.82.07`). All nodes get one branch if possible, since NCCL and the CUDA runtime
-are one build for all; the kernel module may differ by node. An installed driver that serves its
-node stays.
+are one build for all; the kernel module may differ by node.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Wanted:
     """Requirements on the driver; None is no requirement.
 
     Attributes:
-        branch: This branch.
         version: Exactly this version.
         oldest: At least this version.
         cuda: CUDA major version that has to run.
@@ -101,12 +99,11 @@ def choose(
     Args:
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
-        wanted: Requirements on the driver.
         asked: Number of GPUs that nodes are to have, by name; all GPUs of other nodes count.
 
     Raises:
         NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch serves
-            all, or a driver cannot be replaced; the message names the nodes.
+            all, or a driver cannot be replaced.
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)
@@ -143,20 +140,12 @@ def branch_of(version: str) -> int:
 
 
 def require_common(nodes: Mapping[str, Facts]) -> None:
-    """Check that one driver branch could serve all nodes, whether or not a source offers it.
-
-    Raises:
-        NoDriver: None could; the message names two nodes that no branch serves both.
-    """
+    """Raise `NoDriver` if no driver branch could serve all nodes, whether or not it is offered."""
     _range(nodes, Wanted())
 
 
 def newest_cuda(generations: Iterable[str], branch: int) -> int:
-    """Return the newest CUDA major version that a driver branch runs on these GPUs.
-
-    Raises:
-        NoDriver: The branch is older than any CUDA in the table.
-    """
+    """Return the newest CUDA major version that a driver branch runs on these GPUs."""
     ends = [g.last_cuda for g in _known(generations).values() if g.last_cuda]
     lines = [line for line, first in table().cuda.items() if first <= branch]
     fitting = [line for line in lines if not ends or line <= min(ends)]
@@ -260,7 +249,6 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
 
 
 def _against_module(facts: Facts) -> str:
-    """Return why the loaded kind of kernel module does not serve; empty if it does."""
     kinds = {limits.open_module for limits in _known(facts.generations).values()}
     if facts.driver.open is None or facts.driver.loaded != facts.driver.installed:
         return ""
@@ -313,7 +301,6 @@ def _pick(
     wanted: Wanted,
     others: Sequence[int],
 ) -> tuple[int, str]:
-    """Return branch and source for nodes that get a driver, preferring the branches in `others`."""
     oldest, newest = _range(nodes, wanted)
 
     def fits(branch: int) -> bool:
@@ -357,7 +344,6 @@ def _pick(
 def _way_out(
     nodes: Mapping[str, Facts], had: Mapping[str, Sequence[int]], newest: int | None
 ) -> str:
-    """Return a hint for when no available branch fits."""
     another = "allow another source (nvidia_driver_sources)"
     too_new = newest is not None and any(b > newest for there in had.values() for b in there)
     if not too_new:

@@ -44,10 +44,8 @@ class GPU(_Model):
         generation: NVIDIA's name of it (`Hopper`); None if the id is unknown.
         numa_node: None if the firmware does not tell.
         cpus: The CPUs next to it, as `0-19,40-59`.
-        pcie: The narrowest link to its CPU, by what card, bridges and slot can do; None if the bus
-            does not tell.
+        pcie: The narrowest link to its CPU, by what card, bridges and slot can do; None if unknown.
         index: The driver's number; None if no driver sees it.
-        memory_mib: Size of its own memory in MiB, if the driver told.
         mig: Whether it is divided into instances (MIG); None if the driver has no such mode.
         links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`,
             `NODE`, `SYS`, as nvidia-smi writes it.
@@ -85,7 +83,6 @@ class Driver(_Model):
         unfinished: Its packages whose installation began and did not end.
         runfile: Whether NVIDIA's installer put it there, without apt.
         open: Whether the module is the open one.
-        nouveau: Whether nouveau drives the GPUs.
     """
 
     loaded: reading.Name | None = None

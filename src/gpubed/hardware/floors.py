@@ -35,10 +35,7 @@ _OF_SHARED = 0.5
 def pair(one: GPU, other: GPU, *, switched: bool = False) -> tuple[float, str]:
     """Return the rate that an allreduce over two GPUs of a node must reach, and their connection.
 
-    Args:
-        one: A GPU.
-        other: Another one of its node.
-        switched: Whether NVSwitches connect the GPUs of this node.
+    `switched` tells whether NVSwitches connect the GPUs of this node.
     """
     link = one.links.get(f"GPU{other.index}", "")
     count = re.fullmatch(r"NV(\d+)", link)

@@ -106,23 +106,13 @@ class GpuHost(_Model):
 
 
 def look(ssh: SSH) -> GpuHost:
-    """Collect the state of a host, without changing it; nothing needs to be installed there.
-
-    Raises:
-        GpubedError: It cannot be reached, or has no python3.
-    """
+    """Collect the state of a host, without changing it; nothing needs to be installed there."""
     said = programs.run(ssh, "hardware/files/gpubed-gpu-host")
     return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
 
 
 def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
-    """Judge a host that is to have GPUs.
-
-    Args:
-        name: The node, for the ids: `gpu.<node>.<what>`.
-        host: The state of the host.
-        asked: Number of GPUs that it is to have.
-    """
+    """Judge a host that is to have `asked` GPUs; the ids are `gpu.<node>.<what>`."""
     if host.simulated:
         message = f"{name} pretends to have {len(host.gpus)} x {host.simulated}: simulated"
         return [Finding(f"gpu.{name}.simulated", True, message)]

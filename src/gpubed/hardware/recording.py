@@ -25,15 +25,7 @@ _MIB = 1 << 20
 
 
 def model(report: Report, name: str) -> dict[str, Any]:
-    """Return the content of a model's file.
-
-    Args:
-        report: A report of real nodes.
-        name: The model's name in `cluster.yml`.
-
-    Raises:
-        GpubedError: The report is of simulated GPUs, or has no GPU.
-    """
+    """Return the content of a model's file; raise an error unless it has real GPUs."""
     node = report.nodes[0] if report.nodes else None
     if node is None or not node.facts.get("gpus"):
         raise GpubedError("the report tells of no GPU")
@@ -113,10 +105,10 @@ def _board(device: str) -> str:
 
 
 def _values(gpu: etree._Element) -> dict[str, Any]:
-    """Return readings, limits and versions; idle values are those of the report."""
+    """Return readings, limits and versions; the readings count as those of an idle GPU."""
 
     def number(*names: str) -> float | int | None:
-        """Return the number of the first element that has one: names change between versions."""
+        """Return the number of the first element that has one; names differ by version."""
         for name in names:
             found = re.match(r"-?[0-9.]+", gpu.findtext(name) or "")
             if found:

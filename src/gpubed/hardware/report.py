@@ -1,8 +1,7 @@
 """The GPU report: all that is needed to simulate a node's GPUs, in one file.
 
-A user with a GPU makes it (`gpubed verify CLUSTER --gpu-report FILE`) and may send it to anyone:
-nothing in it names a person, a machine or a card (`anonymous`). `recording` makes a model for
-simulated nodes of it.
+`gpubed verify CLUSTER --gpu-report FILE` makes it. Nothing in it names a person, a machine or a
+card (`anonymous`). `recording` makes a model for simulated nodes of it.
 """
 
 from __future__ import annotations
@@ -67,11 +66,7 @@ class Report(_Model):
 
 
 def of_cluster(cluster: Cluster) -> Report:
-    """Return the report of the nodes that are to have GPUs.
-
-    Raises:
-        GpubedError: There is no such node, or one does not answer.
-    """
+    """Return the report of the nodes that are to have GPUs; at least one."""
     asked = [node for node in cluster.allocation.nodes if node.gpus]
     if not asked:
         raise GpubedError(f"no node of {cluster.name} is to have GPUs", "gpus: in cluster.yml")
@@ -83,11 +78,7 @@ def of_cluster(cluster: Cluster) -> Report:
 
 
 def collect(ssh: SSH) -> dict[str, Any]:
-    """Collect the content of a node's report, names included.
-
-    Raises:
-        GpubedError: The node cannot be reached, or does not answer.
-    """
+    """Collect the content of a node's report, names included."""
     programs = assets() / "roles" / "hardware" / "files"
     found = _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
     facts = _ask(ssh, "gpubed-facts")
@@ -115,11 +106,7 @@ def make(collected: Mapping[str, Mapping[str, Any]]) -> Report:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report.
-
-    Raises:
-        GpubedError: The file cannot be written.
-    """
+    """Write a report."""
     try:
         path.write_text(report.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
     except OSError as error:
@@ -134,11 +121,7 @@ def described(report: Report, path: Path) -> str:
 
 
 def read(path: Path) -> Report:
-    """Read a report.
-
-    Raises:
-        GpubedError: The file is no report.
-    """
+    """Read a report."""
     return reading.file(path, "gpubed verify CLUSTER --gpu-report FILE").json(Report)
 
 

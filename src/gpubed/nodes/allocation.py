@@ -40,22 +40,19 @@ class Hop(_Model):
 
 
 class Node(_Model):
-    """One node as it was granted.
+    """One granted node.
 
     Attributes:
         name: Unique in the cluster; also the host name.
-        id: The testbed's id (container id, server UUID, sliver URN). A replaced
-            node has a new one.
+        id: The testbed's id (container id, server UUID, sliver URN). A replaced node has a new one.
         group: The node group of the specification.
-        role: `head` or `worker`.
         control_address: Where SSH answers.
         experiment_address: On the experiment network, if there is one.
-        port: SSH port.
         user: Login that may become root.
         host_keys: Public host keys (`type base64`), collected out of band.
-        slots: Ranks that a job starts here; none where other nodes have GPUs and it has not.
-        gpus: GPUs asked for.
-        via: Hosts to go through, first one first.
+        slots: Ranks that a job starts here; 0 on a node without GPUs if others have some.
+        gpus: Number of requested GPUs.
+        via: The hops to the node, first one first.
     """
 
     name: str
@@ -145,12 +142,7 @@ class Allocation(_Model):
             )
 
     def node(self, name: str) -> Node:
-        """Return a node by name; `head` names the head.
-
-        Raises:
-            GpubedError: There are no nodes.
-            UsageError: There is no such node.
-        """
+        """Return a node by name; `head` names the head."""
         self.require_nodes()
         for node in self.nodes:
             if name in (node.name, node.role) and (name != "worker"):
@@ -168,13 +160,7 @@ class BeingMade(NotUp, Locked):
 
 
 def load(path: Path) -> Allocation:
-    """Read the allocation of a cluster.
-
-    Raises:
-        NotUp: There is no allocation.
-        BeingMade: There is no allocation yet, because an `up` is running.
-        GpubedError: The file cannot be read.
-    """
+    """Read the allocation of a cluster; raise `NotUp` (`BeingMade` during an `up`) without one."""
     name = path.parent.name
     try:
         return reading.file(path, f"gpubed up {name}").json(Allocation)

@@ -43,11 +43,7 @@ class FileSystem:
 
 
 def look(ssh: SSH, *others: str) -> list[FileSystem]:
-    """Return the file systems of a node's usual folders, each once; skips invalid rows.
-
-    Args:
-        others: Further folders to look at.
-    """
+    """Return the file systems of a node's usual folders and `others`, each once."""
     places = (*_PLACES, *others)
     said = ssh.run(_ASK % shlex.join(places), check=False).stdout.splitlines()
     # `df` prints at most one row per folder.

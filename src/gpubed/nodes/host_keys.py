@@ -58,7 +58,6 @@ def _asked(
     timeout: float,
     kinds: set[str] | None = None,
 ) -> str:
-    """Return the host key that a server presents; retries until the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -19,10 +19,8 @@ _LARGEST = 2**24  # bytes
 def keys(path: Path, address: str, port: int = 22) -> tuple[str, ...]:
     """Return the host keys (`type base64`) of an address, at most one of each type.
 
-    Keys that are revoked for the address are left out, even if another line lists them.
-
-    Raises:
-        Unreadable: The file is missing or cannot be read.
+    Keys that are revoked for the address are left out, even if another line lists them. Raises
+    `Unreadable` if the file is missing or cannot be read.
     """
     never, found = revoked(path, address, port), dict[str, str]()
     for marker, kind, key in _lines(path, known_as(address, port)):
@@ -32,13 +30,7 @@ def keys(path: Path, address: str, port: int = 22) -> tuple[str, ...]:
 
 
 def revoked(path: Path, address: str, port: int = 22) -> frozenset[str]:
-    """Return the keys (base64) of any type that are revoked for an address.
-
-    Includes those that are revoked for the host without its port.
-
-    Raises:
-        Unreadable: The file is missing or cannot be read.
-    """
+    """Return the keys (base64) of any type that are revoked for an address or its host."""
     lines = (line for name in {known_as(address, port), address} for line in _lines(path, name))
     return frozenset(key for marker, _, key in lines if marker == "@revoked")
 

@@ -44,11 +44,7 @@ def compact(bps: int) -> str:
 
 
 def require_declared(paths: ClusterPaths) -> None:
-    """Check that all links have the declared rate.
-
-    Raises:
-        GpubedError: They may not, because a `bench` is running or was killed.
-    """
+    """Raise an error if links may have another rate: a `bench` is running or was killed."""
     if record.read(paths).reshaped:
         raise GpubedError(
             f"links of {paths.name} may have another rate than declared: a `gpubed bench` "
@@ -73,11 +69,7 @@ class Links:
         self._rates: dict[str, int | None] = known
 
     def hold(self, nodes: Iterable[Node], bps: int | None) -> None:
-        """Set the rate of nodes' links in bit/s; None stands for the declared one.
-
-        Raises:
-            GpubedError: A node does not answer, or cannot shape its link.
-        """
+        """Set the rate of nodes' links in bit/s; None stands for the declared one."""
         wanted = self.declared if bps is None else bps
         due = [node for node in nodes if self._rates.get(node.name) != wanted]
         if not due or wanted is None:

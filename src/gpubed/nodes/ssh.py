@@ -64,8 +64,7 @@ class CommandResult:
 class Unreachable(GpubedError):
     """A node does not answer SSH, or is not the one that was allocated.
 
-    Attributes:
-        on_the_way: Whether a host on the way failed, so the state of the node is unknown.
+    `on_the_way` tells whether a host on the way failed, so the state of the node is unknown.
     """
 
     on_the_way = False
@@ -202,26 +201,16 @@ class SSH:
             file.write(content)
 
     def get(self, remote: str, local: Path, own: Collection[str] = ()) -> list[str]:
-        """Copy a file, or a folder and what is in it, to exactly the path `local`.
+        """Copy a file, or a folder with its content, to exactly the path `local`.
 
-        Args:
-            own: Names of gpubed's own files in that folder, which are never overwritten.
-
-        Returns:
-            A sentence for each file that was left out, with the reason.
-
-        Raises:
-            NotAName: The node lists a name that leads out of its folder.
+        Names in `own` are never overwritten. Returns a sentence for each file that was left out,
+        with the reason. Raises `NotAName` if the node lists a name that leads out of its folder.
         """
         with self._sftp() as sftp:
             return copying.get(sftp, PurePosixPath(remote), local, own)
 
     def wait_ready(self, timeout: float = 120.0) -> None:
-        """Wait until a login succeeds and runs a command.
-
-        Raises:
-            Unreachable: No login succeeded within `timeout` seconds; has the last failure.
-        """
+        """Wait until a login runs a command; raise `Unreachable` with the last failure."""
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -57,7 +57,7 @@ class Verification(_Model):
 
     Attributes:
         node_ids: Ids of the verified nodes; a replaced node has a new id.
-        configured: Digest of the roles applied to them at its start; empty by former versions.
+        configured: Digest of the roles applied to them at its start; empty in former versions.
     """
 
     version: Literal[1] = 1

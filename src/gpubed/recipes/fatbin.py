@@ -59,12 +59,7 @@ def version(capability: str) -> tuple[int, int]:
 
 
 def of_wheel(wheel: Path) -> dict[str, Architectures]:
-    """Return the architectures of each library of a wheel that contains GPU code.
-
-    Raises:
-        OSError: The file cannot be read.
-        zipfile.BadZipFile: The file is not a wheel.
-    """
+    """Return the architectures of each library of a wheel that contains GPU code."""
     found: dict[str, Architectures] = {}
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
@@ -89,7 +84,6 @@ def of_library(stream: IO[bytes]) -> Architectures:
 
 
 def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yield kind and architecture of each entry of each fatbin."""
     start = 0
     while (start := data.find(_MAGIC, start)) >= 0:
         at = start + len(_MAGIC) + 8

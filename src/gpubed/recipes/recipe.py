@@ -146,7 +146,6 @@ class Locked:
 
     Attributes:
         name: Normalized name.
-        version: The exact version.
         marker: On which machines it is installed; None for all.
         hashes: Hashes of all acceptable files.
     """
@@ -179,11 +178,7 @@ def content(name: str) -> dict[str, Any]:
 
 @cache
 def load(name: str) -> Recipe:
-    """Return a recipe.
-
-    Raises:
-        UsageError: There is no such recipe.
-    """
+    """Return a recipe."""
     if name not in names():
         known = ", ".join(names())
         raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
@@ -217,11 +212,7 @@ def why_not(recipe: Recipe, capability: str) -> str:
 
 
 def parse_lock(text: str) -> Iterator[Locked]:
-    """Yield the entries of a lock.
-
-    Raises:
-        ValueError: A line does not pin an exact version.
-    """
+    """Yield the entries of a lock; raise ValueError if a line does not pin an exact version."""
     joined = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
     for line in filter(None, map(str.strip, joined.splitlines())):
         requirement = line.partition("--hash")[0].strip()

@@ -153,7 +153,6 @@ class Problem:
 
     Attributes:
         path: Location in the specification, for example ``("nodes", 0, "gpus")``.
-        message: What is wrong.
         allowed: What would be allowed, in words.
     """
 
@@ -170,10 +169,8 @@ class SpecError:
     """An error in a specification.
 
     Attributes:
-        file: The specification.
         line: Line number, counted from 1.
         path: Dotted path of the value.
-        message: What is wrong.
         allowed: The allowed values or the nearest name; may be empty.
     """
 
@@ -203,15 +200,11 @@ def model() -> type[ClusterSpec]:
 
 
 def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification and find all its errors.
+    """Read a specification; return it, or None if it is unusable, and all errors by line.
 
     Args:
-        path: The file.
         name: The cluster's name; if empty, the name of the file's folder.
         judge: Returns what of a specification the testbed cannot satisfy.
-
-    Returns:
-        The specification, or None if it is unusable; and all errors by line.
     """
     file = str(path)
     try:

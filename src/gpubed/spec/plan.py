@@ -94,13 +94,7 @@ class ClusterPlan(_Model):
 
 
 class Unplannable(UsageError):
-    """The specification is valid, but its nodes cannot be given addresses.
-
-    Args:
-        path: Location in the specification.
-        message: What is wrong.
-        allowed: What would be allowed.
-    """
+    """The specification is valid, but its nodes cannot be given addresses."""
 
     def __init__(self, path: tuple[str | int, ...], message: str, allowed: str) -> None:
         super().__init__(message, allowed)
@@ -121,11 +115,7 @@ class Surroundings:
 
 
 def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
-    """Compute the plan of a specification.
-
-    Raises:
-        Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
-    """
+    """Compute the plan; raise `Unplannable` if nodes do not fit into subnets, or these overlap."""
     testbed = spec.backend
     spec = _storage_chosen(spec, testbed.shared_storage)
     needed = 0
@@ -219,10 +209,7 @@ def _subnet(
 def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Network]:
     """Yield the slices of a network's range, beginning with the one that the name's hash chooses.
 
-    Args:
-        cluster: The cluster's name.
-        purpose: `control` or `experiment`.
-        prefix: Length of a slice's prefix in bits.
+    `purpose` is `control` or `experiment`, `prefix` the length of a slice's prefix in bits.
     """
     pool = _RANGES[purpose]
     slots = 2 ** (prefix - pool.prefixlen)
@@ -240,7 +227,6 @@ def _slice(
     avoid: IPv4Network | None,
     taken: Sequence[IPv4Network],
 ) -> IPv4Network:
-    """Return the slice that the name's hash chooses, or the next free one."""
     # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
     prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
     found = [

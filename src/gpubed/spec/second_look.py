@@ -83,14 +83,9 @@ class SecondLook:
 
 
 def without(data: dict[str, Any], faults: Iterable[tuple[str, Location]]) -> SecondLook | None:
-    """Remove the erroneous values from a specification.
+    """Remove the erroneous values from a specification; None if the rest cannot be checked then.
 
-    Args:
-        data: The file's data.
-        faults: The kind of each error, as pydantic names it, and its location.
-
-    Returns:
-        The rest; None if it cannot be checked without them.
+    `faults` has the kind of each error, as pydantic names it, and its location.
     """
     look = SecondLook(copy.deepcopy(data))
     for kind, path in faults:

@@ -1,9 +1,9 @@
 """The embedded engine: Pulumi programs without the Pulumi CLI.
 
-It serves the SDK's own protocol, drives dynamic providers through the SDK's own
-server, and keeps Pulumi's own files. Absent on purpose, and refused by name:
-binary plugins, other languages, targets, aliases, transforms, hooks, imports, reading
-resources, stack references, assets, remote components. The Pulumi CLI does all of that.
+It serves the SDK's own protocol, runs dynamic providers in the SDK's own server, and keeps Pulumi's
+own files. It refuses by name what only the Pulumi CLI does: binary plugins, other languages,
+targets, aliases, transforms, hooks, imports, reading resources, stack references, assets, remote
+components.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
     "StepFailed",
 ]
 
-# gRPC reads this when it is loaded. Its own handlers of forks end the process where another
-# thread is in a call, and this process serves calls while it starts ssh, docker and Ansible.
+# gRPC reads this when it is loaded. Its own fork handlers end the process if another thread is in a
+# call, and this process serves calls while it starts ssh, docker and Ansible.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
@@ -46,8 +46,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # The program and the providers run modules of this package as children:
-    # loading the whole engine there would cost each of them a third of its start.
+    # Child processes run modules of this package; loading the whole engine there would cost each of
+    # them a third of its start.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

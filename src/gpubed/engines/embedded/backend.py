@@ -21,7 +21,7 @@ from gpubed.engines.embedded.values import Properties
 
 _KEPT = 10
 _LONGEST = 500  # characters of a reason; a damaged state's names may be of any length
-_LARGEST = 2**29  # bytes; ten thousand nodes have less
+_LARGEST = 2**29  # bytes; ten thousand nodes need less
 
 
 class StackFile:
@@ -47,7 +47,7 @@ class StackFile:
 
         Raises:
             DamagedState: The file is damaged.
-            GpubedError: It is too new.
+            GpubedError: The file's version is unsupported.
         """
         self._refuse_other_layouts()
         try:
@@ -67,7 +67,7 @@ class StackFile:
             raise DamagedState(message, error.hint or self._repair()) from None
 
     def _repair(self) -> str:
-        """Return the command that brings back the newest earlier state that can be read."""
+        """Return the shell command that restores the newest readable earlier state."""
         here = quote(str(self.path))
         if self.path.exists() and not os.access(self.path, os.R_OK):
             mine = f"sudo chown -R {getpass.getuser()} {quote(str(self.path.parents[3]))}"
@@ -86,8 +86,8 @@ class StackFile:
         )
 
     def keep(self) -> None:
-        """Keep the present checkpoint among the last states, where the CLI keeps them too."""
-        with contextlib.suppress(OSError):  # without this copy, the run is as good
+        """Copy the present checkpoint to the folder where the CLI keeps earlier states too."""
+        with contextlib.suppress(OSError):  # the run works without this copy
             if self.path.exists():
                 self.kept.mkdir(parents=True, exist_ok=True)
                 _link(self.path, self.kept / f"{self.stack}.{time.time_ns()}.json")
@@ -95,11 +95,7 @@ class StackFile:
                     old.unlink()
 
     def write(self, text: str) -> None:
-        """Replace the checkpoint, durably, keeping the previous content as `.bak`.
-
-        Raises:
-            GpubedError: The file cannot be written; the old content stays.
-        """
+        """Replace the checkpoint, durably, keeping the previous content as `.bak`."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not (meta := self._home / "meta.yaml").exists():
@@ -108,17 +104,13 @@ class StackFile:
                 self.backup.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     _link(self.path, self.backup)
-            # For the owner only: it names machines and holds ciphertext.
+            # Readable by the owner only: it names machines and holds ciphertext.
             files.write(self.path, text.encode(), 0o600, durable=True)
         except OSError as error:
             raise unwritable(error, self.path) from error
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
-        """Change the resources of the checkpoint as they are on disk.
-
-        Raises:
-            DamagedState: The file is damaged.
-        """
+        """Change the resources of the checkpoint on disk; raise `DamagedState` if it is damaged."""
         resources = ((self.read() or {}).get("latest") or {}).get("resources") or []
         if (changed := change(resources)) != resources:
             document = reading.file(self.path, limit=_LARGEST).json(Properties)
@@ -144,7 +136,7 @@ class StackFile:
 
 
 def _link(path: Path, other: Path) -> None:
-    """Give a file a second name, which needs no space; copy it where the disk has no links."""
+    """Hard-link a file, which needs no space; copy it where the filesystem has no links."""
     try:
         os.link(path, other)
     except OSError:

@@ -18,18 +18,16 @@ from gpubed.engines.embedded.state import Cipher, State, Urn, decode
 from gpubed.engines.embedded.values import Properties
 
 _DEFAULT_PROVIDER = "::pulumi:providers:pulumi-python::default"
-_FEATURES = frozenset({"taint"})  # of states, that this engine knows
+_FEATURES = frozenset({"taint"})  # state features that this engine knows
 
 
 class _Head(BaseModel):
-    """Says whether the rest of a stack file can be understood."""
-
     version: int
     features: tuple[str, ...] | None = None
 
 
 class _Entry(BaseModel):
-    """A resource as far as it is relied on before `state.decode` reads all of it."""
+    """The fields of a resource that are read before `state.decode` reads them all."""
 
     urn: Urn
     type: str
@@ -81,8 +79,8 @@ def parse(file: Document) -> Properties:
     """Return the checkpoint of a stack file.
 
     Raises:
-        Unreadable: It is cut short or not a checkpoint.
-        GpubedError: Another Pulumi wrote it.
+        Unreadable: The file is cut short or not a checkpoint.
+        GpubedError: The file's version is unsupported.
         Refusal: The state uses a feature the engine does not implement.
     """
     head = file.json(_Head)
@@ -96,11 +94,7 @@ def parse(file: Document) -> Properties:
 
 
 def read(latest: Properties, cipher: Cipher) -> Checkpoint:
-    """Decode a deployment.
-
-    Raises:
-        DamagedState: It breaks the rules every Pulumi engine relies on.
-    """
+    """Decode a deployment; raise `DamagedState` if it breaks the rules of Pulumi's engines."""
     checkpoint = Checkpoint(
         [decode(raw, cipher) for raw in latest.get("resources") or []],
         [
@@ -121,11 +115,7 @@ def read(latest: Properties, cipher: Cipher) -> Checkpoint:
 
 
 def verify(resources: Iterable[State]) -> None:
-    """Check that whatever a resource refers to is listed before it.
-
-    Raises:
-        DamagedState: A reference dangles, or a URN appears twice.
-    """
+    """Check that a resource is listed after all it refers to; raise `DamagedState` if it is not."""
     seen: set[str] = set()
     alive: set[str] = set()
     providers: set[str] = set()
@@ -150,14 +140,14 @@ def verify(resources: Iterable[State]) -> None:
 
 
 def head(resources: Sequence[State]) -> Properties:
-    """Return the version of a stack file, and the features that its readers need."""
+    """Return the version of a stack file, and the features that a reader must know."""
     if any(state.taint for state in resources):
         return {"version": 4, "features": ["taint"]}
     return {"version": 3}
 
 
 def manifest() -> Properties:
-    """Return the stamp of a new deployment; the magic proves that it is one."""
+    """Return the manifest of a new deployment; its magic is the SHA-256 of its version."""
     version = f"gpubed-{gpubed.__version__}"
     return {"time": timestamp(), "magic": _magic(version), "version": version}
 
@@ -167,5 +157,5 @@ def _magic(version: object) -> str:
 
 
 def timestamp() -> str:
-    """Return the present time, as Go prints it."""
+    """Return the present UTC time as Go prints it."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")

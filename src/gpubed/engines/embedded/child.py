@@ -19,12 +19,12 @@ _ENGINE_PID = "GPUBED_ENGINE_PID"
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 3.0
 _STOP_SECONDS = 8.0
-# gRPC would write about forks and shutdown to stderr.
+# gRPC would log forks and its shutdown to stderr.
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "false"}
 
 
 def attach() -> None:
-    """Ask the kernel for SIGTERM when the engine dies; SIGTERM ends all descendants, too."""
+    """Ask the kernel for SIGTERM when the engine dies, and end all descendants on SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     # The engine may have died before the request took effect.
@@ -34,15 +34,12 @@ def attach() -> None:
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
     end_descendants()
-    # A usual exit would join the worker threads, which wait for the processes just ended.
+    # A normal exit would join the worker threads, which wait for the processes just ended.
     os._exit(128 + signal.SIGTERM)
 
 
 def end_descendants() -> None:
-    """End all descendants of this process, those in sessions of their own too.
-
-    They get SIGTERM, and after 3 s SIGKILL.
-    """
+    """End all descendants, in other sessions too, with SIGTERM and after 3 s SIGKILL."""
     import psutil  # type: ignore[import-untyped]
 
     family = psutil.Process().children(recursive=True)
@@ -54,7 +51,7 @@ def end_descendants() -> None:
 
 
 class Child:
-    """A Python child in a session of its own, so that Ctrl-C reaches the engine alone.
+    """A Python child in a session of its own, so that Ctrl-C reaches only the engine.
 
     Start it from a thread that outlives it: the kernel's parent-death signal follows the thread.
     """
@@ -67,7 +64,7 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            # -P: a file of the project may be called like a module.
+            # -P: a file of the project may have a module's name.
             [sys.executable, "-u", "-P", *arguments],
             cwd=cwd,
             env={**os.environ, **_QUIET, **environment, _ENGINE_PID: str(os.getpid())},
@@ -86,7 +83,7 @@ class Child:
         self.poll, self.wait = self._process.poll, self._process.wait
 
     def first_line(self) -> str:
-        """Return the first line of stdout; empty when the child ended without one."""
+        """Return the first line of stdout; empty if the child ended without one."""
         return self._stdout.readline().strip()
 
     def pump_output(self) -> None:

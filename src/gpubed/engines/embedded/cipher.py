@@ -28,8 +28,8 @@ class PassphraseCipher:
 
     Args:
         passphrase: The stack's passphrase.
-        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; None makes a new one
-            once it is needed: a preview of a new stack saves the time of the derivation.
+        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; None makes a new one at
+            the first use, so that a preview of a new stack need not derive a key.
 
     Raises:
         GpubedError: The passphrase does not open the salt line.
@@ -37,8 +37,8 @@ class PassphraseCipher:
 
     def __init__(self, passphrase: str, salt: str | None = None) -> None:
         self._passphrase = passphrase
-        # Unchanged values keep their ciphertext, or every save would differ.
-        # The scope (a URN) keeps equal secrets of two resources apart.
+        # An unchanged value keeps its ciphertext, so that a save changes only what changed. The
+        # scope (a URN) keeps equal secrets of two resources apart.
         self._known: dict[tuple[str, str], str] = {}
         if salt is None:
             return
@@ -57,7 +57,6 @@ class PassphraseCipher:
 
     @functools.cached_property
     def _opening(self) -> tuple[str, AESGCM]:
-        """The salt line and its key."""
         salt = os.urandom(8)
         aead = AESGCM(_derive(self._passphrase, salt))
         return f"v1:{base64.b64encode(salt).decode()}:{_seal(aead, _WITNESS)}", aead
@@ -75,11 +74,7 @@ class PassphraseCipher:
         return known
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        """Open a ciphertext and remember it for the scope.
-
-        Raises:
-            GpubedError: It was sealed with another key.
-        """
+        """Decrypt a ciphertext and remember it for the scope."""
         plaintext = self._open(ciphertext, scope or "the configuration")
         self._known[scope, plaintext] = ciphertext
         return plaintext

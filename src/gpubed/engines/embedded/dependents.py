@@ -1,4 +1,4 @@
-"""Which resources go together: dependents of a replacement, layers of a deletion.
+"""Groups resources by dependency: dependents of a replacement, layers of a deletion.
 
 All lists of states have dependencies before dependents.
 """
@@ -19,8 +19,8 @@ def of_replacement(
 ) -> list[State]:
     """Return the resources that must be deleted before `root`, in order of creation.
 
-    A resource that the program has registered already cannot depend on the root
-    any more, whatever the old state says.
+    A resource that the program has registered already no longer depends on the root, whatever the
+    old state says.
     """
     reachable, condemned = {root.urn}, {root.urn}
     chosen: list[State] = []
@@ -37,7 +37,7 @@ def of_replacement(
 
 
 def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
-    """Return the inputs as they would be after the replacement; None: not affected."""
+    """Return the inputs as the replacement would make them; None if it does not affect them."""
     affected = {
         key for key, urns in state.property_dependencies.items() if condemned.intersection(urns)
     }.intersection(state.inputs)
@@ -47,7 +47,7 @@ def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
 
 
 def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]]:
-    """Order deletions: each layer may go at once, after the layers before it."""
+    """Order deletions in layers; the states of a layer may be deleted in parallel."""
     edges = Edges(states)
     wanted = {id(state) for state in doomed}
     depth: dict[int, int] = {}
@@ -76,7 +76,7 @@ class Edges:
     def of(self, state: State) -> list[State]:
         """Return the direct dependencies, parent included.
 
-        Depending on a component means depending on its earlier children too.
+        A dependency on a component includes the component's earlier children.
         """
         found = self._listed(state.parent, state)
         for urn in set(state.needs()):
@@ -87,7 +87,7 @@ class Edges:
         return found
 
     def all_of(self, states: Iterable[State]) -> set[int]:
-        """Return the identities of everything the states depend on, however indirectly."""
+        """Return the `id()` of every direct or indirect dependency of the states."""
         found: set[int] = set()
         queue = list(states)
         while queue:

@@ -1,4 +1,4 @@
-"""The embedded engine's front: one object per stack, one method per verb."""
+"""The embedded engine's interface: one object per stack, one method per operation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gpubed.engines.embedded.values import Properties, reveal
 class Engine:
     """Runs a Pulumi Python program without the Pulumi CLI.
 
-    It keeps the CLI's files, so that a stack can move between the two at any time.
-    Interrupting the caller's thread lets steps in flight finish; a second
-    interruption ends at once. Methods that change the stack raise `Locked` while another
-    run holds it, and `StepFailed` for failed steps; finished ones are saved.
+    It keeps the CLI's files, so that a stack can move between the two at any time. A first
+    KeyboardInterrupt lets steps in flight finish; a second one ends at once. Methods that change
+    the stack raise `Locked` while another run holds it, and `StepFailed` for failed steps; finished
+    ones are saved.
 
     Args:
         project_dir: The folder of Pulumi.yaml.
@@ -34,9 +34,6 @@ class Engine:
         passphrase_file: The file with the stack's passphrase.
         parallel: How many steps may run at once; by default four per processor.
         worker_environment: Extra variables for the program and the providers.
-
-    Raises:
-        UsageError: There is no Python project.
     """
 
     def __init__(
@@ -56,13 +53,13 @@ class Engine:
         self._environment = dict(worker_environment or {})
 
     def init(self) -> None:
-        """Make an empty stack, like `pulumi stack init`; an existing one is fine."""
+        """Create an empty stack if missing, like `pulumi stack init`."""
         if not self._exists():
             with self._locked():
                 self._stack.create()
 
     def require_free(self) -> None:
-        """Remove the locks of killed runs, the CLI's too; raise `Locked` for another run's."""
+        """Remove the locks of killed runs, the CLI's too; raise `Locked` if a run holds one."""
         locks.require_free(self._file.locks)
 
     def preview(self, on_event: EventSink = discard, *, refresh: bool = False) -> Result:
@@ -76,7 +73,7 @@ class Engine:
         return self._operate(on_event, work, preview=True)
 
     def up(self, on_event: EventSink = discard) -> Result:
-        """Make the stack what the program says; create the stack if needed."""
+        """Make the stack what the program says; create the stack if missing."""
         with self._locked():
             self._stack.create()
             return self._operate(on_event, Operation.deploy, save_salt=True)
@@ -84,10 +81,10 @@ class Engine:
     def refresh(
         self, on_event: EventSink = discard, *, clear_pending_creates: bool = False
     ) -> Result:
-        """Read every resource into the state; touch none.
+        """Read every resource into the state; change no resource.
 
-        The result counts `same`, `update` (it differs) and `delete` (it has gone). With
-        `clear_pending_creates`, creations that an earlier run was killed in are forgotten.
+        The result counts `same`, `update` (it differs) and `delete` (it has gone).
+        `clear_pending_creates` forgets creations during which an earlier run was killed.
         """
         if not self._exists():
             return Result({}, (), {}, 0.0)
@@ -104,11 +101,11 @@ class Engine:
             return self._operate(on_event, Operation.destroy)
 
     def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
-        """Return the outputs of the last state; empty when there is none."""
+        """Return the outputs of the last state; empty if there is none."""
         return dict(reveal(self._stack.outputs(), show_secrets=show_secrets))
 
     def export(self) -> dict[str, Any]:
-        """Return the state as `pulumi stack export` does, secrets sealed."""
+        """Return the state as `pulumi stack export` does, secrets encrypted."""
         return {"version": 3, "deployment": self._stack.latest()}
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
@@ -118,7 +115,7 @@ class Engine:
                 self._file.edit(change)
 
     def remove(self) -> None:
-        """Forget a stack without resources, like `pulumi stack rm`; a missing one is fine."""
+        """Remove a stack without resources, if it exists, like `pulumi stack rm`."""
         if self._exists():
             with self._locked():
                 if self._stack.latest().get("resources"):

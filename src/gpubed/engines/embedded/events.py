@@ -1,4 +1,4 @@
-"""Events of a run: what they are, how they reach the caller, and what they add up to."""
+"""Events of a run, their delivery to the caller, and the result they add up to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Halves of a replacement: Pulumi counts the whole.
+# Pulumi counts the whole replacement.
 _HALVES = frozenset({"create-replacement", "delete-replaced"})
 
 
@@ -20,10 +20,9 @@ class ResourceEvent:
     Attributes:
         op: Pulumi's operation name (`create`, `same`, `update`, `replace`, …).
         status: `planned` in a preview, else `started`, `done` or `failed`.
-        urn: The resource.
-        type: Its type.
-        name: Its name in the program.
-        seconds: How long the step took, once it is over.
+        type: The resource's type.
+        name: The resource's name in the program.
+        seconds: The step's duration; None until it has ended.
         why: The inputs that changed or forced the replacement, in alphabetical order.
         message: The failure in one line, for the user.
     """
@@ -54,7 +53,7 @@ EventSink = Callable[[ResourceEvent | LogEvent], None]
 
 
 def discard(_event: ResourceEvent | LogEvent) -> None:
-    """Take an event for a caller that does not listen."""
+    """Ignore an event."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,11 @@ class Result:
     """The outcome of a preview, up, refresh or destroy.
 
     Attributes:
-        changes: How many resources took each operation, `same` included; the halves of
-            a replacement are steps, but count as one `replace`.
+        changes: The number of resources by operation, `same` included; the two halves of a
+            replacement are steps, but count as one `replace`.
         steps: The last event of every step, in order of completion.
         outputs: The stack's outputs; secrets read `[secret]`.
-        seconds: Wall time of the whole operation.
+        seconds: The wall time.
     """
 
     changes: Mapping[str, int]
@@ -93,7 +92,7 @@ class Reporter:
             return [event for event in self.steps if event.status == "failed"]
 
     def started(self, op: str, state: Any, why: tuple[str, ...] = ()) -> ResourceEvent:
-        """Announce a step on a `State` and return the event to end it with."""
+        """Report the start of a step on a `State`; return the event to pass to `ended`."""
         event = ResourceEvent(op, "started", state.urn, state.type, state.name, why=why)
         if not self._preview and not _is_internal(event):
             with self._lock:
@@ -101,7 +100,7 @@ class Reporter:
         return event
 
     def ended(self, event: ResourceEvent, counts_as: str = "", **fields: Any) -> None:
-        """Report the end of a step: `planned` in a preview, else `done`, unless told otherwise."""
+        """Report the end of a step, by default as `planned` in a preview and else as `done`."""
         if _is_internal(event):
             return
         fields = {"status": "planned" if self._preview else "done", **fields}
@@ -121,5 +120,5 @@ class Reporter:
 
 
 def _is_internal(event: ResourceEvent) -> bool:
-    """Return whether Pulumi's CLI neither shows nor counts a step."""
+    """Return whether Pulumi's CLI neither shows nor counts the step."""
     return event.op == "remove-pending-replace" or event.type.startswith("pulumi:providers:")

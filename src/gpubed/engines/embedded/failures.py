@@ -9,15 +9,15 @@ from gpubed.core.reading import Unreadable
 from gpubed.engines.embedded.events import ResourceEvent
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
-_LONGEST = 200  # of a name, which a damaged state may give any length
+_LONGEST = 200  # characters of a name, which in a damaged state may have any length
 
 
 def last_words(text: str) -> str:
-    """Return the exception at the end of a traceback, all its lines; other text as it is."""
+    """Return the exception at the end of a traceback, with all its lines; other text unchanged."""
     lines = text.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
     rest = lines[frames[-1] :] if frames else lines
-    # A traceback indents all but its exception.
+    # In a traceback, only the exception is not indented.
     begins = next((n for n, line in enumerate(rest) if line and not line[0].isspace()), 0)
     return "\n".join(rest[begins:]).strip()
 
@@ -53,11 +53,11 @@ class ProviderLost(ProviderFailed):
 
 
 class DamagedState(Unreadable):
-    """The state is not one that an engine wrote."""
+    """The state breaks the rules of Pulumi's engines."""
 
 
 class Refusal(UsageError):
-    """The program or the state uses a Pulumi feature that the embedded engine leaves out."""
+    """The program or the state uses a Pulumi feature that the embedded engine lacks."""
 
     def __init__(self, feature: str, where: str) -> None:
         what = f"{feature[:_LONGEST]} ({where[:_LONGEST]})"

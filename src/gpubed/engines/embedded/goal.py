@@ -1,4 +1,4 @@
-"""A registration, decoded: the program's wish for one resource."""
+"""Decodes a registration, the program's request for one resource."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubed.engines.embedded.values import from_struct
 
 PROVIDER_PACKAGE = "pulumi-python"
 
-# The monitor advertises these features, so that the refusal comes from here and names the CLI.
+# The monitor advertises these features, so that the engine refuses them and names the CLI.
 _REFUSED: dict[str, Callable[[Any], Any]] = {
     "remote components": lambda r: r.remote,
     "importing resources": lambda r: r.importId,
@@ -39,11 +39,10 @@ _REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A registration; None means that the program left the option open.
+    """A decoded registration; None means that the program left the option open.
 
     Attributes:
-        state: What does not depend on the parent's options; without a URN yet.
-        name: The resource's name.
+        state: What does not depend on the parent's options; its URN is still missing.
     """
 
     state: State
@@ -54,11 +53,7 @@ class Goal:
 
 
 def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
-    """Decode a registration.
-
-    Raises:
-        Refusal: It asks for something the embedded engine leaves out.
-    """
+    """Decode a registration; raise `Refusal` if it asks for what the engine lacks."""
     for feature, is_asked in _REFUSED.items():
         if is_asked(request):
             raise Refusal(feature, request.name)

@@ -1,4 +1,4 @@
-"""The state while it changes: every step is written, many steps share one write."""
+"""Keeps the changing state on disk: every step is written, many steps share one write."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpubed.engines.embedded.state import State, encode
 class Journal:
     """Collects this run's states and writes them with the untouched old ones.
 
-    A provider call is preceded by a pending operation that is already on disk,
-    so that a killed engine leaves a trace of it. Results are written by the next
-    group commit. Without a file, for a preview, nothing is written.
+    A pending operation is on disk before a provider is called, so that a killed engine leaves a
+    trace of the call. Results are written by the next group commit. Without a file (in a preview),
+    nothing is written.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Journal:
         self._file = file
         self._base = {id(state): state for state in checkpoint.resources}
         self._done: dict[int, State] = {}
-        # Only an interrupted create may have left something behind that no state names.
+        # Only an interrupted create may have left something that no state names.
         self._pending = [op for op in checkpoint.pending if op.type == "creating"]
         self._encoded: dict[int, str] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -45,7 +45,7 @@ class Journal:
             return [*self._done.values(), *self._base.values()]
 
     def begin(self, state: State, type_: str) -> Operation:
-        """Record that a provider is about to be called, and wait until that is on disk."""
+        """Record a provider call that is about to start, and wait until the record is on disk."""
         operation = Operation(state, type_)
         with self._changed:
             self._pending.append(operation)
@@ -59,7 +59,7 @@ class Journal:
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
-        """Let the changes of the body reach the file together."""
+        """Write the changes of the body together."""
         with self._changed:
             yield
 
@@ -73,7 +73,7 @@ class Journal:
     def record(
         self, new: State | None = None, replaces: State | None = None, *, changed: bool = True
     ) -> None:
-        """Add a finished state and drops the one it takes the place of."""
+        """Add a finished state and drop the one it replaces."""
         with self._changed:
             if replaces:
                 self._base.pop(id(replaces), None)
@@ -84,7 +84,7 @@ class Journal:
                 self._bump()
 
     def touch(self, *states: State) -> None:
-        """Note that states already recorded have changed in place."""
+        """Mark recorded states as changed in place."""
         with self._changed:
             for state in states:
                 self._encoded.pop(id(state), None)
@@ -98,11 +98,7 @@ class Journal:
                 self._bump()
 
     def close(self) -> None:
-        """Write what is outstanding and ends the writer.
-
-        Raises:
-            GpubedError: The state could not be written.
-        """
+        """Write what is outstanding and end the writer; raise if the state could not be written."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -148,7 +144,7 @@ class Journal:
             f'{{"resource":{self._fresh(op.state)},"type":{json.dumps(op.type)}}}'
             for op in self._pending
         ]
-        # One resource a line keeps the file readable and `diff` useful.
+        # One resource per line keeps the file readable and diffs useful.
         lists = "".join(
             f',"{name}":[\n{lines}\n]'
             for name, items in (("resources", resources), ("pending_operations", pending))

@@ -1,4 +1,4 @@
-"""The file backend's stack locks, as the CLI writes them."""
+"""The file backend's stack locks, in the CLI's format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Holder(BaseModel):
         return f"process {self.pid} of {self.username} on {self.hostname} since {self.timestamp}"
 
     def has_ended(self) -> bool:
-        """Say whether it was a process of this host; one that only waits for its parent ended."""
+        """Return whether the process, of this host, has ended; a zombie has."""
         if self.hostname != socket.gethostname():
             return False
         try:
@@ -46,14 +46,10 @@ class _Holder(BaseModel):
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold the stack's lock.
+    """Hold the stack's lock; raise `Locked` if another run holds it.
 
-    Check, write, check again: two runs that start together both see the other
-    and both give way, which is how the CLI does it.
-
-    Raises:
-        Locked: Another run holds the stack.
-        GpubedError: The lock cannot be written.
+    Check, write, check again, as the CLI does: of two runs that start together, both see the other
+    and both give way.
     """
     require_free(folder)
     own = folder / f"{uuid.uuid4()}.json"
@@ -76,11 +72,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path, own: Path | None = None) -> None:
-    """Remove the locks of processes that have ended.
-
-    Raises:
-        Locked: Another run holds the stack.
-    """
+    """Remove the locks of ended processes; raise `Locked` if another run holds the stack."""
     for path in sorted(folder.glob("*.json")):
         if path == own:
             continue

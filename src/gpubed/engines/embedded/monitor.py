@@ -34,7 +34,7 @@ _SEVERITIES = {
     engine_pb2.WARNING: "warning",
     engine_pb2.ERROR: "error",
 }
-# The SDK itself would refuse what is not advertised, with advice to update the CLI.
+# The SDK refuses a feature that is not advertised, with the advice to update the CLI.
 _FEATURES = [
     resource_pb2.ResourceMonitorFeature.Value(f"RESOURCE_MONITOR_FEATURE_{name}")
     for name in (
@@ -66,7 +66,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         self.address = f"unix:{socket}"
         for method, refused in _REFUSED.items():
             setattr(self, method, self._refusing(refused))
-        # Every registration in flight holds one thread until its step is done.
+        # Every registration in flight holds one thread until its step has ended.
         pool = ThreadPoolExecutor(4 * run.parallel + 16, "monitor")
         self._server = grpc.server(pool, options=CHANNEL_OPTIONS)
         resource_pb2_grpc.add_ResourceMonitorServicer_to_server(self, self._server)
@@ -77,12 +77,12 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def close(self) -> None:
         """Stop serving."""
         self.may_exit.set()
-        # A Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
+        # Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
         with ThreadPoolExecutor(1, "shutdown") as aside:
             aside.submit(lambda: self._server.stop(0.2).wait()).result()
 
     def GetDeploymentInfo(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Tell the SDK what it may ask for."""
+        """Return the features that the SDK may use."""
         secret = [key for key, value in self._config.items() if isinstance(value, Secret)]
         return resource_pb2.DeploymentInfo(
             project=self._run.project,
@@ -95,7 +95,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         )
 
     def RegisterResource(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Carry out a registration."""
+        """Create, update or keep the registered resource."""
         try:
             state = self._registrar.register(goal.from_request(request, self._root))
         except Exception as error:
@@ -107,7 +107,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         )
 
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Take a component's outputs; the stack's are kept for the end of the run."""
+        """Store a component's outputs; the stack's own are kept for the end of the run."""
         try:
             outputs = from_struct(request.outputs)
             if type_of(request.urn) == STACK_TYPE:
@@ -120,7 +120,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer only what rehydrates a resource reference."""
+        """Answer only the call that rehydrates a resource reference."""
         if request.tok != "pulumi:pulumi:getResource":
             self._abort(context, Refusal(f"the function {request.tok}", "the program"))
         state = self._registrar.states.get(from_struct(request.args)["urn"])
@@ -130,24 +130,24 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         return provider_pb2.InvokeResponse(**{"return": to_struct(found)})
 
     def SignalAndWaitForShutdown(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Note that the program is done and keep it until the run is."""
+        """Note that the program has ended; answer once the run has."""
         self.finished.set()
         self.may_exit.wait()
         return empty_pb2.Empty()
 
     def SupportsFeature(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Serve SDKs that do not know `GetDeploymentInfo`."""
+        """Answer SDKs that lack `GetDeploymentInfo`."""
         return resource_pb2.SupportsFeatureResponse(hasSupport=False)
 
     def Log(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        """Pass a message on; debug output and the echo of `_abort` are dropped."""
+        """Pass a message on, except debug output and the echo of `_abort`."""
         severity = _SEVERITIES.get(request.severity)
         if severity and _TERMINATED not in request.message:
             self._run.reporter.log(severity, request.message.rstrip(), request.urn or None)
         return empty_pb2.Empty()
 
     def RequirePulumiVersion(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Accept any range: there is no CLI whose version could be wrong."""
+        """Accept any version range: there is no CLI."""
         return engine_pb2.RequirePulumiVersionResponse()
 
     def _refusing(self, refused: Callable[[Any], tuple[str, str]]) -> Callable[[Any, Any], Any]:

@@ -1,4 +1,4 @@
-"""Supervises one operation: its processes, its interruption and its end."""
+"""Supervises one operation: its processes, interruption and end."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class Operation:
     environment: Mapping[str, str]
 
     def deploy(self) -> Properties:
-        """Run the program, delete what it no longer wants, and return the stack's outputs."""
+        """Run the program, delete what it no longer registers, and return the stack's outputs."""
         with self._run() as (run, sockets):
             olds, config = self.opened.checkpoint.resources, self.opened.config
             registrar = Registrar(run, olds, config)
             root = self.stack.project.root
             monitor = Monitor(run, registrar, config, root, sockets / "engine")
             try:
-                # Where all is new, a preview may have nothing to ask it.
+                # The preview of a new stack may never call the provider.
                 run.provider.start(config, at_once=not self.preview or bool(olds))
                 return self._supervise(run, registrar, monitor)
             finally:
                 monitor.close()
 
     def destroy(self) -> None:
-        """Delete everything, with the configuration the providers were recorded with."""
+        """Delete everything, with the recorded configuration of the providers."""
         resources = list(self.opened.checkpoint.resources)
         self._without_program(lambda run: steps.delete_all(run, resources, resources))
 
@@ -70,7 +70,7 @@ class Operation:
         return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
 
     def look(self) -> None:
-        """Read every resource, for a preview that starts from it; report nothing."""
+        """Read every resource before a preview, without events."""
         resources = list(self.opened.checkpoint.resources)
 
         def work(run: Run) -> None:
@@ -91,15 +91,14 @@ class Operation:
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[tuple[Run, Path]]:
-        """Give the body a run, and the folder of its sockets, which only this user may enter.
+        """Yield a run, and the folder of its sockets, which only this user may enter.
 
-        On Ctrl-C, steps in flight may still end and are saved first. Those that take longer are
-        ended with their provider, like any by a second Ctrl-C, wherever in the clean-up it
-        falls: in the state they are pending.
+        On Ctrl-C, steps in flight get a few seconds to end and are saved. Longer ones are ended
+        with their provider, as by a second Ctrl-C at any moment, and stay pending in the state.
         """
         project, file = self.stack.project, None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
-        # Not in the project: a socket's path has at most 107 bytes (unix(7)).
+        # Outside the project: a socket's path has at most 107 bytes (unix(7)).
         with tempfile.TemporaryDirectory(prefix="gpubed-", ignore_cleanup_errors=True) as folder:
             provider = Provider(
                 project.name,
@@ -152,7 +151,7 @@ class Operation:
                 steps.delete_all(run, run.journal.resources(), registrar.leftovers())
             monitor.may_exit.set()
             code = program.wait()
-            # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
+            # Exit code 0 is no proof: the program may have called `sys.exit` half-way.
             if not run.stopping and (code or not finished):
                 early = f"it ended early with exit code {code}"
                 last = last_words(self.reporter.last_error) or early
@@ -190,7 +189,7 @@ class Operation:
     def _outputs(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
         if (root := registrar.root) is None:
             return {}
-        # After a failure, what the program did not get to export still holds.
+        # After a failure, outputs that the program did not reach keep their old values.
         kept = root.outputs if run.stopping else {}
         merged = {**kept, **(monitor.outputs or {})}
         if merged != root.outputs:
@@ -200,7 +199,7 @@ class Operation:
 
 
 def _interruptions(error: BaseException | None) -> int:
-    """Count the Ctrl-Cs in an exception and in those it interrupted the handling of."""
+    """Count the Ctrl-Cs in an exception and its `__context__` chain."""
     count = 0
     while error is not None:
         count += isinstance(error, KeyboardInterrupt)

@@ -44,12 +44,12 @@ def main() -> int:
         root_directory=root,
     )
     pulumi.runtime.configure(settings)
-    # The SDK looks up where each resource is declared. Files are not read again for that, and of
-    # the stack of calls, which gRPC carries each time, the innermost frames do.
+    # The SDK looks up where each resource is declared. The source files need not be read again for
+    # that, and the innermost frames of the call stack, which gRPC carries each time, are enough.
     linecache.checkcache = lambda *_: None
     traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
-    gc.set_threshold(50_000)  # of what a short process makes, most lasts to its end
-    # The engine drops debug messages, and each would be a blocking call.
+    gc.set_threshold(50_000)  # most objects of a short process live to its end
+    # The engine drops debug messages, and each one is a blocking call.
     pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -75,13 +75,13 @@ def _run(entry: str, executor: ThreadPoolExecutor) -> int:
 
 async def _program(entry: str) -> None:
     runpy.run_path(entry, run_name="__main__")
-    # Lets the SDK see all registrations first: else it looks at all unfinished outputs whenever
-    # one of them finishes.
+    # Lets the SDK see all registrations first; else it looks at all unfinished outputs whenever one
+    # of them finishes.
     await asyncio.sleep(0)
 
 
 def _own_frames() -> str:
-    """Formats the exception from the first frame that is the user's."""
+    """Format the exception from the first frame of the user's code on."""
     frames = traceback.extract_tb(sys.exc_info()[2])
     inner = [i for i, frame in enumerate(frames) if frame.name == "<module>"]
     limit = inner[0] - len(frames) if inner else None

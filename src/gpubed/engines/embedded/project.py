@@ -48,7 +48,6 @@ class Project:
         root: The folder of Pulumi.yaml; providers run here.
         directory: The folder the program runs in.
         entry: What to run there: `.` for a `__main__.py`, else a file name.
-        config_dir: Where Pulumi.<stack>.yaml lies.
     """
 
     name: str
@@ -62,8 +61,8 @@ class Project:
         """Read Pulumi.yaml.
 
         Raises:
-            UsageError: There is none, or it is not a Python project.
-            Refusal: It uses configuration schemas.
+            UsageError: The file is missing, or it is not a Python project's.
+            Refusal: The file uses configuration schemas.
         """
         root = root.resolve()
         said = _read(root / "Pulumi.yaml", _ProjectFile)
@@ -83,18 +82,14 @@ class Project:
 
 @dataclass(frozen=True)
 class StackConfig:
-    """A stack's configuration; values are text, sealed ones still sealed."""
+    """A stack's configuration; values are text, encrypted ones still encrypted."""
 
     salt: str | None
     values: Properties
 
     @classmethod
     def load(cls, path: Path) -> StackConfig:
-        """Read the file; a missing one is an empty configuration.
-
-        Raises:
-            Refusal: It uses another secrets provider than a passphrase, or an environment.
-        """
+        """Read the file, which may be missing; raise `Refusal` unless secrets use a passphrase."""
         said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
         if said.provider not in ("passphrase", "default", "") or said.key:
             raise Refusal(f"the secrets provider {said.provider!r}", path.name)
@@ -103,7 +98,7 @@ class StackConfig:
         return cls(said.salt, said.config or {})
 
     def open(self, project: str, cipher: PassphraseCipher) -> Properties:
-        """Return full key → text, `Secret` where any part of the value is sealed."""
+        """Return full key → text; values with an encrypted part are `Secret`."""
         opened: Properties = {}
         for key, value in self.values.items():
             full = key if ":" in key else f"{project}:{key}"
@@ -114,7 +109,7 @@ class StackConfig:
 
 
 def add_salt(path: Path, salt: str) -> None:
-    """Put the salt line into the stack's configuration, leaving the rest as written."""
+    """Add the salt line to the stack's configuration, and leave the rest as written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rest = reading.file(path).text() if path.exists() else ""
     files.write(path, f"encryptionsalt: {salt}\n{rest}".encode())
@@ -135,7 +130,7 @@ def _open(value: Any, cipher: PassphraseCipher) -> tuple[Any, bool]:
 def _read(path: Path, shape: type[M]) -> M:
     either: TypeAdapter[M | None] = TypeAdapter(shape | None)  # type: ignore[arg-type]
     try:
-        # A file without a word in it is a document, too.
+        # A file of comments alone is a valid document.
         return reading.file(path, f"correct {path}").yaml(either) or shape()
     except reading.Missing:
         raise UsageError(f"there is no {path}", "run this in a Pulumi project") from None

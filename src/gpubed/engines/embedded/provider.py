@@ -1,4 +1,4 @@
-"""The dynamic provider: the SDK's server in a child process, and its calls."""
+"""Starts the SDK's dynamic provider server in a child process, and calls it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 400 * 1024 * 1024),
     ("grpc.max_send_message_length", 400 * 1024 * 1024),
     ("grpc.server_max_unrequested_time_in_server", 30 * 60),
-    # The sockets are of this machine: a proxy of the site is not asked.
+    # The sockets are local: a proxy in the environment must not be asked.
     ("grpc.enable_http_proxy", 0),
 ]
 
 
 @dataclass(frozen=True)
 class Diff:
-    """A provider's verdict; `changed` is None when it leaves the comparison to the engine."""
+    """A provider's comparison; `changed` is None if the provider leaves it to the engine."""
 
     changed: bool | None
     replaces: tuple[str, ...]
@@ -58,17 +58,17 @@ class Provider:
         self._launching, self._connecting = threading.Lock(), threading.Lock()
 
     def start(self, config: Properties, *, at_once: bool = True) -> None:
-        """Start the process without waiting for it, or leave that to the first call.
+        """Start the process without waiting for it, or (`at_once` false) at the first call.
 
-        Call it from the run's own thread. Calls come from threads that last until the program has
-        ended, after which a preview, which alone may never need the process, makes none.
+        Call it from the run's own thread. Threads that call the provider last until the program has
+        ended; a preview, the only run that may never need the process, makes no calls after that.
         """
         self._config = config
         if at_once:
             self._launch()
 
     def stop(self) -> None:
-        """End the process and whatever it started."""
+        """End the process and its descendants."""
         with self._launching:
             self._over = True
         if self._child:
@@ -77,11 +77,7 @@ class Provider:
             self._channel.close()
 
     def check(self, urn: str, olds: Properties, news: Properties) -> Properties:
-        """Return the inputs as the provider wants them.
-
-        Raises:
-            ProviderFailed: They are not valid, or the call failed.
-        """
+        """Return the inputs as the provider normalizes them; raise `ProviderFailed` if invalid."""
         reply = self._call("Check", pb.CheckRequest(urn=urn, olds=_plain(olds), news=_plain(news)))
         if reply.failures:
             raise ProviderFailed("; ".join(f"{f.property}: {f.reason}" for f in reply.failures))
@@ -115,10 +111,9 @@ class Provider:
         self._call("Delete", pb.DeleteRequest(**_of(old, "properties")))
 
     def read(self, state: State) -> tuple[str, Properties, Properties | None]:
-        """Read the resource as it is now.
+        """Return the resource's present id, outputs, and inputs.
 
-        Returns:
-            Its id (empty: it has gone), its outputs, and its inputs if the provider told them.
+        The id is empty if the resource has gone; the inputs are None if the provider returned none.
         """
         request = pb.ReadRequest(
             id=state.id,
@@ -139,7 +134,7 @@ class Provider:
                     self._stub = self._connect()
             return getattr(self._stub, method)(request)
         except grpc.RpcError as error:
-            # Cancelled: the channel was closed on a call that had not noticed its server's end.
+            # CANCELLED: the channel was closed during a call that had not noticed the server's end.
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 raise ProviderLost("the provider process ended during the call") from error
             raise ProviderFailed(error.details() or str(error.code())) from error
@@ -175,7 +170,7 @@ def _plain(properties: Properties) -> Any:
 
 
 def _of(old: State, outputs: str) -> dict[str, Any]:
-    """Return the fields of requests on a resource; the field of its outputs has several names."""
+    """Return the common fields of requests; the name of the outputs' field differs by request."""
     return {
         "id": old.id,
         "urn": old.urn,

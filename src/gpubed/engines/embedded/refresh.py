@@ -12,7 +12,7 @@ from gpubed.engines.embedded.values import Properties, changed_keys
 
 
 def refresh(run: Run, states: Sequence[State]) -> None:
-    """Read all resources at once; the state alone changes."""
+    """Read all resources in parallel, and change only the state."""
     gone: set[int] = set()
 
     def one(state: State) -> None:
@@ -25,7 +25,6 @@ def refresh(run: Run, states: Sequence[State]) -> None:
 
 
 def _read_step(run: Run, state: State) -> bool:
-    """Refresh one resource and return whether it has gone."""
     with run.step("refresh", state) as step:
         step.counts_as = "same"
         if not state.custom or state.is_provider or state.pending_replacement:
@@ -61,7 +60,7 @@ def _update(
 
 
 def _repair(run: Run, states: Sequence[State], gone: set[int]) -> None:
-    """Drop resources that have gone and references to them; their children move up."""
+    """Drop resources that have gone, and references to them; their children move up."""
     parents = {state.urn: state.parent for state in states}
     listed: set[str] = set()
     for state in states:

@@ -1,4 +1,4 @@
-"""Decides what becomes of each resource the program registers."""
+"""Decides how each registered resource is created, updated, replaced or kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubed.engines.embedded.values import Properties, changed_keys, keep_old
 from gpubed.testbeds.driver import UNKNOWN_TEXT
 
 _PROVIDER_TYPE = f"pulumi:providers:{PROVIDER_PACKAGE}"
-# The provider of these types, `gpubed.resources`, takes all inputs as they are.
+# The provider of these types, `gpubed.resources`, returns all inputs unchanged from Check.
 _UNCHECKED = f"{PROVIDER_PACKAGE}:dynamic/gpubed:"
 
 
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 
 class Registrar:
-    """Takes registrations from many threads and carries each one out."""
+    """Carries out registrations from many threads."""
 
     def __init__(self, run: Run, olds: Sequence[State], config: Properties) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class Registrar:
         self._old = {state.urn: state for state in olds if not state.delete}
         self._config = config
         self._registered: set[str] = set()
-        # Deleted because something they depend on is replaced; set once that is done.
+        # Deleted because a dependency is replaced; the event is set once the deletion is done.
         self._condemned: dict[str, threading.Event] = {}
         self.states: dict[str, State] = {}
         self.root: State | None = None
@@ -93,7 +93,6 @@ class Registrar:
             return self._old.get(urn), self._condemned.get(urn)
 
     def _provider_reference(self) -> str:
-        """Register the default provider when it is first needed."""
         urn = urn_of(self._run.stack, self._run.project, "", _PROVIDER_TYPE, "default")
         with self._run.lock:
             if urn not in self._registered:
@@ -125,7 +124,7 @@ class Registrar:
         run, raw = self._run, new.inputs
         if old and not old.taint:
             new.inputs = keep_old(raw, old.inputs, new.ignore_changes)
-        # A preview of thousands of new nodes would only hear the same inputs again.
+        # In a preview, Check would only return the same inputs for thousands of new nodes.
         if not (run.preview and old is None and new.type.startswith(_UNCHECKED)):
             fresh = old is None or recreate or old.taint
             self._check(new, {} if fresh or old is None else old.inputs)
@@ -135,7 +134,7 @@ class Registrar:
             steps.replaced(run, new)
             steps.create(run, new, "create-replacement", old=old)
         elif old.taint:
-            # The provider is not asked: only the program can say what must go first.
+            # The provider is not asked: only the program can say what must be deleted first.
             self._replace(goal, old, Verdict(True, True, False, ("id",)))
         else:
             verdict = self._diff(old, new.inputs, new.ignore_changes)

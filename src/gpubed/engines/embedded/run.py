@@ -1,4 +1,4 @@
-"""One operation under way: what its parts share, and how it stops."""
+"""The shared state of one operation, and how it stops."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ class Run:
     Attributes:
         stack: The stack's name.
         project: The project's name.
-        preview: Nothing is changed.
         parallel: How many steps may run at once.
         lock: Guards decisions and the lists of states; never held during a provider's step.
         error: The first error, which is the one that is reported.
-        stopping: No new step may start.
+        stopping: Whether new steps are refused.
     """
 
     stack: str
@@ -62,7 +61,7 @@ class Run:
         self._in_flight = 0
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Let no new step start."""
+        """Refuse new steps."""
         with self.lock:
             self.stopping = True
             self.error = self.error or error
@@ -74,7 +73,7 @@ class Run:
             raise Halted
 
     def wait_idle(self, seconds: float = math.inf) -> None:
-        """Wait until every step in flight has ended and is recorded, or the time is over."""
+        """Wait until every step in flight has ended and is recorded, or for the given time."""
         deadline = time.monotonic() + seconds
         with self._idle:
             while self._in_flight and time.monotonic() < deadline:
@@ -83,11 +82,7 @@ class Run:
 
     @contextlib.contextmanager
     def step(self, op: str, state: State, why: tuple[str, ...] = ()) -> Iterator[Step]:
-        """Run the body as a step: announced, limited, and reported however it ends.
-
-        Raises:
-            Halted: The step failed, or was not allowed to start.
-        """
+        """Run the body as a step when a slot is free; raise `Halted` if it fails."""
         with self._slots:
             with self._idle:
                 self.check_open()
@@ -112,7 +107,7 @@ class Run:
                     self._idle.notify_all()
 
     def each(self, states: Sequence[State], work: Callable[[State], None]) -> None:
-        """Run the work on all states at once; a failure lets the others finish."""
+        """Run `work` on all states in parallel; a failure lets the others finish."""
 
         def one(state: State) -> None:
             # A failed step has been reported where it failed.
@@ -124,12 +119,12 @@ class Run:
                 for future in [pool.submit(one, state) for state in states]:
                     future.result()
             except BaseException:
-                # Leaving the pool waits for what has started; nothing else may start.
+                # Leaving the pool waits for started work; nothing else may start.
                 self.stop()
                 raise
 
     def refuse_step(self, op: str, state: State, message: str) -> Halted:
-        """Report a step that may not be taken, and stop the run; return what to raise."""
+        """Report a step that is not allowed, stop the run, and return what to raise."""
         event = self.reporter.started(op, state)
         self.reporter.ended(event, status="failed", seconds=0.0, message=message)
         self.stop()

@@ -1,4 +1,4 @@
-"""A stack on disk: its project, configuration, key and last state, opened together."""
+"""Opens a stack on disk: its project, configuration, key and last state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from gpubed.engines.embedded.values import Properties
 
 @dataclass(frozen=True)
 class OpenStack:
-    """A stack as a run starts from it; secrets are open.
+    """An opened stack, with its secrets decrypted.
 
     Attributes:
-        cipher: Seals what is saved, with the salt of Pulumi.<stack>.yaml.
-        config: Full key → text, sealed values as `Secret`.
-        checkpoint: The last state.
+        cipher: Encrypts what is saved, with the salt of Pulumi.<stack>.yaml.
+        config: Full key → text, encrypted values as `Secret`.
     """
 
     cipher: PassphraseCipher
@@ -45,23 +44,23 @@ class Stack:
 
     @property
     def config_file(self) -> Path:
-        """Pulumi.<stack>.yaml."""
+        """The path of Pulumi.<stack>.yaml."""
         return self.project.config_file(self.name)
 
     def create(self) -> None:
-        """Write an empty state where there is none, like `pulumi stack init`."""
+        """Write an empty state if there is none, like `pulumi stack init`."""
         if self.file.read() is None:
             name = f"organization/{self.project.name}/{self.name}"
             self.file.write(json.dumps({"version": 3, "checkpoint": {"stack": name}}) + "\n")
 
     def latest(self) -> Properties:
-        """Return the last deployment as it is on disk; empty for a new stack."""
+        """Return the last deployment on disk; empty for a new stack."""
         latest = (self.file.read() or {}).get("latest") or {}
-        # Go writes what is empty as null, too.
+        # Go may write an empty value as null.
         return {key: value for key, value in latest.items() if value is not None}
 
     def outputs(self) -> Properties:
-        """Return the last outputs, whatever else the state contains."""
+        """Return the last outputs, even where the rest of the state is refused."""
         latest = self.latest()
         for raw in latest.get("resources") or []:
             if raw["type"] == STACK_TYPE:
@@ -77,7 +76,7 @@ class Stack:
         cipher = self._cipher(config.salt or state_salt)
         if save_salt and not config.salt:
             project.add_salt(self.config_file, cipher.salt)
-        # A changed salt line means that the state was sealed with another key.
+        # A changed salt line means that the state was encrypted with another key.
         same = not state_salt or state_salt == cipher.salt
         with self.file.told():
             found = checkpoint.read(latest, cipher if same else self._cipher(state_salt))

@@ -1,4 +1,4 @@
-"""One resource as the checkpoint records it, and its uniform resource name (URN)."""
+"""One resource of the checkpoint, and its uniform resource name (URN)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Urn = Annotated[str, AfterValidator(lambda urn: "::".join(_parts(urn)))]
 
 
 class Cipher(Protocol):
-    """Seals and opens secrets; the scope is the resource's URN."""
+    """Encrypts and decrypts secrets; the scope is the resource's URN."""
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
         """Return the ciphertext."""
@@ -69,8 +69,8 @@ class Cipher(Protocol):
 class State:
     """A resource's inputs, outputs and options; compared by identity.
 
-    Two entries may share a URN while a replaced resource awaits deletion.
-    In the checkpoint, names are in camel case; fields that are not here stay in `extra`.
+    Two entries may share a URN while a replaced resource awaits deletion. The checkpoint has the
+    names in camel case; fields that are not here stay in `extra`.
     """
 
     urn: Urn
@@ -112,7 +112,7 @@ class State:
         return self.provider.rpartition("::")[0]
 
     def needs(self) -> Iterator[str]:
-        """Yield the URNs that must be listed before this one, the parent excepted."""
+        """Yield the URNs that must be listed before this one, except the parent."""
         yield from self.dependencies
         for urns in self.property_dependencies.values():
             yield from urns
@@ -137,13 +137,13 @@ _SHAPE = TypeAdapter(State)
 
 
 def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
-    """Read a checkpoint entry.
+    """Decode a checkpoint entry.
 
     Raises:
-        DamagedState: It is no entry.
+        DamagedState: The entry is malformed.
         Refusal: The entry uses an option the engine does not implement.
     """
-    # Go writes a list without entries as null, too.
+    # Go may write an empty list as null.
     known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
     known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
     if isinstance(needs := known.get("property_dependencies"), dict):
@@ -163,7 +163,7 @@ def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
 
 
 def encode(state: State, cipher: Cipher) -> Properties:
-    """Return a checkpoint entry; empty fields are left out, as Pulumi does."""
+    """Return a checkpoint entry without its empty fields, as Pulumi writes it."""
     raw: Properties = {}
     for py, js in _FIELDS.items():
         value = getattr(state, py)
@@ -222,7 +222,7 @@ def _encode_value(value: Any, cipher: Cipher, urn: str) -> Any:
 
 
 class _NestedCipher:
-    """Inside a secret, Pulumi keeps the envelope of inner secrets but does not seal them."""
+    """Keeps the envelope of a secret inside a secret without encrypting it, as Pulumi does."""
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
         return plaintext

@@ -1,4 +1,4 @@
-"""The operations of Pulumi that change one resource, and deletions of many.
+"""Pulumi's operations on one resource, and deletions of many.
 
 Each step is a provider call between two entries in the journal.
 """
@@ -15,7 +15,7 @@ from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.values import Properties, Secret
 
-# Fields whose change alone is written to the state of an unchanged resource.
+# Fields that are written for an otherwise unchanged resource if they alone change.
 _COMPARED = (
     *("provider", "parent", "protect", "taint", "retain_on_delete", "inputs", "outputs"),
     *("property_dependencies", "additional_secret_outputs", "ignore_changes"),
@@ -24,7 +24,7 @@ _COMPARED = (
 
 
 def same(run: Run, old: State, new: State) -> None:
-    """Keep a resource; its outputs stay, its options may change."""
+    """Keep a resource and its outputs; its options may change."""
     with run.step("same", new):
         new.id, new.outputs = old.id, old.outputs
         new.created, new.modified = old.created, old.modified
@@ -43,7 +43,7 @@ def create(
     keep_old: bool = False,
     why: tuple[str, ...] = (),
 ) -> None:
-    """Create a resource; with `keep_old`, the one it replaces is deleted at the end of the run."""
+    """Create a resource; `keep_old` leaves the replaced one for deletion at the end of the run."""
     with run.step(op, new, why):
         operation = None
         if run.preview:
@@ -53,7 +53,7 @@ def create(
                 new.id, outputs = run.provider.create(new)
             new.outputs = guarded(new, outputs)
         new.created = new.modified = timestamp()
-        # A crash must find the new entry and the flag on the old one, or neither.
+        # After a crash, either both the new entry and the old one's flag are on disk, or neither.
         with run.journal.atomic():
             run.journal.settle(operation)
             if old and keep_old:
@@ -79,13 +79,13 @@ def update(run: Run, old: State, new: State, why: tuple[str, ...]) -> None:
 
 
 def replaced(run: Run, new: State, why: tuple[str, ...] = ()) -> None:
-    """Report a replacement as a whole; its halves have steps of their own."""
+    """Report a replacement as a whole; its halves are steps of their own."""
     with run.step("replace", new, why):
         pass
 
 
 def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) -> None:
-    """Delete a resource; with `recreate`, its entry stays, marked, until the replacement exists."""
+    """Delete a resource; `recreate` keeps its entry, marked, until the replacement exists."""
     with run.step(op, old):
         operation = None
         kept = old.retain_on_delete or old.pending_replacement
@@ -102,7 +102,7 @@ def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) 
 
 
 def delete_all(run: Run, states: Sequence[State], doomed: list[State]) -> None:
-    """Delete resources, dependents first; protected ones stay, and what they depend on."""
+    """Delete resources, dependents first, except protected ones and their dependencies."""
     kept = [state for state in doomed if state.protect and not state.delete]
     if kept:
         foundations = dependents.Edges(states).all_of(kept) | set(map(id, kept))
@@ -125,9 +125,9 @@ def _operation(state: State) -> str:
 
 @contextlib.contextmanager
 def _pending(run: Run, state: State, type_: str) -> Iterator[Operation]:
-    """Begin a pending operation, which a provider's error ends.
+    """Begin a pending operation, and settle it if the provider fails.
 
-    Success leaves it, to be settled together with the result; so does a lost
+    After a success it stays, to be settled together with the result, and after the loss of a
     provider, whose work may exist without a state that names it.
     """
     operation = run.journal.begin(state, type_)
@@ -140,7 +140,7 @@ def _pending(run: Run, state: State, type_: str) -> Iterator[Operation]:
 
 
 def guarded(state: State, outputs: Properties) -> Properties:
-    """Return outputs, secret where asked for or where the like-named input is."""
+    """Return the outputs, with those secret that are declared so or whose namesake input is."""
     inputs = {key for key, value in state.inputs.items() if isinstance(value, Secret)}
     secret = inputs | set(state.additional_secret_outputs)
     return {

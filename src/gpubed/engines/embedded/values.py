@@ -1,7 +1,7 @@
 """Property values in memory, and their form on the wire.
 
-A value is None, bool, int, float, str, list, dict, `Secret`, `Reference` or `UNKNOWN`.
-Assets and archives are refused: no dynamic provider survives a second update with one.
+A value is None, bool, int, float, str, list, dict, `Secret`, `Reference` or `UNKNOWN`. Assets and
+archives are refused: a dynamic provider fails at the second update with one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REFERENCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
 ASSETS: Final = ("c44067f5952c0a294b673a41bacd8c17", "0def7320c3a5731c473e5ecbe6d01bc7")
 
 Properties = dict[str, Any]
-# A step of a property path such as `disk.size` or `links[0]["rate"]`.
+# One step of a property path such as `disk.size` or `links[0]["rate"]`.
 _STEP = re.compile(r"""\.?([^.\[\]"]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]""")
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A value that is encrypted at rest and hidden on screen."""
+    """A value that is encrypted on disk and hidden on screen."""
 
     value: Any
 
@@ -97,10 +97,8 @@ def _envelope(fields: Properties) -> Any:
 def to_struct(properties: Mapping[str, Any], *, plain: bool = False) -> struct_pb2.Struct:
     """Encode a property map.
 
-    Args:
-        properties: The values.
-        plain: For providers that accept neither secrets nor references:
-            secrets are opened and a reference becomes its id.
+    `plain` is for providers that accept neither secrets nor references: it opens secrets and
+    replaces a reference by its id.
     """
     struct = struct_pb2.Struct()
     struct.update(_wire(dict(properties), plain))
@@ -124,7 +122,7 @@ def _wire(value: Any, plain: bool) -> Any:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare two values as providers see them: secretness aside, True is not 1."""
+    """Compare two values as providers see them: a secret equals its plaintext, True is not 1."""
     left, right = _opened(left), _opened(right)
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
@@ -150,11 +148,9 @@ def changed_keys(old: Properties, new: Properties) -> tuple[str, ...]:
 
 
 def restore_secrets(plain: Properties, counterpart: Properties) -> Properties:
-    """Mark again what a provider that sees only plaintext has returned.
+    """Mark the secrets again in the answer of a provider that sees only plaintext.
 
-    Args:
-        plain: What the provider answered.
-        counterpart: What it was given; a like-named secret makes the answer secret.
+    An answer is secret where the like-named value of `counterpart`, the request, is.
     """
     restored = dict(plain)
     for key in restored.keys() & counterpart.keys():
@@ -172,7 +168,7 @@ def _contains_secret(value: Any) -> bool:
 
 
 def reveal(value: Any, *, show_secrets: bool) -> Any:
-    """Return the value as users see it, with secrets opened or masked."""
+    """Return the value as users see it, with secrets decrypted or masked."""
     if isinstance(value, Secret):
         return reveal(value.value, show_secrets=show_secrets) if show_secrets else "[secret]"
     if isinstance(value, dict):
@@ -185,11 +181,7 @@ def reveal(value: Any, *, show_secrets: bool) -> Any:
 
 
 def keep_old(new: Properties, old: Properties, ignored: list[str]) -> Properties:
-    """Return the new inputs with every ignored path put back to its old value.
-
-    Raises:
-        Refusal: A path has a wildcard or cannot be read.
-    """
+    """Return the new inputs with the old value at every ignored path."""
     kept: Any = new
     for path in ignored:
         steps = _steps(path)
@@ -222,7 +214,7 @@ def _get(value: Any, steps: list[str | int]) -> Any:
 
 
 def _put(container: Any, steps: list[str | int], value: Any) -> Any:
-    """Copy the path, and set the value at its end; a path that leads nowhere changes nothing."""
+    """Return a copy with the value at the path; unchanged if the path leads nowhere."""
     if not steps:
         return value
     if isinstance(container, Secret):

@@ -2,9 +2,9 @@
 
 `python -m gpubed.engines.embedded.worker <socket>`
 
-The server runs whatever it is sent (`dill.loads`), and the SDK lets it listen on a TCP
-port of the loopback interface, which every user of this machine may connect to. Here it
-listens on a socket in a folder that only this user may enter.
+The server executes whatever it receives (`dill.loads`), and the SDK binds it to a loopback TCP
+port, which every user of this machine can reach. Here it listens on a socket in a folder that only
+this user may enter.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpubed.engines.embedded import child
 
 
 def main() -> None:
-    """Start the server; it prints a line when it listens, and serves until it is ended."""
+    """Serve until ended; print a line once the server listens."""
     child.attach()
-    # Providers may be in modules of the project; appended, these hide none of Python's.
+    # Providers may be modules of the project; at the path's end, these shadow none of Python's.
     sys.path.append(str(Path.cwd()))
     here, make = f"unix:{sys.argv[1]}", grpc.server
 
     def server(_pool: Any, **options: Any) -> Any:
-        # The SDK allows four calls at once, however many nodes a cluster has.
+        # The SDK allows only four calls at once.
         made = make(ThreadPoolExecutor(int(os.environ[child.PROVIDER_THREADS])), **options)
         listen = made.add_insecure_port
         made.add_insecure_port = lambda address: listen(here)
