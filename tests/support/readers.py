@@ -56,7 +56,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import audit, collected, handover, lease, watch_memory
 from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
 from gpubed.configuration import events as ansible_events
-from gpubed.core import progress, reading, runlock, secret
+from gpubed.core import finite, progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets, recipes
 from gpubed.engines.embedded import checkpoint, locks
@@ -78,7 +78,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check, Verification
 from gpubed.recipes import recipe
-from gpubed.report import analysis, together
+from gpubed.report import analysis, page, summary, tables, together
 from gpubed.report import read as report_read
 from gpubed.report import write as report_write
 from gpubed.spec import backend_config
@@ -391,14 +391,14 @@ def _report_together(data, folder):
     at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
     _file(at / "campaign.json", data)
     each = [report_read.load(paths, "smoke") for paths in (first, cluster)]
-    report_write.write(analysis.analyse(together.put(each)), folder / "out")
+    _told(together.put(each))
 
 
 def _report_point(data, folder):
     cluster = _cluster(folder)
     at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
     _file(at / "points" / f"{MEASURED_POINT['id']}.{MEASURED_POINT['repetition']}.json", data)
-    _reported(cluster, folder)
+    _told(report_read.load(cluster, report_read.chosen(cluster, None)))
 
 
 def _report_before(data, folder):
@@ -412,6 +412,15 @@ def _report_repeated(data, folder):
     before = repeat.load(_file(folder / "report.json", data))
     points = matrix.expand(before.source, jobfile.load(before.source.campaign.job))
     repeat.compare(before, drive.Series(before.source.campaign, points), "images_per_s")
+
+
+def _told(measured):
+    """Make what a report says, without its plots, which take a second."""
+    analysed = analysis.analyse(measured)
+    json_text(finite.plain(analysed.document()))
+    tables.points_csv(measured)
+    summary.told(analysed)
+    page.html(analysed, {})
 
 
 def _reported(cluster, folder):
