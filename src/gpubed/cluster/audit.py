@@ -90,11 +90,7 @@ class Audit:
 
 
 def audit(stack: Stack) -> Audit:
-    """Compare a cluster's state with its testbed.
-
-    Raises:
-        GpubedError: State or testbed cannot be read.
-    """
+    """Compare a cluster's state with its testbed."""
     deployment = stack.export().get("deployment", {})
     uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
@@ -202,11 +198,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
 
 
 def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
-    """Return the volumes that are in a cluster's state but not on its testbed.
-
-    Raises:
-        GpubedError: State or testbed cannot be read.
-    """
+    """Return the volumes that are in a cluster's state but not on its testbed."""
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only resources made by plugins need the testbed's full list.

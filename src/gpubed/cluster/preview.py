@@ -51,9 +51,7 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     """Compute what `up` would do; nothing is changed.
 
     Raises:
-        UsageError: The specification has errors, or variables beside it.
         Locked: Another run is changing the cluster.
-        GpubedError: State or testbed cannot be read.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
