@@ -48,9 +48,6 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
 
     Args:
         declared: The rate that the links should have, in bit/s.
-
-    Raises:
-        GpubedError: A node does not answer, or could not measure.
     """
     with_ranks = context.allocation.with_ranks
     idle = [node for node in context.allocation.nodes if node not in with_ranks]
@@ -85,7 +82,6 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
 
 @contextmanager
 def _program(context: Context) -> Iterator[str]:
-    """Copy the program to a temporary folder on shared storage."""
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:
