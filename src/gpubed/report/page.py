@@ -78,7 +78,7 @@ def _script() -> str:
 
 
 def _json(figure: Figure) -> Markup:
-    """Return a specification that no markup ends."""
+    """Return a specification as JSON that cannot close its script element."""
     return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
 
 
@@ -127,7 +127,6 @@ def _typed(*words: str) -> str:
 
 
 def _files(measured: Measured) -> list[tuple[str, str]]:
-    """Return the campaigns' files, each once, with whose they are where there are several."""
     labels: dict[str, list[str]] = defaultdict(list)
     for part in measured.each:
         file = yaml.safe_dump(part.campaign.campaign, sort_keys=False, allow_unicode=True)

@@ -203,7 +203,6 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
     """Return the campaign that is meant: by its name, its file, or its folder; else the newest.
 
     Raises:
-        UsageError: There is no such one.
         Unreadable: Which one is the newest cannot be told.
     """
     known = names(paths)
@@ -272,10 +271,6 @@ def _point(path: Path, campaign: Campaign) -> Point:
 
 
 def _strange(point: Point, campaign: Campaign) -> str:
-    """Say why a point is none of its campaign, as `bench` does; empty where it is one.
-
-    What `campaign.json` does not tell is not looked at.
-    """
     known, settings = campaign.model_fields_set, point.settings
     if "repeat" in known and point.repetition >= campaign.repeat:
         return f"the campaign has {campaign.repeat} repetition(s), numbered from 0"

@@ -166,7 +166,6 @@ def uneven(campaign: Campaign, scale: str | None) -> list[int]:
 
 
 def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
-    """Put groups together that differ in those settings only."""
     found: dict[Key, list[Group]] = defaultdict(list)
     for group in groups:
         found[key(group.others(*but))].append(group)

@@ -187,7 +187,7 @@ def _is_even(points: Sequence[Sequence[float]]) -> P | None:
 
 
 def _at_most_1(ratios: Sequence[float]) -> float | None:
-    """Return how likely ratios are that high where they are 1 or less, by their logarithms."""
+    """Return the p-value of ratios under the hypothesis of at most 1, by their logarithms."""
     found = intervals.mean_logarithm(ratios)
     if found is None:
         return None
@@ -195,7 +195,6 @@ def _at_most_1(ratios: Sequence[float]) -> float | None:
 
 
 def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
-    """Yield where each of several ranks was, its compute time and the median of the others'."""
     on_host = Counter[str]()
     ordered = sorted(rank.compute_s for rank in ranks)
     rest = len(ordered) - 1

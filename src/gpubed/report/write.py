@@ -44,10 +44,6 @@ def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]
 
     Returns:
         The files, the page first; and what `report.json` has.
-
-    Raises:
-        UsageError: The folder holds other things by these names.
-        PrerequisiteMissing: It cannot be written.
     """
     before = _require_ours(folder, analysis.measured)
     drawn = {figure: figure.svg() for figure in plots.drawn(analysis)}
@@ -99,14 +95,6 @@ def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> li
 
 
 def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
-    """Refuse to write over what is no report of this campaign.
-
-    Returns:
-        The figures that the report there has.
-
-    Raises:
-        UsageError: It is none.
-    """
     above = next(path for path in (folder, *folder.parents) if path.exists())
     if not above.is_dir():
         raise UsageError(f"{above} is no folder", _ELSEWHERE)
