@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def _replace_what_cannot_be_shown() -> None:
-    """Have a terminal that knows few characters show `?` for others: `±`, or a node's own words."""
+    """Show `?` for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -165,7 +165,6 @@ def _forget_pulumi_settings() -> None:
 
 
 def _misspelt(verb: str | None, error: Any) -> int:
-    """Show Click's own words, and what else may have been meant by an option that there is not."""
     error.show()
     hint = None
     if verb == "run" and type(error).__name__ == "NoSuchOption":
@@ -176,7 +175,6 @@ def _misspelt(verb: str | None, error: Any) -> int:
 
 
 def _say(event: progress.Event) -> None:
-    """Print a note of a verb that shows no progress: a testbed that is waited for, most likely."""
     if event["what"] == "note":
         _ui().note(event["message"])
 
@@ -194,7 +192,6 @@ def _interrupted(what: str, hint: str, code: int) -> None:
 
 
 def _document(message: str, hint: str | None, code: int) -> None:
-    """Print the error as JSON if JSON was asked for and the verb printed no document."""
     words = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     if "--json" not in words:
         return
