@@ -26,11 +26,11 @@ _AMOUNTS |= {"epochs", "steps", "seed"}
 
 @dataclass(frozen=True)
 class Version:
-    """A version of what runs computed with, by the job's metric `versions`.
+    """A version of software that runs used, by the job's metric `versions`.
 
     Attributes:
-        runs: How many of them had it.
-        of: How many tell any versions.
+        runs: The number of runs with this version.
+        of: The number of runs that report any versions.
     """
 
     name: str
@@ -58,11 +58,11 @@ def versions(points: Iterable[Point]) -> list[Version]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that a report says of a campaign.
+    """The contents of a campaign's report.
 
     Attributes:
-        metric: What stands for a point, as in the table of `gpubed bench`.
-        throughput: What ratios are of: `metric` where that is a rate, else another that is.
+        metric: The metric that stands for a point, as in the table of `gpubed bench`.
+        throughput: The metric of ratios: `metric` if that is a rate, else another rate.
     """
 
     measured: Measured

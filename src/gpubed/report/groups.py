@@ -25,12 +25,10 @@ LEAST = 1e-30  # a throughput below is none
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio and its 95 % interval; no bounds where nobody knows what chance does.
-
-    That is where something was measured once, or was the same each time.
+    """A ratio and its 95 % interval; without bounds for a single or constant measurement.
 
     Attributes:
-        p: What chance makes of its difference from 1; None where there is no interval.
+        p: P-value of the difference from 1; None without an interval.
     """
 
     value: float
@@ -48,9 +46,9 @@ class Group:
     """The repetitions of a point.
 
     Attributes:
-        varied: The settings that are not the same at all points of the campaign.
-        points: Those that ended well.
-        failed: Those that did not.
+        varied: The settings that differ between points of the campaign.
+        points: Repetitions that ended well.
+        failed: Repetitions that did not.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""The page: one HTML file that loads nothing.
+"""Writes the report's page: one HTML file that loads nothing.
 
-Each plot is there as SVG and as its specification: where scripts may run, Vega, which the page
-brings, makes it interactive. The policy of the page admits that script alone.
+Each plot is included as SVG and as a Vega-Lite specification, which the bundled Vega makes
+interactive where scripts may run. The page's policy admits only that script.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ for (const figure of document.querySelectorAll("figure")) {
 
 
 def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
-    """Return the page; whatever came from files is text in it, never markup.
+    """Return the page, with text from files escaped.
 
     Args:
-        drawn: The plots, each with its SVG.
+        drawn: The SVG of each plot.
     """
     environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),

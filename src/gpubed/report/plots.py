@@ -36,8 +36,8 @@ class Figure:
     """A plot.
 
     Attributes:
-        name: Of its file; unique on a page.
-        title: A line that says what it shows.
+        name: Name of its file; unique on a page.
+        title: One line that says what it shows.
         specification: In Vega-Lite's language.
     """
 

@@ -153,14 +153,14 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a campaign has left behind, or several of them that were put together.
+    """The results of a campaign, or of several that were put together.
 
     Attributes:
-        document: `campaign.json` as it is, with what this version does not know.
-        use: What each user's jobs had of the nodes in the 24 hours before the report.
-        label: What tells it from those that it is put together with; empty where it is alone.
-        factor: The setting that says which of several a point is of, by its label.
-        parts: The several, as each of them was measured; none where it is one.
+        document: `campaign.json`, with keys that this version does not know.
+        use: Each user's use of the nodes in the 24 hours before the report.
+        label: The campaign's label among several; empty if it is alone.
+        factor: The setting that names a point's campaign by its label.
+        parts: The campaigns that were put together; empty for a single one.
     """
 
     folder: Path

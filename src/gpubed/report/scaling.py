@@ -42,10 +42,10 @@ class Series:
     """Groups that differ in their size only.
 
     Attributes:
-        label: What tells it from the others.
-        baseline: Their smallest; one node of another link rate where there is none of theirs,
-            as a node by itself uses no link.
-        borrowed: Whether it has another link rate.
+        label: What distinguishes it from the other series.
+        baseline: Its smallest group; or one node measured at another link rate, as a single node
+            uses no link.
+        borrowed: Whether the baseline has another link rate.
     """
 
     settings: Mapping[str, Value]

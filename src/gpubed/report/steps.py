@@ -45,16 +45,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Straggling:
-    """How much longer than the others the slowest rank of a point computes.
+    """How much longer than the others a point's slowest rank computes.
 
-    It is one rank through all repetitions: the slowest of each would be slow by definition.
+    The rank is the same through all repetitions: the slowest of each would be slow by definition.
 
     Attributes:
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
-        waiting_s: By how much it is more, in seconds per step.
-        host: Where it was.
+        waiting_s: Its additional compute time, in seconds per step.
+        host: The rank's host.
         once: The largest such ratio of any rank in a single repetition (`straggler_ratio`).
-        shown: Whether it is shown to be slow somewhere, among all ranks of the campaign.
+        shown: Whether it is significantly slow somewhere, among all ranks of the campaign.
     """
 
     group: Group

@@ -22,17 +22,17 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def put(campaigns: Sequence[Measured]) -> Measured:
-    """Return several campaigns as one, with a factor more: where a point was measured.
+    """Return several campaigns as one, with a factor for the campaign.
 
-    Points get what tells them from those of the others: what those vary and theirs fixes, or
-    fixes otherwise; and where they name neither nodes nor ranks, in how many ranks they ran.
+    Points also get the settings that others vary and their campaign fixes, or fixes otherwise;
+    and their number of ranks if they name neither nodes nor ranks.
 
     Args:
-        campaigns: The one that the others are compared with comes first.
+        campaigns: The first is the one that the others are compared with.
 
     Raises:
         UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
-            beside others, or they have no figure in common.
+            beside others, or they have no metric in common.
     """
     first, labels = campaigns[0], _labels(campaigns)
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))

@@ -40,10 +40,10 @@ class _Written(BaseModel):
 
 
 def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]:
-    """Write a report; one of the same campaign is replaced.
+    """Write a report, replacing one of the same campaign.
 
     Returns:
-        The files, the page first; and what `report.json` has.
+        The files, the page first; and the contents of `report.json`.
     """
     before = _require_ours(folder, analysis.measured)
     drawn = {figure: figure.svg() for figure in plots.drawn(analysis)}
