@@ -152,10 +152,7 @@ def is_narrow(stop: Stop, values: list[float]) -> bool:
 
 
 def measure_links(cluster: Cluster) -> list[LinkRate]:
-    """Measure both directions of each link of the nodes with ranks, by a short stream.
-
-    Nodes are measured in pairs, each node in at least one pair.
-    """
+    """Measure both directions of links by a short stream, in pairs of all nodes with ranks."""
     paths, allocation = cluster.paths, cluster.allocation
     held, nodes = allocation.experiment, allocation.with_ranks
     if held is None or held.rate_bps is None or len(nodes) < 2:

@@ -40,13 +40,13 @@ class _Model(BaseModel):
 
 
 class Record(_Model):
-    """What one repetition of a point gave.
+    """The result of one repetition of a point.
 
     Attributes:
         started: In UTC, ISO 8601.
         image: Id of the image that ranks ran in; empty without one.
-        links: What each direction carried before it, in bit/s, where links were held to a rate.
-        devices: On what it computed, each once, as its job says; several where its trials differ.
+        links: Rate of each direction before it, in bit/s, if links were limited to a rate.
+        devices: Devices that the job reports, each once; several if its trials differ.
     """
 
     contract: Literal["gpubed/point/1"] = Field(default="gpubed/point/1", alias="schema")
