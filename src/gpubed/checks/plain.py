@@ -44,11 +44,7 @@ class Row(BaseModel):
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
-    """Measure the links of nodes without ranks; each row is a direction of a pair, as in the job.
-
-    Args:
-        declared: The rate that the links should have, in bit/s.
-    """
+    """Measure links of nodes without ranks; a row per direction of a pair; `declared` in bit/s."""
     with_ranks = context.allocation.with_ranks
     idle = [node for node in context.allocation.nodes if node not in with_ranks]
     nodes = [*with_ranks[:1], *idle]
