@@ -166,9 +166,7 @@ def remember(stack: Stack) -> None:
 
 
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
-    """Return the testbeds that may hold resources of a cluster.
-
-    These are the testbeds in its state and former ones; if there are none, the specification's.
+    """Return the testbeds in a cluster's state and former ones; without any, the specification's.
 
     Args:
         wanted: Testbeds on which resources are about to be made.
@@ -207,7 +205,7 @@ def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
 
 
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
-    """Return resources with the cluster's id that are not in its state, without data.
+    """Return resources with the cluster's id outside its state, without data.
 
     Args:
         transient: Whether to include running jobs, which end by themselves.

@@ -32,12 +32,11 @@ class Removal:
     """The outcome of a `down`.
 
     Attributes:
-        removed: Resources and files that were removed.
         kept: Data that was to be kept.
         survivors: Resources that could not be removed.
         others: Resources with the cluster's name and another UUID; they are left alone.
         unseen: Places that could not be checked for resources of the cluster, each with the reason.
-        unasked: Former testbeds of the cluster that could not be asked, each with the reason.
+        unasked: Former testbeds that could not be asked, each with the reason.
         without: What stays on the hosts named by `without`.
     """
 

@@ -38,7 +38,6 @@ class Done:
     """The outcome of an `up`.
 
     Attributes:
-        result: The engine's result.
         seen: The cluster's condition at the last look; None if it was changed since.
         restarted: Nodes that hung and were restarted.
     """
@@ -53,9 +52,6 @@ class Run:
     """One run of `up`.
 
     Attributes:
-        plan: The specification's plan.
-        testbed: The testbed that the specification names.
-        stack: The cluster's stack.
         asked: The testbeds that may have resources of the cluster.
         approve: Called with what would be lost.
     """
