@@ -102,7 +102,7 @@ class Analysis:
         return tuple(point for point in self.measured.points if point.status == "failed")
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "simulated": self.measured.simulated,
             "metric": self.metric,

@@ -37,7 +37,7 @@ class Ratio:
     p: P | None = None
 
     def document(self) -> dict[str, float | None]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
@@ -90,7 +90,7 @@ class Group:
         return wording.settings(telling or rest)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         metrics = {
             name: {**found.document(), "half_width": self.half_width(name)}
             for name, found in self.summaries.items()
@@ -137,7 +137,7 @@ def made(measured: Measured) -> tuple[Group, ...]:
 
 
 def size(group: Group, scale: str) -> int:
-    """Return how many nodes, or ranks, it ran on; 0 where that is no number."""
+    """Return a group's number of nodes or ranks; 0 if the setting is not a number."""
     value = group.settings.get(scale)
     if not isinstance(value, int) or isinstance(value, bool):
         return 0

@@ -105,7 +105,7 @@ def _facts(measured: Measured) -> dict[str, str]:
 
 
 def _commands(measured: Measured) -> list[str]:
-    """Return what repeats it: lines of which a shell runs nothing else, whatever files say."""
+    """Return shell lines that repeat the campaign, with text from files quoted."""
     lines = []
     for part in measured.each:
         campaign = part.campaign

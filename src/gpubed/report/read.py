@@ -100,14 +100,14 @@ class Campaign(_Model):
 
     @cached_property
     def excluded(self) -> list[Settings]:
-        """What a combination has that is no point."""
+        """The combinations of settings that are excluded from the points."""
         given = self.campaign.get("exclude")
         listed = given if isinstance(given, list) else []
         return [key(one) for one in listed if isinstance(one, dict) and one]
 
     @property
     def stop(self) -> Stop | None:
-        """What points were repeated for, if they were."""
+        """The condition that ends a point's repetitions; None if there is none."""
         try:
             return Stop.model_validate(self.campaign.get("stop"))
         except ValidationError:
@@ -180,7 +180,7 @@ class Measured:
 
     @property
     def suffix(self) -> str:
-        """How names of what is made of it end: what is about the first alone stays."""
+        """Suffix of the names of a common report's files; empty for a single campaign."""
         return WITH_OTHERS if self.parts else ""
 
     def of(self, settings: Mapping[str, Value]) -> Measured:

@@ -110,7 +110,7 @@ class Comparison:
         return self.chance is not None and self.chance.shows
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "factor": self.factor,
             "value": self.value,

@@ -34,7 +34,7 @@ class Step:
     parts: dict[str, float]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {"id": self.group.id, "seconds": self.seconds, "parts": self.parts}
 
     def shares(self) -> dict[str, float]:
@@ -65,7 +65,7 @@ class Straggling:
     shown: bool
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         own = {"waiting_s": self.waiting_s, "host": self.host, "once": self.once}
         return {"id": self.group.id, **self.ratio.document(), **own, "slow": self.slow}
 
@@ -103,7 +103,7 @@ class Limit:
     p: P | None
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "series": dict(self.series.settings),
             "size": self.size,

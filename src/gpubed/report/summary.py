@@ -51,7 +51,7 @@ _NEXT = {
 
 
 def told(analysis: Analysis) -> list[str]:
-    """Return all that is said, a line each, the most important first; for a terminal, too."""
+    """Return warnings, results and gaps, a line each, the most important first."""
     said = lines(analysis)
     if "Try next" in said:
         said["Try next"] = f"Try next: {said['Try next']}"
@@ -103,7 +103,7 @@ def beside(limit: Limit) -> str:
 
 
 def cost(limit: Limit) -> str:
-    """Write what a limit costs per step, with its interval where there is one."""
+    """Write a limit's cost per step, with its interval if there is one."""
     took = figures.written(limit.seconds, "s")
     if limit.low is None or limit.high is None:
         return took

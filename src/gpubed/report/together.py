@@ -71,7 +71,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
 
 
 def shared(measured: Measured, metrics: Iterable[str]) -> list[str]:
-    """Return those metrics that all of its campaigns give of which points have ended well."""
+    """Return the metrics that all campaigns with successful points report."""
     each = [numbers for part in measured.each if (numbers := _numbers(part))]
     return [name for name in metrics if all(name in numbers for numbers in each)]
 
@@ -98,7 +98,7 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
 
 def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]) -> list[str]:
-    """Return the labels of the campaigns of which no point is compared with another's."""
+    """Return the labels of campaigns without any point that is compared with another's."""
     pairs = [(one.value, one.against) for one in compared if one.factor == measured.factor]
     ended = (group for group in found if measured.parts and group.points)
     labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
@@ -183,7 +183,7 @@ def _name(parts: Sequence[Measured]) -> str:
 
 
 def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
-    """Return what is the same at all points of a campaign, and not at those of all others."""
+    """Return each campaign's fixed settings that another varies, or fixes otherwise."""
     every = [part.campaign.fixed for part in parts]
     alike = frozenset.intersection(*map(key, every))
     varied = {name for part in parts for name in part.campaign.factors}
