@@ -144,7 +144,7 @@ def require_checkpoint(
 
 
 def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> None:
-    """Refuse to repeat a run whose checkpoints are there: it would go on from them."""
+    """Refuse to repeat a run whose checkpoints still exist: it would resume from them."""
     for name in checkpoints.of(foreseen):
         # Where somebody writes them, that is told in place of it.
         if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
@@ -167,7 +167,7 @@ def _last_kept(paths: ClusterPaths) -> Record | None:
 def wanted(
     paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
 ) -> Request:
-    """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
+    """Return the request: a job, or a run to resume, possibly with other arguments."""
     if resumed:
         had = resumed.request
         if resumed.elastic:  # its nodes were those that were well then

@@ -186,7 +186,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 
 
 def _next(paths: ClusterPaths, one: Record) -> str:
-    """Return how to go on from a run, which is no repetition where it kept checkpoints."""
+    """Return how to go on from a run; one with checkpoints is resumed, not repeated."""
     run = f"gpubed run {paths.name}"
     if not checkpoints.of(one):
         return f"again:  {run} --again {one.run_id}"
