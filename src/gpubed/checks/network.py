@@ -170,7 +170,7 @@ def _why_not(context: Context) -> str:
 
 
 def _taken(context: Context) -> str:
-    """Return who measures on the links now, which makes a measurement here useless."""
+    """Return why the links cannot be measured now: another measurement uses them; else empty."""
     state = context.cluster.paths.state
     who = runlock.measurer(state)
     if who is None or runlock.is_ours(who, state):
