@@ -85,7 +85,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether state and testbeds agree; data that was kept is no difference."""
+        """Whether state and testbeds agree; kept data does not count as a difference."""
         return not (self.missing or self.extra or self.away or self.interrupted)
 
 

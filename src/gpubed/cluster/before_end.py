@@ -26,7 +26,7 @@ _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /d
 
 @dataclass(frozen=True)
 class Collected:
-    """The runs that were copied, and sentences about what was left out or is of no known run."""
+    """The runs that were copied, and sentences about parts left out and entries of no known run."""
 
     runs: tuple[str, ...]
     told: tuple[str, ...]

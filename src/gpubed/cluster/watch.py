@@ -80,7 +80,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no cluster, and no run that makes or removes one."""
+        """Whether the cluster does not exist, and no run is creating or removing it."""
         return self.telling.is_gone and runlock.holder(self._paths.state) is None
 
     @property
@@ -91,6 +91,7 @@ class Watch:
         """Look once; return the result, and the seconds to wait after a look that failed.
 
         Raises:
+            UsageError: The command line or the specification is wrong.
             BrokenPipeError: The reader of the output is gone.
         """
         try:
