@@ -30,7 +30,7 @@ _Finite = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
 class _Model(BaseModel):
-    # What a newer gpubed adds is of no concern.
+    # Keys that a newer gpubed adds are ignored.
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 

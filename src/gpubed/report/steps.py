@@ -167,7 +167,7 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
             _slowness(group, place[0], pairs, once, shown=place in slow)
             for place, pairs in times.items()
         ]
-        # One that is known to be slow goes before what looked so once.
+        # A rank shown to be slow goes before one that was slow once.
         if found:
             yield max(found, key=lambda one: (one.slow, one.ratio.value))
 

@@ -88,7 +88,7 @@ def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> li
             files.write(draft / name, content.encode("utf-8", errors="replace"))
         for name in former:
             (folder / name).unlink(missing_ok=True)
-        # The page comes last: where it is new, all else is.
+        # The page comes last: if it is new, all other files are.
         for name in reversed(list(contents)):
             (draft / name).replace(folder / name)
     return [folder / name for name in contents]
