@@ -79,7 +79,7 @@ def asked(words: list[str]) -> str | None:
     if COMPLETE in os.environ:
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         # The last word is being written: it may become another one.
-        # bash hands words on as lines.
+        # bash passes words as lines.
         words = line.split()[1:] if line[-1:].isspace() else line.split()[1:-1]
     first = next((word for word in words if not word.startswith("-")), "")
     return first if first in outline.verbs() else None
@@ -137,7 +137,7 @@ def main() -> None:
         said = unwritable(error) if is_about_the_disk(error) else in_the_way(error)
         code = _refuse(said.message, said.hint, said.exit_code)
     except Exception as error:
-        # Click's usage errors know how to show themselves; the rest are bugs.
+        # Click shows its usage errors itself; other exceptions are bugs.
         if not hasattr(error, "show"):
             raise
         code = _misspelt(verb, error)

@@ -14,13 +14,13 @@ from typing import Any
 
 from gpubed.engines import interruption
 
-# What ends it is sent on: it ends as it sees fit, and we with it.
+# Signals forwarded to the program, which decides how to end; gpubed ends with it.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run(words: Sequence[str]) -> int:
     """Run a program, searched on PATH; return its exit code, 128 + n after signal n."""
-    # Held back until it can be sent on: else it would end us, and not the program.
+    # Blocked until they can be forwarded; else they would end gpubed instead of the program.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     before = dict[signal.Signals, Any]()
     try:

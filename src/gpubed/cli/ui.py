@@ -93,7 +93,7 @@ class UI:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         cells = [[_cell(value) for value in row] for row in (columns, *rows)]
-        # Programs read lines, so without a terminal none is broken.
+        # Programs read lines, so lines are broken only for a terminal.
         room = self.out.width if self.out.is_terminal else sys.maxsize
         each = [[cell.plain for cell in column] for column in zip(*cells, strict=True)]
         wide = table_width.of_columns(each, room - _BETWEEN * len(columns))
