@@ -237,7 +237,7 @@ def _comparisons(analysis: Analysis) -> Iterator[_Plot]:
     measure = wording.metric(analysis.throughput or "")
     factors = dict.fromkeys(one.factor for one in analysis.comparisons)
     for number, factor in enumerate(factors):
-        # A factor may have any name, so files are not named after it.
+        # Only known factors are part of a file's name; others may have any name.
         stem = f"ratio-{factor}" if factor in ("rate", "framework") else f"ratio-{number}"
         found = [one for one in analysis.comparisons if one.factor == factor]
         what = {"rate": "link rate"}.get(factor, factor.replace("_", " "))
