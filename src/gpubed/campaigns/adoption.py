@@ -19,12 +19,7 @@ def set_of(kin: str, id_: str) -> str:
 def ended_well(
     paths: ClusterPaths, kin: str, made_with: Mapping[str, str]
 ) -> dict[Key, runs.Record]:
-    """Return the runs of a campaign that ended well, by point and repetition.
-
-    Args:
-        kin: Prefix of the campaign's set names.
-        made_with: What the campaign was begun with (`provenance.made_with`).
-    """
+    """Return a campaign's successful runs by point and repetition; `kin` prefixes its set names."""
     found = {}
     for run in runs.every(paths)[0].values():
         id_ = run.set.removeprefix(f"{kin}.")

@@ -152,13 +152,7 @@ def is_narrow(stop: Stop, values: list[float]) -> bool:
 
 
 def measure_links(cluster: Cluster) -> list[LinkRate]:
-    """Measure both directions of each link of the nodes with ranks, by a short stream.
-
-    Nodes are measured in pairs, each node in at least one pair.
-
-    Raises:
-        GpubedError: A node does not answer, or could not measure.
-    """
+    """Measure both directions of links by a short stream, in pairs of all nodes with ranks."""
     paths, allocation = cluster.paths, cluster.allocation
     held, nodes = allocation.experiment, allocation.with_ranks
     if held is None or held.rate_bps is None or len(nodes) < 2:
@@ -201,7 +195,6 @@ class Bench:
 
         Raises:
             Changed: Points would be made with something else than the earlier ones.
-            GpubedError: The head is unusable, so nothing can start.
         """
         paths = self.cluster.paths
         links = rates.Links(paths, self.cluster.allocation)
@@ -326,7 +319,6 @@ class Bench:
         return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
 
     def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
-        """Set the links to a point's rate, and return the cluster with the point's nodes."""
         if not self.nodes:
             return usable
         # A lost node must not shrink the measurement, and its substitute may be of another kind.
@@ -371,7 +363,6 @@ class Bench:
 
 
 def _only(allocation: Allocation, names: list[str]) -> Allocation:
-    """Return the allocation with slots on the named nodes only."""
     nodes = (
         node if node.name in names else node.model_copy(update={"slots": 0})
         for node in allocation.nodes
@@ -380,7 +371,6 @@ def _only(allocation: Allocation, names: list[str]) -> Allocation:
 
 
 def _at_rate(allocation: Allocation, bps: int | None) -> Allocation:
-    """Return the allocation with the links' current rate, for the job."""
     if bps is None or allocation.experiment is None:
         return allocation
     network = allocation.experiment.model_copy(update={"rate_bps": bps})

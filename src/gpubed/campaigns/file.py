@@ -43,7 +43,7 @@ _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 def _plain(value: object) -> Value:
-    """Validate a setting with one message; pydantic would give one for each type of the union."""
+    """Validate a setting with one message; pydantic gives one for each type of the union."""
     fits = isinstance(value, bool) or (isinstance(value, str) and len(value) <= 256)
     fits = fits or (isinstance(value, int) and -(2**63) <= value < 2**63)
     if not (fits or (isinstance(value, float) and math.isfinite(value))):
@@ -189,7 +189,6 @@ def load(given: str, project: Project) -> Source:
     """Read a campaign by its path, or by the name of one of the project or of gpubed's own.
 
     Raises:
-        UsageError: There is no such campaign, or its name cannot be a folder's.
         Unusable: The file is invalid.
     """
     path = _find(given, project)

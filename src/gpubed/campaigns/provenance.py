@@ -79,9 +79,6 @@ def made_with(cluster: Cluster, job: str) -> dict[str, str]:
     """Return what must be the same for all points of a campaign, by name.
 
     Unknown facts, such as the driver of a node without one, are left out.
-
-    Raises:
-        UsageError: There is no such job, or its files cannot be read.
     """
     spec, network = cluster.plan.spec, cluster.allocation.experiment
     # On a testbed of jobs, `count` is the number of jobs whose mean a point is.
@@ -105,11 +102,7 @@ def found_on_nodes(
     job: Job,
     containers: Iterable[str],
 ) -> dict[str, str]:
-    """Return the part of `made_with` that only the nodes can tell: datasets and images.
-
-    Raises:
-        GpubedError: A node does not answer, or lacks an image.
-    """
+    """Return the part of `made_with` that only the nodes can tell: datasets and images."""
     if not cluster.allocation.nodes:
         return {}
     made = datasets(cluster, _datasets(source, job))
@@ -119,11 +112,7 @@ def found_on_nodes(
 
 
 def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
-    """Return a SHA-256 of each dataset's description on the shared storage, if it has one.
-
-    Raises:
-        GpubedError: The head does not answer.
-    """
+    """Return a SHA-256 of each dataset's description on the shared storage, if it has one."""
     if not (wanted := sorted(set(names))):
         return {}
     folder = cluster.plan.spec.storage.datasets
@@ -139,7 +128,6 @@ def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
 
 
 def _datasets(source: Source, job: Job) -> Iterator[str]:
-    """Yield the datasets that a campaign or its job names."""
     campaign = source.campaign
     for name, argument in job.arguments.items():
         if argument.dataset:
@@ -149,7 +137,6 @@ def _datasets(source: Source, job: Job) -> Iterator[str]:
 
 
 def _machines(cluster: Cluster) -> dict[str, str]:
-    """Return each node's id, slots, GPUs, hardware and driver, as far as known."""
     known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     made = {}
     for node in cluster.allocation.nodes:
@@ -169,7 +156,6 @@ def now() -> str:
 
 
 def _links(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the rates that the last verification measured between the cluster's nodes."""
     network = cluster.allocation.experiment
     declared = network.rate_bps if network else None
     names = {node.name for node in cluster.allocation.nodes}

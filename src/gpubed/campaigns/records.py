@@ -40,13 +40,13 @@ class _Model(BaseModel):
 
 
 class Record(_Model):
-    """What one repetition of a point gave.
+    """The result of one repetition of a point.
 
     Attributes:
         started: In UTC, ISO 8601.
         image: Id of the image that ranks ran in; empty without one.
-        links: What each direction carried before it, in bit/s, where links were held to a rate.
-        devices: On what it computed, each once, as its job says; several where its trials differ.
+        links: Rate of each direction before it, in bit/s, if links were limited to a rate.
+        devices: Devices that the job reports, each once; several if its trials differ.
     """
 
     contract: Literal["gpubed/point/1"] = Field(default="gpubed/point/1", alias="schema")
@@ -122,7 +122,6 @@ class Begun(_Model):
         return self.model_copy(update={"made_with": made})
 
     def _used(self, point: Point) -> list[str]:
-        """Return the nodes on which ranks of a point start, as `selection.choose` takes them."""
         able = self.with_ranks
         if point.nodes:
             return able[: point.nodes]
@@ -207,7 +206,6 @@ class Folder:
             path.rename(self._former(path))
 
     def _former(self, path: Path) -> Path:
-        """Return a free path in `points/former` for a record."""
         folder = self._points / "former"
         files.make(folder)
         names = (folder / f"{path.stem}.{number}.json" for number in itertools.count())
@@ -218,11 +216,7 @@ class Folder:
         return self.path / "points"
 
     def _files(self) -> list[Path]:
-        """Return the files of points.
-
-        Raises:
-            Unreadable: `points` is not a folder, so nothing could be kept.
-        """
+        """Return the files of points."""
         if os.path.lexists(self._points) and not self._points.is_dir():
             points = quote(str(self._points))
             aside = f"mv {points} {points}.former"
@@ -319,7 +313,6 @@ def require_alike(
 
 
 def _changed(what: str, was: str, now: str | None) -> str:
-    """Describe a change; a checksum's is only named."""
     if _CHECKSUM.fullmatch(was):
         return what
     if now is None:

@@ -140,7 +140,6 @@ def load(path: Path) -> Before:
 
     Raises:
         Unusable: The file is not a report of `gpubed report`.
-        UsageError: The report covers several campaigns.
     """
     document = reading.file(
         path, "give the report.json beside the page of a report", error=Unusable
@@ -174,11 +173,7 @@ def load(path: Path) -> Before:
 
 
 def require_comparable(before: Before, cluster: Cluster) -> None:
-    """Refuse to compare figures of real GPUs with those of simulated ones.
-
-    Raises:
-        UsageError: One side has simulated GPUs, and the other has not.
-    """
+    """Refuse to compare figures of real GPUs with those of simulated ones."""
     known = facts.of_cluster(cluster.paths.facts, cluster.allocation).values()
     now = any(found.simulated for found in known)
     if now == before.simulated:
@@ -207,7 +202,6 @@ def differences(before: Before, folder: Path) -> list[Difference]:
 
 
 def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
-    """Yield a campaign's provenance in words, as far as both sides have it."""
     yield "cluster", f"{made.cluster} ({(made.uuid or '')[:8]})"
     yield "backend", made.backend
     yield "nodes", "; ".join(map(str, made.nodes))

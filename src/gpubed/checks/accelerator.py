@@ -75,7 +75,6 @@ def _ecc_counters(node: Node, ssh: SSH) -> CommandResult | None:
 
 
 def _drivers(facts: Facts) -> set[str]:
-    """Return the versions of the driver that the kernel and its library report."""
     told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded}
     return {driver for driver in told if driver}
 
@@ -110,7 +109,6 @@ def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
 
 
 def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
-    """Judge a node's driver; other nodes may have other drivers."""
     mine = _drivers(facts) if facts else set()
     reason = ""
     if len(mine) != 1:
@@ -128,7 +126,6 @@ def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
 
 
 def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
-    """Return the counters, the GPUs without any, and unreadable answers."""
     counts, without, unread = [], [], []
     for index, *cells in rows:
         mode, count = cells if len(cells) == 2 else ("", "")
@@ -142,7 +139,6 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
 
 
 def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
-    """Judge the driver's counters of uncorrected memory errors."""
     lines = answer.stdout.splitlines() if answer else []
     # Ranks use the first GPUs; others may be of any kind, such as one for a screen.
     rows = [line.split(", ") for line in lines[: node.gpus]]

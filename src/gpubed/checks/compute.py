@@ -155,12 +155,6 @@ def _rated(
     least: Sequence[tuple[float, str]],
     reasons: Sequence[str],
 ) -> Check:
-    """Return a check of bus bandwidths.
-
-    Args:
-        least: The least rate of each sum, and how its GPUs are connected.
-        reasons: Failures that do not depend on the rates.
-    """
     judged = [(sum_, floor, link) for sum_, (floor, link) in zip(sums, least, strict=True)]
     reasons = [*reasons, *filter(None, (_slow(*one) for one in judged))]
     shares = [

@@ -91,7 +91,6 @@ def gpus(context: Context) -> Iterator[Check]:
 
 
 def _wrong(answer: CommandResult, simulated: bool) -> str:
-    """Return what is wrong with a container's use of its GPU; empty if nothing is."""
     if answer.exit_code:
         return f"{answer.tail}; see nvidia-ctk cdi list there"
     device, _, devices = answer.stdout.strip().partition("\n")

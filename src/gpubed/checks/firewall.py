@@ -64,7 +64,7 @@ def _why_not(context: Context) -> str:
 
 
 def _doors(context: Context) -> dict[str, SSH]:
-    """Return a session from outside, by name of the node that is the way to all others."""
+    """Return a session from outside by node, through the node that is the way to all others."""
     via = context.allocation.head.via
     if not via:
         return {}

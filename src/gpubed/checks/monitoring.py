@@ -73,7 +73,6 @@ def _repair(context: Context) -> str:
 
 
 def _ask(context: Context, what: str) -> _Data:
-    """Return the data of Prometheus' answer; without an answer, it is empty."""
     wanted = context.plan.spec.services.monitoring
     port = wanted.port if wanted else None
     answer = context.head.run(_ASK, port, what, check=False)
@@ -99,7 +98,6 @@ def _targets(context: Context) -> Iterator[Check]:
 
 
 def _settled(context: Context) -> dict[str, list[_Target]]:
-    """Return the targets by node, once none is unknown or the time is up."""
     names = {node.name for node in context.allocation.nodes}
     end = time.monotonic() + _PATIENCE_S
     while True:

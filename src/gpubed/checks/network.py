@@ -117,7 +117,6 @@ def links_and_collective(context: Context) -> Iterator[Check]:
 
 
 def _alone(context: Context, reason: str) -> Iterator[Check]:
-    """Check what is possible if fewer than two nodes have ranks."""
     yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS[1:])
     wrong = _other_rate(context)
     if wrong or context.plan.experiment is None or len(context.allocation.nodes) < 2:
@@ -140,10 +139,7 @@ def _idle_links(context: Context) -> Iterator[Check]:
 
 
 def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
-    """Run the job and judge it; if it is too slow, a second, longer run decides.
-
-    Other load on the machine may slow down one run, and a longer one hides fixed costs.
-    """
+    """Run and judge the job; if too slow, a longer run, which hides fixed costs, decides."""
     told, checks = _allreduce(context, 0.5, 0.5)
     if told.busbw_bps is not None and any(check.result == "fail" for check in checks):
         told, checks = _allreduce(context, 1.0, 1.5)
@@ -151,7 +147,6 @@ def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
 
 
 def _allreduce(context: Context, seconds: float, largest_s: float) -> tuple[_Metrics, list[Check]]:
-    """Measure streams and an allreduce for so many seconds each, plus time for a link's latency."""
     wanted = context.plan.spec.networks.experiment
     # A ring takes 2 (n - 1) steps, each delayed by the latency: keep that to a twentieth of the
     # time.
@@ -175,7 +170,7 @@ def _why_not(context: Context) -> str:
 
 
 def _taken(context: Context) -> str:
-    """Return who measures on the links now, which makes a measurement here useless."""
+    """Return why the links cannot be measured now: another measurement uses them; else empty."""
     state = context.cluster.paths.state
     who = runlock.measurer(state)
     if who is None or runlock.is_ours(who, state):
@@ -216,7 +211,6 @@ def _other_rate(context: Context) -> str:
 
 
 def _other(declared: str, granted: str | None) -> str:
-    """Return how a network differs from the declared one, as before the next `up`; else empty."""
     if declared == granted:
         return ""
     has = granted or "no such network"
@@ -292,7 +286,6 @@ def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Che
 
 
 def _gpudirect(context: Context, told: _Metrics) -> Check:
-    """Judge by NCCL's log whether adapters access the GPUs' memory directly."""
     id_, wanted = "rdma.gpudirect", context.plan.spec.networks.experiment
     with_gpus = [node for node in context.allocation.nodes if node.gpus]
     if wanted is None or wanted.rdma is None or len(with_gpus) < 2:

@@ -44,14 +44,7 @@ class Row(BaseModel):
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
-    """Measure the links of nodes without ranks; each row is a direction of a pair, as in the job.
-
-    Args:
-        declared: The rate that the links should have, in bit/s.
-
-    Raises:
-        GpubedError: A node does not answer, or could not measure.
-    """
+    """Measure links of nodes without ranks; a row per direction of a pair; `declared` in bit/s."""
     with_ranks = context.allocation.with_ranks
     idle = [node for node in context.allocation.nodes if node not in with_ranks]
     nodes = [*with_ranks[:1], *idle]
@@ -85,7 +78,6 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
 
 @contextmanager
 def _program(context: Context) -> Iterator[str]:
-    """Copy the program to a temporary folder on shared storage."""
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:

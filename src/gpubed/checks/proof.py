@@ -19,7 +19,7 @@ class _Model(BaseModel):
 
 
 class Figure(_Model):
-    """A measured value, or why there is none."""
+    """A measured value, or the reason why it is missing."""
 
     value: float | None
     error: str

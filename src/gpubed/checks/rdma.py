@@ -258,8 +258,6 @@ def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:
 def _between(
     context: Context, node: Node, peer: Node, serve: tuple[object, ...], ask: tuple[object, ...]
 ) -> tuple[int, str]:
-    """Run a server on the peer and a client on the node; return the client's result."""
-
     def run(session: SSH, line: tuple[object, ...]) -> tuple[int, str]:
         result = session.run(str(line[0]), *line[1:], timeout=90, check=False)
         return result.exit_code, result.stdout if result.exit_code == 0 else result.tail

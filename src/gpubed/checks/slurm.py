@@ -118,7 +118,6 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
 
 
 def _gpu_job(context: Context, node: Node) -> str:
-    """Return what is wrong with a job that asks for one GPU of a node; empty if nothing is."""
     service = context.plan.spec.services.slurm
     partition = service.partition_of([node.group]) if service else None
     if partition is None:

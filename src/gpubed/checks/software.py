@@ -64,13 +64,7 @@ def packages(context: Context) -> Iterator[Check]:
 def drift(
     recipe: Recipe, installed: Mapping[str, str], environment: Mapping[str, str]
 ) -> list[str]:
-    """Return the differences from a recipe, a sentence each.
-
-    Args:
-        recipe: The recipe that should be installed.
-        installed: Versions by package, with names in any spelling.
-        environment: Description of the Python, as markers name it.
-    """
+    """Return the differences from a recipe as sentences; `environment` is as markers name it."""
     wanted = {entry.name: entry.version for entry in recipe.locked() if entry.applies(environment)}
     wanted["horovod"] = recipe.horovod.version
     # The local version after '+' tells how a package was built; recipes do not pin it.

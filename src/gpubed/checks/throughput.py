@@ -1,7 +1,7 @@
-"""Measures with fio what the shared file system does for one node.
+"""Measures with fio the shared file system of one node at a time.
 
-I/O is direct, as the client's cache must not be measured. Nodes are measured one at a time: the
-expected rates are for a node while the others rest.
+I/O is direct, so that the client's cache is not measured. The expected rates are for a node while
+the others rest.
 """
 
 from __future__ import annotations

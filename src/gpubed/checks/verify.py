@@ -35,11 +35,7 @@ class VerificationFailed(GpubedError):
 
 
 def verify(cluster: Cluster) -> Verification:
-    """Run all checks.
-
-    Raises:
-        GpubedError: A node could not be reached at all.
-    """
+    """Run all checks."""
     found: list[Check] = []
     configured = applied.digest(cluster.paths, cluster.allocation)
     with ExitStack() as stack:
@@ -73,7 +69,6 @@ def _told(check: stages.CheckFunction, context: Context) -> Iterator[Check]:
 
 
 def _named(check: Check, cluster: str) -> Check:
-    """Put the cluster's name into a reason's commands, and shorten what nodes said."""
     lines = of_cluster(check.reason, cluster).splitlines()
     reason = "\n".join(reading.short(line, _LONGEST) for line in lines[:_LINES])
     value = reading.short(check.value, _LONGEST) if isinstance(check.value, str) else check.value
@@ -81,7 +76,6 @@ def _named(check: Check, cluster: str) -> Check:
 
 
 def _honest(check: Check, by: stages.CheckFunction, context: Context) -> Check:
-    """Turn a pass on simulated GPUs into `simulated`."""
     pretending = check.on & context.simulated if check.on else context.simulated
     if check.result == "pass" and pretending and stages.is_about_gpus(by, check.id):
         return check.model_copy(update={"result": "simulated"})

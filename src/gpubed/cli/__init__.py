@@ -79,7 +79,7 @@ def asked(words: list[str]) -> str | None:
     if COMPLETE in os.environ:
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         # The last word is being written: it may become another one.
-        # bash hands words on as lines.
+        # bash passes words as lines.
         words = line.split()[1:] if line[-1:].isspace() else line.split()[1:-1]
     first = next((word for word in words if not word.startswith("-")), "")
     return first if first in outline.verbs() else None
@@ -137,7 +137,7 @@ def main() -> None:
         said = unwritable(error) if is_about_the_disk(error) else in_the_way(error)
         code = _refuse(said.message, said.hint, said.exit_code)
     except Exception as error:
-        # Click's usage errors know how to show themselves; the rest are bugs.
+        # Click shows its usage errors itself; other exceptions are bugs.
         if not hasattr(error, "show"):
             raise
         code = _misspelt(verb, error)
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def _replace_what_cannot_be_shown() -> None:
-    """Have a terminal that knows few characters show `?` for others: `±`, or a node's own words."""
+    """Show `?` for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -165,7 +165,6 @@ def _forget_pulumi_settings() -> None:
 
 
 def _misspelt(verb: str | None, error: Any) -> int:
-    """Show Click's own words, and what else may have been meant by an option that there is not."""
     error.show()
     hint = None
     if verb == "run" and type(error).__name__ == "NoSuchOption":
@@ -176,7 +175,6 @@ def _misspelt(verb: str | None, error: Any) -> int:
 
 
 def _say(event: progress.Event) -> None:
-    """Print a note of a verb that shows no progress: a testbed that is waited for, most likely."""
     if event["what"] == "note":
         _ui().note(event["message"])
 
@@ -194,7 +192,6 @@ def _interrupted(what: str, hint: str, code: int) -> None:
 
 
 def _document(message: str, hint: str | None, code: int) -> None:
-    """Print the error as JSON if JSON was asked for and the verb printed no document."""
     words = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     if "--json" not in words:
         return

@@ -1,7 +1,6 @@
-"""Runs an interactive program in the user's terminal, and reports after its end.
+"""Runs an interactive program in the user's terminal.
 
-It has our terminal, and our process group, so that Ctrl-C and Ctrl-Z reach it as they would
-without us.
+The program shares the terminal and process group, so that it receives Ctrl-C and Ctrl-Z.
 """
 
 from __future__ import annotations
@@ -15,23 +14,13 @@ from typing import Any
 
 from gpubed.engines import interruption
 
-# What ends it is sent on: it ends as it sees fit, and we with it.
+# Signals forwarded to the program, which decides how to end; gpubed ends with it.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a program to its end.
-
-    Args:
-        words: The program's name, searched on PATH, and its arguments.
-
-    Returns:
-        Its exit code; as a shell counts it where a signal ended it.
-
-    Raises:
-        OSError: It cannot be started.
-    """
-    # Held back until it can be sent on: else it would end us, and not the program.
+    """Run a program, searched on PATH; return its exit code, 128 + n after signal n."""
+    # Blocked until they can be forwarded; else they would end gpubed instead of the program.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     before = dict[signal.Signals, Any]()
     try:

@@ -37,12 +37,7 @@ class Started:
 
 
 def start(words: Sequence[str], log: Path) -> Started:
-    """Start gpubed with other arguments in a new session.
-
-    Args:
-        words: The verb and its arguments.
-        log: The file to which its output is appended.
-    """
+    """Start gpubed with other arguments in a new session; its output is appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as kept:
         offset = kept.tell()

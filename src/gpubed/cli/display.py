@@ -37,7 +37,7 @@ _VERBS = {
 # The engine forgets volumes, which are retained; what becomes of them is said by `down`.
 _OF_VOLUMES = {"delete-replaced": ("leaving the old", "left the old")}
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
-# What comes of events that another program, or another version, wrote.
+# Errors from events that another program or version wrote.
 _OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _QUIET = {"same", "read", "refresh", "replace"}
 
@@ -169,7 +169,7 @@ class Display:
 
     def _on_task(self, event: Event) -> None:
         if self._live and event["phase"]:
-            # A task of the playbook itself is of no role.
+            # A task of the playbook itself belongs to no role.
             told = " · ".join(filter(None, (event["role"], event["task"])))
             self._start("phase", f"phase {event['phase']}: {told}")
 

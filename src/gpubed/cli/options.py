@@ -20,7 +20,6 @@ _LONGEST = 255  # bytes of a folder's name
 
 
 def _by_name(word: str) -> str:
-    """Return the name of the cluster that a path leads to."""
     paths = named(word)
     return paths.name if is_name(paths) else word
 
@@ -54,10 +53,6 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     Args:
         name: As it was called.
         from_state: Whether what is kept of a cluster will do, where its specification is gone.
-
-    Raises:
-        UsageError: There is no such cluster, its specification is gone, or what is known of it
-            is out of reach.
     """
     paths = named(name)
     UI.cluster = paths.name

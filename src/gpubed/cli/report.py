@@ -120,7 +120,6 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 
 def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
-    """Say what is wrong and what ends it; what lacks for want of roles that `up` goes on with."""
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
     for file in document["unreadable"]:

@@ -41,9 +41,6 @@ def named_nodes(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         words: What follows the job, where a space within --on puts the rest of it.
-
-    Raises:
-        UsageError: It names none, or has a space.
     """
     if on is None:
         return ()
@@ -57,11 +54,7 @@ def named_nodes(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
-    """Say what is wrong with what was said of the number of nodes.
-
-    Raises:
-        UsageError: Bounds without --elastic, none between them, or what fixes the nodes beside it.
-    """
+    """Refuse options for the number of nodes that contradict each other."""
     if bounds is None:
         if least != 1 or most is not None:
             raise UsageError("--min and --max are bounds of --elastic", "add --elastic")
@@ -76,11 +69,7 @@ def check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: 
 
 
 def check_arguments(request: Request, repeat: int) -> None:
-    """Say what is wrong with a job's arguments before anything starts.
-
-    Raises:
-        UsageError: There is no such job, or an argument is wrong.
-    """
+    """Refuse an unknown job or a wrong argument before anything starts."""
     job = jobfile.of(request)
     values = job.values(request.job, request.settings)
     for name, argument in job.arguments.items() if repeat > 1 else ():
@@ -95,11 +84,7 @@ def check_arguments(request: Request, repeat: int) -> None:
 def former_run(
     paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
 ) -> Record | None:
-    """Return the run that is to be repeated, if one is.
-
-    Raises:
-        UsageError: There is no such run, or something else was asked for, too.
-    """
+    """Return the run that is to be repeated, if one is."""
     if again is None:
         return None
     if job or given:
@@ -113,11 +98,7 @@ def former_run(
 def resumed_run(
     paths: ClusterPaths, job: str | None, resume: str | None, given: dict[str, str]
 ) -> Record | None:
-    """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints.
-
-    Raises:
-        UsageError: There is no such run, it kept no checkpoint, or another job was named.
-    """
+    """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints."""
     if resume is None:
         return None
     found = _last_kept(paths) if resume == "last" else None
@@ -155,11 +136,7 @@ def resumed_run(
 def require_checkpoint(
     usable: Cluster, resumed: Record, foreseen: Record, *, elastic: bool
 ) -> None:
-    """Refuse to go on with a run whose checkpoints are not there any more.
-
-    Raises:
-        UsageError: The cluster has none of them.
-    """
+    """Refuse to go on with a run whose checkpoints are not there any more."""
     hint = f"gpubed run {usable.name} --again {resumed.run_id} begins anew"
     if elastic:
         hint = training.begin_anew(usable.paths, foreseen.request)
@@ -167,11 +144,7 @@ def require_checkpoint(
 
 
 def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> None:
-    """Refuse to repeat a run whose checkpoints are there: it would go on from them.
-
-    Raises:
-        UsageError: The cluster has some.
-    """
+    """Refuse to repeat a run whose checkpoints still exist: it would resume from them."""
     for name in checkpoints.of(foreseen):
         # Where somebody writes them, that is told in place of it.
         if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
@@ -194,7 +167,7 @@ def _last_kept(paths: ClusterPaths) -> Record | None:
 def wanted(
     paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
 ) -> Request:
-    """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
+    """Return the request: a job, or a run to resume, possibly with other arguments."""
     if resumed:
         had = resumed.request
         if resumed.elastic:  # its nodes were those that were well then
@@ -208,11 +181,7 @@ def wanted(
 
 
 def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str]) -> Request:
-    """Return the request to run a command in the current folder.
-
-    Raises:
-        UsageError: A word is no text, or `--set` was given.
-    """
+    """Return the request to run a command in the current folder."""
     if given:
         raise UsageError(
             "--set is for jobs: write the arguments of a command behind it", "-- COMMAND …"
@@ -226,11 +195,7 @@ def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str
 
 
 def confirm_size(ui: UI, request: Request, *, yes: bool) -> None:
-    """Ask before a large folder is sent.
-
-    Raises:
-        UsageError: It is not to be sent.
-    """
+    """Ask before a large folder is sent."""
     folder = Path(request.folder)
     names = source.files(folder)
     if (size := source.size(folder, names)) < source.ASK_FROM:
@@ -251,11 +216,7 @@ def _summary(job: str) -> str:
 def placed(
     request: Request, choice: Choice, container: str | None, launcher: str | None
 ) -> Request:
-    """Return it with what was said of nodes, image and launcher, each only where it was said.
-
-    Raises:
-        UsageError: The image's name is no text.
-    """
+    """Return the request with the nodes, image and launcher that were named."""
     if container and (why := command_words.fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
     said = {

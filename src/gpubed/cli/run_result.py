@@ -69,7 +69,6 @@ def conclude(
 
 
 def _notes(result: JobResult) -> Iterator[str]:
-    """Yield caveats about a run's figures."""
     if result.simulated:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
@@ -103,7 +102,6 @@ def _tell_figures(ui: UI, result: JobResult) -> None:
 
 
 def _undeclared(result: JobResult) -> str:
-    """Describe metrics that only the job reported, or that only its description has."""
     told = [one.metrics for one in result.trials or [result] if one.metrics]
     if not told or not result.described:
         return ""

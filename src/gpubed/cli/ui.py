@@ -93,7 +93,7 @@ class UI:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         cells = [[_cell(value) for value in row] for row in (columns, *rows)]
-        # Programs read lines, so without a terminal none is broken.
+        # Programs read lines, so lines are broken only for a terminal.
         room = self.out.width if self.out.is_terminal else sys.maxsize
         each = [[cell.plain for cell in column] for column in zip(*cells, strict=True)]
         wide = table_width.of_columns(each, room - _BETWEEN * len(columns))
@@ -149,13 +149,11 @@ class UI:
 
 
 def _cell(value: object) -> Text:
-    """Return the text of a table cell, with a sign before a result."""
     text = "" if value is None else harmless.text(str(value))
     return Text.from_markup(f"{_MARK[text]} {text}") if text in _MARK else Text(text)
 
 
 def _fitted(cell: Text, width: int) -> Text:
-    """Break the words of a cell that are wider than its column."""
     text = table_width.broken(cell.plain, width)
     return cell if text == cell.plain else Text(text)
 
@@ -180,11 +178,7 @@ def _at_least(console: Console, width: int) -> Iterator[None]:
 
 @contextmanager
 def _on_stdout() -> Iterator[None]:
-    """Turn errors of writing to stdout into ones that name it; the system's do not.
-
-    Raises:
-        PrerequisiteMissing: The output cannot be written, for example to a full disk.
-    """
+    """Turn errors of writing to stdout into ones that name it; the system's do not."""
     try:
         yield
     except BrokenPipeError:  # the reader has closed the pipe
@@ -204,18 +198,10 @@ def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape rich's markup in text, and remove control sequences."""
     return escape(harmless.text(text))
 
 
 def _folded(console: Console, text: str, *, behind: str = "") -> str:
-    """Break lines for a terminal between words; longer words, such as addresses, stay whole.
-
-    Args:
-        console: The console that will print it.
-        text: Lines without markup.
-        behind: What stands before the first line; the others begin below it.
-    """
     if not console.is_terminal:
         return text
     space = " " * len(behind)

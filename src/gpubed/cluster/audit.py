@@ -85,16 +85,12 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether state and testbeds agree; data that was kept is no difference."""
+        """Whether state and testbeds agree; kept data does not count as a difference."""
         return not (self.missing or self.extra or self.away or self.interrupted)
 
 
 def audit(stack: Stack) -> Audit:
-    """Compare a cluster's state with its testbed.
-
-    Raises:
-        GpubedError: State or testbed cannot be read.
-    """
+    """Compare a cluster's state with its testbed."""
     deployment = stack.export().get("deployment", {})
     uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
@@ -170,9 +166,7 @@ def remember(stack: Stack) -> None:
 
 
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
-    """Return the testbeds that may hold resources of a cluster.
-
-    These are the testbeds in its state and former ones; if there are none, the specification's.
+    """Return the testbeds in a cluster's state and former ones; without any, the specification's.
 
     Args:
         wanted: Testbeds on which resources are about to be made.
@@ -202,11 +196,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
 
 
 def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
-    """Return the volumes that are in a cluster's state but not on its testbed.
-
-    Raises:
-        GpubedError: State or testbed cannot be read.
-    """
+    """Return the volumes that are in a cluster's state but not on its testbed."""
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only resources made by plugins need the testbed's full list.
@@ -215,7 +205,7 @@ def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
 
 
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
-    """Return resources with the cluster's id that are not in its state, without data.
+    """Return resources with the cluster's id outside its state, without data.
 
     Args:
         transient: Whether to include running jobs, which end by themselves.

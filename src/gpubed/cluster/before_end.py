@@ -26,7 +26,7 @@ _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /d
 
 @dataclass(frozen=True)
 class Collected:
-    """The runs that were copied, and sentences about what was left out or is of no known run."""
+    """The runs that were copied, and sentences about parts left out and entries of no known run."""
 
     runs: tuple[str, ...]
     told: tuple[str, ...]
@@ -65,7 +65,6 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
 
 
 def _save(head: SSH, cluster: Cluster) -> list[str]:
-    """Copy runs, and checkpoints if they are lost with a node; return what was done, in words."""
     done, faults = list[str](), list[GpubedError]()
     try:
         came = collect(head, cluster)
@@ -152,12 +151,7 @@ def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | 
 
 
 def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
-    """Return whether a run's results are here in their present state.
-
-    Args:
-        inside: The run's files on the head; None if they cannot be listed.
-        had: Digest of the files when they were copied; None if they were not.
-    """
+    """Compare with `had`, the last copy's digest; `inside` is None if it cannot be listed."""
     ended = (folder / _FIGURES).exists()
     if had is None or inside is None:
         return ended
@@ -168,7 +162,6 @@ def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
-    """Return the names of the folders on the head, and sentences about the other entries."""
     names, odd = list[str](), list[str]()
     for one in filter(None, head.run(_LIST, there).stdout.split("\0")):
         kind, name = one[0], as_name(one[1:])

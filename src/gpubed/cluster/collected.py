@@ -92,7 +92,6 @@ def below(head: SSH, folder: str) -> list[Thing]:
 
     Raises:
         NotAName: A name leads out of the folder.
-        GpubedError: There are too many entries to list, or the listing is malformed.
     """
     said = head.run(_LIST, folder, timeout=_LIST_S).stdout
     # Too long an output is cut off.

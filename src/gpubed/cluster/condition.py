@@ -161,7 +161,6 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
     """Return a cluster's condition, and refuse one that is damaged.
 
     Raises:
-        GpubedError: A node, a disk or a service is not as it should be.
         HostKeyMismatch: Another host answers in a node's place.
     """
     found = look(testbed, cluster)

@@ -99,7 +99,6 @@ def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
 
 
 def _removes_disks(step: ResourceEvent) -> bool:
-    """Return whether the backend that made a node deletes its disks with it."""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
     return made_by is None or backend_config.named(made_by[1]).removes_disks
 

@@ -89,7 +89,6 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
 
 
 def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
-    """Return sessions to the nodes, and to hosts that will become nodes."""
     there = allocation.load(paths.allocation).nodes if paths.allocation.is_file() else ()
     hosts = registry.bound(plan.backend, paths).hosts(plan.spec)
     known = {node.name for node in there}
@@ -97,11 +96,7 @@ def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
 
 
 def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
-    """Install Pulumi's CLI and, for a cluster, the Pulumi plugins that its testbed needs.
-
-    Raises:
-        GpubedError: A download failed.
-    """
+    """Install Pulumi's CLI and, for a cluster, the Pulumi plugins that its testbed needs."""
     if shutil.which("pulumi") is None or paths is None:
         _install_cli(say)
     if paths:

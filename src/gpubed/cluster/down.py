@@ -32,12 +32,11 @@ class Removal:
     """The outcome of a `down`.
 
     Attributes:
-        removed: Resources and files that were removed.
         kept: Data that was to be kept.
         survivors: Resources that could not be removed.
         others: Resources with the cluster's name and another UUID; they are left alone.
         unseen: Places that could not be checked for resources of the cluster, each with the reason.
-        unasked: Former testbeds of the cluster that could not be asked, each with the reason.
+        unasked: Former testbeds that could not be asked, each with the reason.
         without: What stays on the hosts named by `without`.
     """
 
@@ -111,9 +110,7 @@ def down(
         whose: What removes the cluster, if not a person; written to the record while it works.
 
     Raises:
-        UsageError: `without` names something that is not an own host of the cluster.
         AnotherTestbed: The testbed that answers is not the one that the cluster was made on.
-        GpubedError: Something could not be removed.
     """
     paths.project.prepare()
     with runlock.hold(paths.state, "down"):
@@ -132,14 +129,12 @@ def down(
 
 
 def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
-    """Record the hosts that the run goes without, for other processes that use hosts."""
     if set(record.read(paths).without) != hosts:
         with record.changed(paths) as known:
             known.without = sorted(hosts)
 
 
 def _nowhere(paths: ClusterPaths) -> GpubedError:
-    """Return the error for a cluster that was made in a place that is not known any more."""
     helps = f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
     return GpubedError(
         f"something of {paths.name} may have been kept, and its specification, which alone says "
@@ -149,7 +144,6 @@ def _nowhere(paths: ClusterPaths) -> GpubedError:
 
 
 def _hosts_of_state(stack: Stack) -> dict[str, str]:
-    """Return the hosts in a stack's state by node, also those that a later edit removed."""
     found = {}
     for resource in stack.export().get("deployment", {}).get("resources") or ():
         outputs: Any = resource.get("outputs") or {}
@@ -161,7 +155,6 @@ def _hosts_of_state(stack: Stack) -> dict[str, str]:
 
 
 def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
-    """Return the addresses of the hosts that the run goes without."""
     known, found = dict[str, str](), set[str]()
     if without:
         known = _hosts_of_state(stack)

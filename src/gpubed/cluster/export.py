@@ -21,12 +21,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
-    """Return the files of an export by name; the first is the one asked for.
-
-    Raises:
-        UsageError: The testbed has no such format.
-        GpubedError: The cluster is not up.
-    """
+    """Return the files of an export by name; the first is the one asked for."""
     if kind == "ssh-config":
         allocation = allocations.load(paths.allocation)
         return {"ssh_config": inventory.ssh_config(allocation, paths)}
@@ -40,7 +35,6 @@ def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
 
 
 def _espec(backend: Backend, plan: ClusterPlan) -> dict[str, str]:
-    """Return the ESpec's files: the document, and the request that it names."""
     return {
         "experiment-specification.yml": backend.export(plan, "espec"),
         "cluster.rspec": backend.export(plan, "rspec"),

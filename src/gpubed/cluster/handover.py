@@ -99,7 +99,6 @@ def verify_cluster(cluster: Cluster) -> Verification:
 
     Raises:
         VerificationFailed: At least one check failed.
-        GpubedError: The testbed lends no nodes.
     """
     cluster.allocation.require_nodes()
     emit("phase", phase="checks", status="started")

@@ -92,7 +92,6 @@ def bring_back(
 
 
 def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[str, GpubedError]:
-    """Wait until nodes accept a login; return the last error of each that does not, by name."""
     deadline = time.monotonic() + patience
 
     def fault(node: Node) -> GpubedError | None:

@@ -155,12 +155,6 @@ def _give_back(
     why: str,
     done: Sequence[str] = (),
 ) -> None:
-    """Remove a cluster except its volumes and its log.
-
-    Raises:
-        Locked: A job has begun.
-        GpubedError: Not all could be removed.
-    """
     paths, nodes = cluster.paths, tuple(node.name for node in cluster.allocation.nodes)
     is_linked = paths.state.is_symlink()
     with kept_log(paths), runlock.measuring(paths.state, RELEASES):
@@ -181,11 +175,6 @@ def _give_back(
 
 
 def _warn(cluster: Cluster, use: Use, policy: Idle) -> str:
-    """Warn on all nodes; return what was done.
-
-    Raises:
-        GpubedError: Not all nodes could be told.
-    """
     then = "whoever needs it no more can give it back"
     if policy.then == "release":
         then = f"it is released in {_minutes(policy.warning)} unless somebody uses it"

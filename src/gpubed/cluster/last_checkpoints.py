@@ -102,10 +102,6 @@ def _named(sentences: list[str]) -> list[str]:
 def _folders(
     things: Iterable[Thing], known: Known
 ) -> tuple[dict[PurePosixPath, list[_Checkpoint]], list[str]]:
-    """Return the checkpoints of each folder, newest first, and sentences about files in no folder.
-
-    Folders are those that runs name, else the top-level folders of `checkpoints`.
-    """
     grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
     odd = set[str]()
     for thing in things:
@@ -124,7 +120,6 @@ def _folders(
 
 
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    """Return all files, also below links to folders that runs name, and sentences about errors."""
     things, lost = collected.below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
     for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
@@ -163,15 +158,6 @@ def _shown(path: PurePosixPath) -> str:
 
 @dataclass(frozen=True)
 class _Saving:
-    """Copies checkpoints of one storage.
-
-    Attributes:
-        there: The folder of all checkpoints on the head.
-        known: Folders that runs name.
-        place: The local folder, in which each folder of checkpoints gets one of its own.
-        memory: What was copied before.
-    """
-
     head: SSH
     there: str
     known: Known
@@ -208,7 +194,6 @@ class _Saving:
     def _take(
         self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
     ) -> bool | None:
-        """Copy an intact checkpoint; return whether it was copied, or None if none is here."""
         if one.unfit:
             raise GpubedError(one.unfit)
         into, key = self.place / checkpoint_folder.lock_name(str(folder)), _key(folder)
@@ -235,17 +220,6 @@ class _Saving:
         return True
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
-        """Copy a checkpoint and write its checksum beside it.
-
-        Args:
-            wanted: The expected SHA-256; empty if unknown.
-
-        Returns:
-            Sentences about parts that were left out.
-
-        Raises:
-            GpubedError: The disk has too little room, or the copy is incomplete or damaged.
-        """
         into.mkdir(parents=True, exist_ok=True)
         if why := copying.too_large(one.size, into):
             raise GpubedError(why)

@@ -116,11 +116,7 @@ def known(paths: ClusterPaths) -> Record:
 
 
 def read(cluster: Cluster) -> Record:
-    """Ask the testbed for the end of the lease, and keep its answer.
-
-    Raises:
-        GpubedError: It does not answer.
-    """
+    """Ask the testbed for the end of the lease, and keep its answer."""
     own, granted, known_end = _is_own(cluster), None, known(cluster.paths).granted_until
     if not own:
         testbed = registry.bound(cluster.allocation.backend, cluster.paths)
@@ -144,7 +140,6 @@ def renew(cluster: Cluster, until: datetime) -> Record:
 
     Raises:
         Refused: The testbed refused; the lease is unchanged.
-        UsageError: Nodes do not expire.
     """
     own, granted = _is_own(cluster), None
     if not own:
@@ -166,9 +161,6 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
     Args:
         anew: Whether to tell nodes again that already know it, as after they were set up anew.
         answer: The testbed's last answer, in case a full disk prevented its recording.
-
-    Raises:
-        GpubedError: Not all could be told.
     """
     record = there = last(cluster.paths)
     if answer and answer.read_at and (there.read_at is None or there.read_at < answer.read_at):
@@ -189,11 +181,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
 
 
 def tell_of_new(cluster: Cluster) -> None:
-    """Tell nodes that were just set up when the lease ends, if they act on it.
-
-    Raises:
-        GpubedError: The testbed does not answer, or not all could be told.
-    """
+    """Tell nodes that were just set up when the lease ends, if they act on it."""
     if node_lease.are_to_mind(cluster.plan):
         read(cluster)
     tell_nodes(cluster, anew=True)
@@ -272,11 +260,7 @@ def commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
 
 
 def check_not_expired(paths: ClusterPaths) -> None:
-    """Refuse to work with nodes whose lease has ended.
-
-    Raises:
-        GpubedError: The lease has ended.
-    """
+    """Refuse to work with nodes whose lease has ended."""
     record = last(paths)
     if record.granted_until and record.state(0) == "expired":
         ended = f"the lease of {paths.name} ended at {local(record.granted_until)}"
@@ -317,7 +301,6 @@ def _change(
 
     Raises:
         Unreadable: The record cannot be read.
-        PrerequisiteMissing: The record cannot be written.
         Locked: Another process holds the lock for too long.
     """
     if not paths.state.is_dir():  # the cluster is gone

@@ -27,8 +27,6 @@ def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) ->
         approve: Called with what would be lost.
 
     Raises:
-        UsageError: Data would be lost, and that is never allowed or was not approved.
-        PrerequisiteMissing: The testbed cannot be asked from this machine.
         Refused: The testbed does not list its resources.
     """
     kept, has_state = record.uuid(stack.paths), stack.has_resources()
@@ -41,7 +39,6 @@ def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) ->
 
 
 def _mind_lost(uuid: str, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
-    """Ask before nodes that a lost state knew are given up."""
     found = known_again(uuid, testbed)
     if lost := given_up(found, testbed, plan):
         approve(lost)
@@ -50,11 +47,7 @@ def _mind_lost(uuid: str, testbed: Testbed, plan: ClusterPlan, approve: Approve)
 
 
 def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> list[str]:
-    """Return what `up` gives up of the resources of a lost state, a sentence each.
-
-    Raises:
-        UsageError: `up` would have to replace or remove nodes.
-    """
+    """Return what `up` gives up of the resources of a lost state, a sentence each."""
     paths, backend = testbed.paths, testbed.backend
     there = [thing for thing in found if not thing.data]
     if there and backend.native:
@@ -93,7 +86,6 @@ def known_again(uuid: str, testbed: Testbed) -> list[Existing]:
     """Return the existing resources with a cluster's UUID, without running jobs.
 
     Raises:
-        PrerequisiteMissing: The testbed cannot be asked from this machine.
         Refused: The testbed does not list its resources.
     """
     found = _listed(testbed)
@@ -104,7 +96,6 @@ def of_lost(testbed: Testbed) -> list[Existing] | None:
     """Return the existing resources of a cluster whose state is lost; None if it has no UUID.
 
     Raises:
-        PrerequisiteMissing: The testbed cannot be asked from this machine.
         Refused: The testbed does not list its resources.
     """
     uuid = record.uuid(testbed.paths)
@@ -160,7 +151,6 @@ def _has_volume(plan: ClusterPlan) -> bool:
 
 
 def _listed(testbed: Testbed) -> list[Existing]:
-    """Return the resources with a cluster's name; refuse if the testbed does not answer."""
     cluster = testbed.paths.name
     try:
         return testbed.existing()
@@ -175,18 +165,12 @@ def _listed(testbed: Testbed) -> list[Existing]:
 
 
 def spare(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
-    """Refuse a plan that gives a node the address of an existing node outside the state.
-
-    Raises:
-        UsageError: The driver would remove the existing node to free the address.
-        GpubedError: State or testbed cannot be read.
-    """
+    """Refuse a plan that gives a node the address of an existing node outside the state."""
     there = audits.unrecorded(stack, asked)
     _refuse_to_vacate(stack.paths, there, plan)
 
 
 def _refuse_to_vacate(paths: ClusterPaths, there: Sequence[Existing], plan: ClusterPlan) -> None:
-    """Refuse a plan that gives one node the address that another existing node uses."""
     given = {str(node.control_address): node.name for node in plan.nodes}
     for thing in there:
         heir = given.get(thing.address)
@@ -200,7 +184,6 @@ def _refuse_to_vacate(paths: ClusterPaths, there: Sequence[Existing], plan: Clus
 
 
 def _mind_another(testbed: Testbed, approve: Approve) -> None:
-    """Ask before a second cluster of the name is made: the first may have lost its state."""
     paths = testbed.paths
     if there := [thing for thing in _listed(testbed) if not thing.transient]:
         uuids = sorted({thing.uuid for thing in there})

@@ -29,13 +29,10 @@ class Preview:
     """What `up` would do.
 
     Attributes:
-        plan: The specification's plan.
-        steps: What the engine would do to each resource.
         damage: Damage that `up` would repair, a sentence each.
         roles: The nodes on which roles would be applied, by role.
         lost: What `up` would ask about, a sentence each.
         refused: What the testbed would refuse; asked only if something would be lost.
-        notes: Further remarks.
     """
 
     plan: ClusterPlan
@@ -51,9 +48,7 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     """Compute what `up` would do; nothing is changed.
 
     Raises:
-        UsageError: The specification has errors, or variables beside it.
         Locked: Another run is changing the cluster.
-        GpubedError: State or testbed cannot be read.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)

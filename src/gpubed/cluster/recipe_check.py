@@ -49,11 +49,7 @@ def check(of: Recipe) -> Iterator[Check]:
 
 
 def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
-    """Compare the nodes of a cluster with a recipe, which need not be the cluster's own.
-
-    Raises:
-        GpubedError: A node could not be reached.
-    """
+    """Compare the nodes of a cluster with a recipe, which need not be the cluster's own."""
     plan, nodes = cluster.plan, cluster.allocation.nodes
     spec = plan.spec.model_copy(update={"recipe": of.name})
     with ExitStack() as stack:
@@ -65,12 +61,7 @@ def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
 
 
 def measure(of: Recipe) -> Iterator[tuple[str, dict[str, Architectures]]]:
-    """Download each package that may have GPU code; yield its name and its architectures.
-
-    Raises:
-        PrerequisiteMissing: Packages for this machine differ from those for the nodes.
-        GpubedError: A package cannot be downloaded.
-    """
+    """Download each package that may have GPU code; yield its name and its architectures."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise PrerequisiteMissing(
             "packages are measured on Linux on x86-64, where they are the nodes'",
@@ -118,7 +109,6 @@ def _lock_is_the_recipes(of: Recipe) -> Check:
 
 
 def _lock_has_what_is_wanted(of: Recipe) -> Check:
-    """Check that `requirements.in` was not edited without locking again."""
     wanted, locked = of.wanted(), {entry.name: entry.version for entry in of.locked()}
     lacking = [
         str(one)
@@ -140,7 +130,6 @@ def _lock_has_what_is_wanted(of: Recipe) -> Check:
 
 
 def _lock_resolves(of: Recipe) -> Check:
-    """Check that the index has each version, with the files that the lock names."""
     id_, locked = "lock.resolves", of.locked()
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:

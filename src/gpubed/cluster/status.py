@@ -40,7 +40,6 @@ def status(
 
     Raises:
         NotUp: The cluster has no nodes; see `of_none`.
-        GpubedError: Something of it cannot be read.
     """
     allocation = allocations.load(paths.allocation)
     testbed = registry.bound(allocation.backend, paths)
@@ -152,7 +151,6 @@ def _verification(cluster: Cluster, verified: Verification) -> dict[str, Any]:
 
 
 def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
-    """Return errors in key or state that other verbs would fail on, with hints."""
     found = []
     try:
         if cluster.allocation.nodes:
@@ -178,7 +176,6 @@ def _services(cluster: Cluster, now: Condition) -> list[dict[str, str]]:
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:
-    """Return state and reason of nodes that answer and report a problem, by name."""
     said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
     for found in now.unwell:
         if now.nodes[found.node] == "ready":
@@ -202,7 +199,6 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
 
 
 def _lease(cluster: Cluster, now: Condition) -> dict[str, Any]:
-    """Return what is known of the lease, and whether a renewal is due by now."""
     known = current_lease(cluster, now)
     ends_soon = known.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
     return {**known.document(), "ends_soon": ends_soon}

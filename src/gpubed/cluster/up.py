@@ -38,7 +38,6 @@ class Done:
     """The outcome of an `up`.
 
     Attributes:
-        result: The engine's result.
         seen: The cluster's condition at the last look; None if it was changed since.
         restarted: Nodes that hung and were restarted.
     """
@@ -53,9 +52,6 @@ class Run:
     """One run of `up`.
 
     Attributes:
-        plan: The specification's plan.
-        testbed: The testbed that the specification names.
-        stack: The cluster's stack.
         asked: The testbeds that may have resources of the cluster.
         approve: Called with what would be lost.
     """
@@ -89,12 +85,7 @@ def up(
         given_time: Nodes that have been silent for as long as a boot may take.
 
     Raises:
-        UsageError: The specification has errors, or variables beside it, or what it costs was
-            not approved.
-        PrerequisiteMissing: The testbed cannot be used from here, or a folder has the name of a
-            file of the cluster.
         Locked: Another run holds the cluster.
-        GpubedError: A resource, a role or a check failed, or a node hangs.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -177,7 +168,6 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
 
 
 def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:
-    """Refuse a damaged cluster, once nodes that were started have booted."""
     if started and testbed.backend.boots_later:
         handover.await_nodes(cluster)
     return condition.require(testbed, cluster)

@@ -80,7 +80,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no cluster, and no run that makes or removes one."""
+        """Whether the cluster does not exist, and no run is creating or removing it."""
         return self.telling.is_gone and runlock.holder(self._paths.state) is None
 
     @property
@@ -211,7 +211,6 @@ class Watch:
         return "amiss"
 
     def _faults(self, found: Condition, cluster: Cluster) -> list[Fault]:
-        """List the faults that `up` would repair; a full disk is none of them."""
         listed = [
             Fault(name, name, f"{name} is {state}", state)
             for name, state in found.damaged.items()
@@ -244,7 +243,6 @@ class Watch:
             telling.settle("unknown", "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
-        """Report faults of nodes in quarantine, which are left alone; return them in words."""
         held, name = self.telling.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
@@ -270,7 +268,6 @@ class Watch:
     def _repair(
         self, cluster: Cluster, found: Condition, broken: Sequence[Fault], spared: str
     ) -> bool:
-        """Repair faults if that is allowed and due; return whether the cluster is well then."""
         telling, why, name = self.telling, _why(broken), self._paths.name
         try:
             self._require_ours(cluster)
@@ -322,11 +319,7 @@ class Watch:
         return True
 
     def _require_ours(self, cluster: Cluster) -> None:
-        """Refuse a repair in which `up` would do more than repair, or that a person has to decide.
-
-        Raises:
-            GpubedError: `up` would do more, or cannot run.
-        """
+        """Refuse a repair that a person has to decide, or in which `up` would do more."""
         paths, name = cluster.paths, cluster.name
         if begun := _begun_down(paths):
             raise begun
@@ -396,7 +389,6 @@ def _why(faults: Sequence[Fault]) -> str:
 
 
 def _begun_down(paths: ClusterPaths) -> GpubedError | None:
-    """Return the error about an unfinished `down`; None if there is none."""
     if record.read(paths).removing is None:
         return None
     return GpubedError(

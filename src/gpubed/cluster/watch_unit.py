@@ -83,7 +83,6 @@ def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
     """Write the unit, start it, and enable it at login; return its path.
 
     Raises:
-        PrerequisiteMissing: The user's systemd does not answer.
         LoginRefused: Nodes are behind a host whose key no SSH agent holds.
     """
     _require_systemd(paths)
@@ -102,11 +101,7 @@ def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
 
 
 def remove(paths: ClusterPaths) -> Path | None:
-    """Stop the unit and remove it; return its former path, or None if there was no unit.
-
-    Raises:
-        PrerequisiteMissing: The user's systemd does not answer.
-    """
+    """Stop the unit and remove it; return its former path, or None if there was no unit."""
     path = file(paths)
     if not path.exists():
         return None

@@ -26,11 +26,11 @@ _AMOUNTS |= {"epochs", "steps", "seed"}
 
 @dataclass(frozen=True)
 class Version:
-    """A version of what runs computed with, by the job's metric `versions`.
+    """A version of software that runs used, by the job's metric `versions`.
 
     Attributes:
-        runs: How many of them had it.
-        of: How many tell any versions.
+        runs: The number of runs with this version.
+        of: The number of runs that report any versions.
     """
 
     name: str
@@ -58,11 +58,11 @@ def versions(points: Iterable[Point]) -> list[Version]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that a report says of a campaign.
+    """The contents of a campaign's report.
 
     Attributes:
-        metric: What stands for a point, as in the table of `gpubed bench`.
-        throughput: What ratios are of: `metric` where that is a rate, else another that is.
+        metric: The metric that stands for a point, as in the table of `gpubed bench`.
+        throughput: The metric of ratios: `metric` if that is a rate, else another rate.
     """
 
     measured: Measured
@@ -102,7 +102,7 @@ class Analysis:
         return tuple(point for point in self.measured.points if point.status == "failed")
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "simulated": self.measured.simulated,
             "metric": self.metric,
@@ -161,14 +161,12 @@ def analyse(measured: Measured) -> Analysis:
 
 
 def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
-    """Return the metrics that are numbers, of several campaigns those that all of them have."""
     return together.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
 
 
 def _comparisons(
     measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
-    """Compare the values of each factor that says how, not how much, is computed."""
     # A node by itself uses no link.
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
     for factor in measured.campaign.factors if throughput else ():
@@ -180,7 +178,6 @@ def _comparisons(
 
 
 def _judged(measured: Measured, metric: str) -> Measured:
-    """Return it with what did not give the one metric that stands for a point as failed."""
     why = {"status": "failed", "reason": f"it gave no {metric}"}
     points = tuple(
         point.model_copy(update=why)
@@ -192,7 +189,6 @@ def _judged(measured: Measured, metric: str) -> Measured:
 
 
 def _missing(measured: Measured) -> Iterator[str]:
-    """Name the combinations of which repetitions are due, and how many of them have ended."""
     for part in measured.each:
         campaign = part.campaign
         ended: dict[Key, list[Point]] = defaultdict(list)

@@ -1,8 +1,4 @@
-"""Reports of campaigns on a cluster, where its JupyterLab shows them.
-
-They lie on the shared storage, each in a folder that is named after when its campaign began.
-Role jupyterlab links to them from the notebooks.
-"""
+"""Puts reports of campaigns on the shared storage, to which role jupyterlab links."""
 
 from __future__ import annotations
 
@@ -64,18 +60,13 @@ def place(
     measured: Measured,
     written: Sequence[Path],
 ) -> str:
-    """Copy a report to the shared storage; an earlier one of the same campaign is replaced.
+    """Copy a report to the shared storage, replacing the campaign's earlier one.
 
     Args:
-        measured: The campaign that it is about.
-        written: Its files, the page first.
+        written: The report's files, the page first.
 
     Returns:
-        The page's URL in JupyterLab, without any token.
-
-    Raises:
-        GpubedError: The head does not answer, or has something else there; or JupyterLab was not
-            told yet where reports are.
+        The page's URL in JupyterLab, without a token.
     """
     shared = cluster.plan.spec.storage.shared.path
     reports, name = f"{shared}/reports", _name(measured)

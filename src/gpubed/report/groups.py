@@ -25,12 +25,10 @@ LEAST = 1e-30  # a throughput below is none
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio and its 95 % interval; no bounds where nobody knows what chance does.
-
-    That is where something was measured once, or was the same each time.
+    """A ratio and its 95 % interval; without bounds for a single or constant measurement.
 
     Attributes:
-        p: What chance makes of its difference from 1; None where there is no interval.
+        p: P-value of the difference from 1; None without an interval.
     """
 
     value: float
@@ -39,7 +37,7 @@ class Ratio:
     p: P | None = None
 
     def document(self) -> dict[str, float | None]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
@@ -48,9 +46,9 @@ class Group:
     """The repetitions of a point.
 
     Attributes:
-        varied: The settings that are not the same at all points of the campaign.
-        points: Those that ended well.
-        failed: Those that did not.
+        varied: The settings that differ between points of the campaign.
+        points: Repetitions that ended well.
+        failed: Repetitions that did not.
     """
 
     id: str
@@ -92,7 +90,7 @@ class Group:
         return wording.settings(telling or rest)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         metrics = {
             name: {**found.document(), "half_width": self.half_width(name)}
             for name, found in self.summaries.items()
@@ -139,7 +137,7 @@ def made(measured: Measured) -> tuple[Group, ...]:
 
 
 def size(group: Group, scale: str) -> int:
-    """Return how many nodes, or ranks, it ran on; 0 where that is no number."""
+    """Return a group's number of nodes or ranks; 0 if the setting is not a number."""
     value = group.settings.get(scale)
     if not isinstance(value, int) or isinstance(value, bool):
         return 0

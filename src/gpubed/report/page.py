@@ -1,7 +1,7 @@
-"""The page: one HTML file that loads nothing.
+"""Writes the report's page: one HTML file that loads nothing.
 
-Each plot is there as SVG and as its specification: where scripts may run, Vega, which the page
-brings, makes it interactive. The policy of the page admits that script alone.
+Each plot is included as SVG and as a Vega-Lite specification, which the bundled Vega makes
+interactive where scripts may run. The page's policy admits only that script.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ for (const figure of document.querySelectorAll("figure")) {
 
 
 def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
-    """Return the page; whatever came from files is text in it, never markup.
+    """Return the page, with text from files escaped.
 
     Args:
-        drawn: The plots, each with its SVG.
+        drawn: The SVG of each plot.
     """
     environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
@@ -78,7 +78,7 @@ def _script() -> str:
 
 
 def _json(figure: Figure) -> Markup:
-    """Return a specification that no markup ends."""
+    """Return a specification as JSON that cannot close its script element."""
     return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
 
 
@@ -105,7 +105,7 @@ def _facts(measured: Measured) -> dict[str, str]:
 
 
 def _commands(measured: Measured) -> list[str]:
-    """Return what repeats it: lines of which a shell runs nothing else, whatever files say."""
+    """Return shell lines that repeat the campaign, with text from files quoted."""
     lines = []
     for part in measured.each:
         campaign = part.campaign
@@ -127,7 +127,6 @@ def _typed(*words: str) -> str:
 
 
 def _files(measured: Measured) -> list[tuple[str, str]]:
-    """Return the campaigns' files, each once, with whose they are where there are several."""
     labels: dict[str, list[str]] = defaultdict(list)
     for part in measured.each:
         file = yaml.safe_dump(part.campaign.campaign, sort_keys=False, allow_unicode=True)

@@ -36,8 +36,8 @@ class Figure:
     """A plot.
 
     Attributes:
-        name: Of its file; unique on a page.
-        title: A line that says what it shows.
+        name: Name of its file; unique on a page.
+        title: One line that says what it shows.
         specification: In Vega-Lite's language.
     """
 
@@ -136,7 +136,6 @@ def _lines(
     y_title: str,
     x_title: str,
 ) -> Any:
-    """Draw series with intervals, and the line that each would be on."""
     rows = [{"series": label, **one} for label, (points, _) in series.items() for one in points]
     ideal: list[dict[str, Any]] = [
         {"series": label, "x": x, "y": y} for label, (_, line) in series.items() for x, y in line
@@ -192,7 +191,7 @@ def _lines(
 
 
 def _most(rows: Iterable[Mapping[str, Any]], others: Iterable[float]) -> float:
-    """Return how far an axis goes: one interval that is far too wide must not hide the rest."""
+    """Return an axis's end; one interval that is far too wide must not hide the rest."""
     rows = [*rows]
     middle = max([*(row["y"] for row in rows), *others, 1e-30])
     return float(min(max([middle, *(row["high"] or 0.0 for row in rows)]), 3 * middle))
@@ -238,7 +237,7 @@ def _comparisons(analysis: Analysis) -> Iterator[_Plot]:
     measure = wording.metric(analysis.throughput or "")
     factors = dict.fromkeys(one.factor for one in analysis.comparisons)
     for number, factor in enumerate(factors):
-        # Files are named after what gpubed knows; a factor may have any name.
+        # Only known factors are part of a file's name; others may have any name.
         stem = f"ratio-{factor}" if factor in ("rate", "framework") else f"ratio-{number}"
         found = [one for one in analysis.comparisons if one.factor == factor]
         what = {"rate": "link rate"}.get(factor, factor.replace("_", " "))
@@ -310,7 +309,6 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
 
 
 def _links(measured: Measured) -> Iterator[_Plot]:
-    """Draw the rate that each link was measured to bring, as a matrix of nodes."""
     for number, part in enumerate(measured.each, start=1):
         links = [one for one in part.campaign.links if one.measured_bps]
         if not links:
@@ -344,7 +342,6 @@ def _links(measured: Measured) -> Iterator[_Plot]:
 
 
 def _parts(name: str, found: Sequence[T], most: int) -> Iterator[tuple[str, str, Sequence[T]]]:
-    """Yield parts of a size that fits a plot, each with a name and what to add to the title."""
     parts = [found[start : start + most] for start in range(0, len(found), most)]
     for number, part in enumerate(parts, start=1):
         alone = len(parts) == 1

@@ -30,7 +30,7 @@ _Finite = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
 class _Model(BaseModel):
-    # What a newer gpubed adds is of no concern.
+    # Keys that a newer gpubed adds are ignored.
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
@@ -100,14 +100,14 @@ class Campaign(_Model):
 
     @cached_property
     def excluded(self) -> list[Settings]:
-        """What a combination has that is no point."""
+        """The combinations of settings that are excluded from the points."""
         given = self.campaign.get("exclude")
         listed = given if isinstance(given, list) else []
         return [key(one) for one in listed if isinstance(one, dict) and one]
 
     @property
     def stop(self) -> Stop | None:
-        """What points were repeated for, if they were."""
+        """The condition that ends a point's repetitions; None if there is none."""
         try:
             return Stop.model_validate(self.campaign.get("stop"))
         except ValidationError:
@@ -153,14 +153,14 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a campaign has left behind, or several of them that were put together.
+    """The results of a campaign, or of several that were put together.
 
     Attributes:
-        document: `campaign.json` as it is, with what this version does not know.
-        use: What each user's jobs had of the nodes in the 24 hours before the report.
-        label: What tells it from those that it is put together with; empty where it is alone.
-        factor: The setting that says which of several a point is of, by its label.
-        parts: The several, as each of them was measured; none where it is one.
+        document: `campaign.json`, with keys that this version does not know.
+        use: Each user's use of the nodes in the 24 hours before the report.
+        label: The campaign's label among several; empty if it is alone.
+        factor: The setting that names a point's campaign by its label.
+        parts: The campaigns that were put together; empty for a single one.
     """
 
     folder: Path
@@ -180,7 +180,7 @@ class Measured:
 
     @property
     def suffix(self) -> str:
-        """How names of what is made of it end: what is about the first alone stays."""
+        """Suffix of the names of a common report's files; empty for a single campaign."""
         return WITH_OTHERS if self.parts else ""
 
     def of(self, settings: Mapping[str, Value]) -> Measured:
@@ -203,7 +203,6 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
     """Return the campaign that is meant: by its name, its file, or its folder; else the newest.
 
     Raises:
-        UsageError: There is no such one.
         Unreadable: Which one is the newest cannot be told.
     """
     known = names(paths)
@@ -272,10 +271,6 @@ def _point(path: Path, campaign: Campaign) -> Point:
 
 
 def _strange(point: Point, campaign: Campaign) -> str:
-    """Say why a point is none of its campaign, as `bench` does; empty where it is one.
-
-    What `campaign.json` does not tell is not looked at.
-    """
     known, settings = campaign.model_fields_set, point.settings
     if "repeat" in known and point.repetition >= campaign.repeat:
         return f"the campaign has {campaign.repeat} repetition(s), numbered from 0"

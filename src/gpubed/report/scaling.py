@@ -42,10 +42,10 @@ class Series:
     """Groups that differ in their size only.
 
     Attributes:
-        label: What tells it from the others.
-        baseline: Their smallest; one node of another link rate where there is none of theirs,
-            as a node by itself uses no link.
-        borrowed: Whether it has another link rate.
+        label: What distinguishes it from the other series.
+        baseline: Its smallest group; or one node measured at another link rate, as a single node
+            uses no link.
+        borrowed: Whether the baseline has another link rate.
     """
 
     settings: Mapping[str, Value]
@@ -110,7 +110,7 @@ class Comparison:
         return self.chance is not None and self.chance.shows
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "factor": self.factor,
             "value": self.value,
@@ -166,7 +166,6 @@ def uneven(campaign: Campaign, scale: str | None) -> list[int]:
 
 
 def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
-    """Put groups together that differ in those settings only."""
     found: dict[Key, list[Group]] = defaultdict(list)
     for group in groups:
         found[key(group.others(*but))].append(group)

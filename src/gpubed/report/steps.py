@@ -34,7 +34,7 @@ class Step:
     parts: dict[str, float]
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {"id": self.group.id, "seconds": self.seconds, "parts": self.parts}
 
     def shares(self) -> dict[str, float]:
@@ -45,16 +45,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Straggling:
-    """How much longer than the others the slowest rank of a point computes.
+    """How much longer than the others a point's slowest rank computes.
 
-    It is one rank through all repetitions: the slowest of each would be slow by definition.
+    The rank is the same through all repetitions: the slowest of each would be slow by definition.
 
     Attributes:
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
-        waiting_s: By how much it is more, in seconds per step.
-        host: Where it was.
+        waiting_s: Its additional compute time, in seconds per step.
+        host: The rank's host.
         once: The largest such ratio of any rank in a single repetition (`straggler_ratio`).
-        shown: Whether it is shown to be slow somewhere, among all ranks of the campaign.
+        shown: Whether it is significantly slow somewhere, among all ranks of the campaign.
     """
 
     group: Group
@@ -65,7 +65,7 @@ class Straggling:
     shown: bool
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         own = {"waiting_s": self.waiting_s, "host": self.host, "once": self.once}
         return {"id": self.group.id, **self.ratio.document(), **own, "slow": self.slow}
 
@@ -103,7 +103,7 @@ class Limit:
     p: P | None
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON document."""
         return {
             "series": dict(self.series.settings),
             "size": self.size,
@@ -167,7 +167,7 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
             _slowness(group, place[0], pairs, once, shown=place in slow)
             for place, pairs in times.items()
         ]
-        # One that is known to be slow goes before what looked so once.
+        # A rank shown to be slow goes before one that was slow once.
         if found:
             yield max(found, key=lambda one: (one.slow, one.ratio.value))
 
@@ -187,7 +187,7 @@ def _is_even(points: Sequence[Sequence[float]]) -> P | None:
 
 
 def _at_most_1(ratios: Sequence[float]) -> float | None:
-    """Return how likely ratios are that high where they are 1 or less, by their logarithms."""
+    """Return the p-value of ratios under the hypothesis of at most 1, by their logarithms."""
     found = intervals.mean_logarithm(ratios)
     if found is None:
         return None
@@ -195,7 +195,6 @@ def _at_most_1(ratios: Sequence[float]) -> float | None:
 
 
 def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
-    """Yield where each of several ranks was, its compute time and the median of the others'."""
     on_host = Counter[str]()
     ordered = sorted(rank.compute_s for rank in ranks)
     rest = len(ordered) - 1

@@ -51,7 +51,7 @@ _NEXT = {
 
 
 def told(analysis: Analysis) -> list[str]:
-    """Return all that is said, a line each, the most important first; for a terminal, too."""
+    """Return warnings, results and gaps, a line each, the most important first."""
     said = lines(analysis)
     if "Try next" in said:
         said["Try next"] = f"Try next: {said['Try next']}"
@@ -103,7 +103,7 @@ def beside(limit: Limit) -> str:
 
 
 def cost(limit: Limit) -> str:
-    """Write what a limit costs per step, with its interval where there is one."""
+    """Write a limit's cost per step, with its interval if there is one."""
     took = figures.written(limit.seconds, "s")
     if limit.low is None or limit.high is None:
         return took
@@ -159,7 +159,6 @@ def _scaling(analysis: Analysis) -> str:
 
 
 def _limits(analysis: Analysis) -> Iterator[str]:
-    """Say what limits scaling, and where it costs the most."""
     scale, of = analysis.scale or "nodes", len(analysis.limits)
     alone = f"What limits scaling is not known without fewer {scale} to compare with"
     subjects = [_SUBJECTS[one.kind] if one.grown else alone for one in analysis.limits]
@@ -179,7 +178,6 @@ def _limits(analysis: Analysis) -> Iterator[str]:
 
 
 def _comparisons(analysis: Analysis) -> Iterator[str]:
-    """Say how each pair of values compares where they differ the most."""
     pairs = Counter((c.factor, c.value, c.against) for c in analysis.comparisons)
     what = wording.metric(analysis.throughput or "")
     for (factor, value, against), count in pairs.items():
@@ -229,7 +227,6 @@ def _next(analysis: Analysis) -> str:
 
 
 def _with(label: str) -> str:
-    """Return what follows on a noun: which of them is meant, where there are others."""
     return "" if label == wording.ALL else f" with {label}"
 
 

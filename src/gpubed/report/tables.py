@@ -82,7 +82,7 @@ def points_csv(measured: Measured) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return what a spreadsheet shows as it is: text that it would compute gets a quote."""
+    """Return a cell's text; text that a spreadsheet would compute gets a quote."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -203,7 +203,6 @@ def _failed(analysis: Analysis) -> Table:
 
 
 def _of_cluster(part: Measured) -> list[Table]:
-    """Return what is of one campaign, with its label where there are several."""
     label, campaign = f": {part.label}" if part.label else "", part.campaign
     simulated = " (simulated)" if part.simulated else ""
     nodes = [
@@ -239,7 +238,6 @@ def _of_cluster(part: Measured) -> list[Table]:
 
 
 def _mean(group: Group, metric: str, count: int) -> str:
-    """Write a mean and half of its interval in the unit of the heading; n where it is another."""
     mean, width = group.mean(metric), group.half_width(metric)
     if mean is None:
         return ""
@@ -249,13 +247,11 @@ def _mean(group: Group, metric: str, count: int) -> str:
 
 
 def _least_count(analysis: Analysis, metric: str) -> str:
-    """Write the least n of a metric that some repetitions lack."""
     lacking = [g.count(metric) for g in analysis.groups if g.count(metric) != len(g.points)]
     return f" (n = {min(lacking)} at least)" if lacking else ""
 
 
 def _constant(groups: Sequence[Group], metric: str) -> float | None:
-    """Return what a metric is at all points; None where it is not the same."""
     found = {value for group in groups for value in group.values(metric)}
     everywhere = all(group.values(metric) for group in groups if group.points)
     return found.pop() if len(found) == 1 and len(groups) > 1 and everywhere else None

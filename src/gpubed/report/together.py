@@ -22,17 +22,17 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def put(campaigns: Sequence[Measured]) -> Measured:
-    """Return several campaigns as one, with a factor more: where a point was measured.
+    """Return several campaigns as one, with a factor for the campaign.
 
-    Points get what tells them from those of the others: what those vary and theirs fixes, or
-    fixes otherwise; and where they name neither nodes nor ranks, in how many ranks they ran.
+    Points also get the settings that others vary and their campaign fixes, or fixes otherwise;
+    and their number of ranks if they name neither nodes nor ranks.
 
     Args:
-        campaigns: The one that the others are compared with comes first.
+        campaigns: The first is the one that the others are compared with.
 
     Raises:
         UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
-            beside others, or they have no figure in common.
+            beside others, or they have no metric in common.
     """
     first, labels = campaigns[0], _labels(campaigns)
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
@@ -71,7 +71,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
 
 
 def shared(measured: Measured, metrics: Iterable[str]) -> list[str]:
-    """Return those metrics that all of its campaigns give of which points have ended well."""
+    """Return the metrics that all campaigns with successful points report."""
     each = [numbers for part in measured.each if (numbers := _numbers(part))]
     return [name for name in metrics if all(name in numbers for numbers in each)]
 
@@ -98,7 +98,7 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
 
 def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]) -> list[str]:
-    """Return the labels of the campaigns of which no point is compared with another's."""
+    """Return the labels of campaigns without any point that is compared with another's."""
     pairs = [(one.value, one.against) for one in compared if one.factor == measured.factor]
     ended = (group for group in found if measured.parts and group.points)
     labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
@@ -106,7 +106,6 @@ def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Compari
 
 
 def _aside(measured: Measured) -> tuple[str, ...]:
-    """Return the settings in which points may differ that are compared."""
     varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
     return (measured.factor, *wording.SCALES, *(() if varied else (RATE,)))
 
@@ -117,7 +116,6 @@ def _size(group: Group) -> object:
 
 
 def _common(group: Group, base: Group, factor: str) -> Group:
-    """Return a group with those settings that it has in common with another, and its place."""
     there = key(base.settings)
     same = {k: v for k, v in group.settings.items() if k == factor or key({k: v}) <= there}
     if not set(wording.SCALES) & set(same) and (size := group.mean(_WORLD)):
@@ -126,7 +124,6 @@ def _common(group: Group, base: Group, factor: str) -> Group:
 
 
 def _labels(campaigns: Sequence[Measured]) -> list[str]:
-    """Name campaigns by their clusters, each in a way of its own, and by their links' rate."""
     # Folders' names, as they are typed: what was copied here may have another cluster's within.
     clusters = [one.folder.parents[1].name for one in campaigns]
     names = [
@@ -138,7 +135,6 @@ def _labels(campaigns: Sequence[Measured]) -> list[str]:
 
 
 def _declared(campaign: Campaign) -> str:
-    """Return the rate that all links are declared to have; empty where points name theirs."""
     rates = campaign.declared_bps
     bps = rates[0] if len(rates) == 1 else None
     return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
@@ -160,7 +156,6 @@ def _require_comparable(parts: Sequence[Measured]) -> None:
 
 
 def _require_one(parts: Iterable[Measured], why: str, what: Callable[[Measured], str]) -> None:
-    """Refuse campaigns that differ in what makes figures comparable."""
     found = {part.label: what(part) for part in parts}
     if len(set(found.values())) > 1:
         listed = "; ".join(f"{label}: {said}" for label, said in found.items())
@@ -171,27 +166,24 @@ def _require_one(parts: Iterable[Measured], why: str, what: Callable[[Measured],
 
 
 def _numbers(measured: Measured) -> dict[str, None]:
-    """Return the metrics of points that ended well, in their order."""
     good = (point for point in measured.points if point.status == "ok")
     return dict.fromkeys(name for point in good for name in point.figures)
 
 
 def _figures(measured: Measured) -> list[str]:
-    """Return what points could be compared by: rates, or any number where there are none."""
     numbers = list(_numbers(measured))
     rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
     return rates or numbers
 
 
 def _name(parts: Sequence[Measured]) -> str:
-    """Return a name for what tells the campaigns apart; it is no setting of theirs."""
     taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
     names = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
     return next(name for name in names if name not in taken)
 
 
 def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
-    """Return what is the same at all points of a campaign, and not at those of all others."""
+    """Return each campaign's fixed settings that another varies, or fixes otherwise."""
     every = [part.campaign.fixed for part in parts]
     alike = frozenset.intersection(*map(key, every))
     varied = {name for part in parts for name in part.campaign.factors}
@@ -202,7 +194,6 @@ def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
 
 
 def _sizes(measured: Measured) -> dict[str, int]:
-    """Return in how many ranks points ran that name neither nodes nor ranks, by their ids."""
     if set(wording.SCALES) & set(measured.campaign.factors):
         return {}
     told = {p.id: p.figures.get(_WORLD, 0) for p in measured.points if p.status == "ok"}
@@ -212,7 +203,6 @@ def _sizes(measured: Measured) -> dict[str, int]:
 def _point(
     point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
 ) -> Point:
-    """Return a point with what tells it from those of other campaigns."""
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
         "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",

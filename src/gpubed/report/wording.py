@@ -42,7 +42,7 @@ def unit(metric: str) -> str:
 
 
 def rate(value: Value) -> float | None:
-    """Return a rate in bit/s: `100M`, `1 Gbit/s`; None for what is none."""
+    """Return a rate in bit/s: `100M`, `1 Gbit/s`; None if the value is not a rate."""
     for text in (value, f"{value}bit/s"):
         try:
             found = units.parse_rate(text)
@@ -53,7 +53,7 @@ def rate(value: Value) -> float | None:
 
 
 def setting(name: str, value: Value) -> str:
-    """Write a setting as it is said: `batch 32`, `1 Gbit/s`, `resnet18`, `compression none`."""
+    """Write a setting in words: `batch 32`, `1 Gbit/s`, `resnet18`, `compression none`."""
     if name == "rate" and (bps := rate(value)):
         return units.format_rate(bps)
     if name in SCALES:
@@ -64,7 +64,7 @@ def setting(name: str, value: Value) -> str:
 
 
 def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
-    """Write settings in their order; `ALL` where there are none."""
+    """Write settings in their order; `ALL` if there are none."""
     left = [setting(k, v) for k, v in values.items() if k not in set(without)]
     return ", ".join(left) or ALL
 

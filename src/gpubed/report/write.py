@@ -40,14 +40,10 @@ class _Written(BaseModel):
 
 
 def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]:
-    """Write a report; one of the same campaign is replaced.
+    """Write a report, replacing one of the same campaign.
 
     Returns:
-        The files, the page first; and what `report.json` has.
-
-    Raises:
-        UsageError: The folder holds other things by these names.
-        PrerequisiteMissing: It cannot be written.
+        The files, the page first; and the contents of `report.json`.
     """
     before = _require_ours(folder, analysis.measured)
     drawn = {figure: figure.svg() for figure in plots.drawn(analysis)}
@@ -92,21 +88,13 @@ def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> li
             files.write(draft / name, content.encode("utf-8", errors="replace"))
         for name in former:
             (folder / name).unlink(missing_ok=True)
-        # The page comes last: where it is new, all else is.
+        # The page comes last: if it is new, all other files are.
         for name in reversed(list(contents)):
             (draft / name).replace(folder / name)
     return [folder / name for name in contents]
 
 
 def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
-    """Refuse to write over what is no report of this campaign.
-
-    Returns:
-        The figures that the report there has.
-
-    Raises:
-        UsageError: It is none.
-    """
     above = next(path for path in (folder, *folder.parents) if path.exists())
     if not above.is_dir():
         raise UsageError(f"{above} is no folder", _ELSEWHERE)

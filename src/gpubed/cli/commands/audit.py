@@ -85,12 +85,10 @@ def command(
 
 
 def _is_cut_short(paths: ClusterPaths, driven: stack.Stack) -> bool:
-    """Whether things were made and never handed over."""
     return driven.has_resources() and not paths.allocation.exists()
 
 
 def _require_one(paths: ClusterPaths, found: audits.Audit, option: str) -> None:
-    """Refuse to do nothing where only what another uuid has can be meant, and was not named."""
     if found.clean and found.uuid is None and found.others:
         uuids = sorted({thing.uuid for thing in found.others})
         raise UsageError(
@@ -139,10 +137,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
 
 @contextmanager
 def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -> Iterator[None]:
-    """Forget a UUID that was to be taken over, where it came to nothing.
-
-    Else what carries it would be this project's from then on, for its next `down`.
-    """
+    """Forget a UUID after a failed takeover; else the next `down` would remove its resources."""
     try:
         yield
     except BaseException:
@@ -153,7 +148,6 @@ def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -
 
 
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
-    """Say why nodes of a cluster whose state is lost cannot be kept; empty where they can."""
     if backend.native:
         return "what Pulumi's plugin has made cannot be taken into a new state"
     if backend.exchanges_keys or secret.public_key(paths.private_key):
@@ -170,11 +164,6 @@ def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
 
 
 def _require_known(paths: ClusterPaths, found: audits.Audit, uuid: str | None) -> None:
-    """Refuse a UUID that nothing else carries: it may be a typing error.
-
-    Raises:
-        UsageError: Nothing carries it, or it is this cluster's own.
-    """
     if uuid is None or uuid in {thing.uuid for thing in found.others}:
         return
     if uuid == found.uuid:

@@ -129,11 +129,7 @@ class _Campaign:
         return Folder(self.cluster.paths.campaigns / self.source.name)
 
     def look(self, *, new: bool) -> Series:
-        """Return what is known of it, without changing anything.
-
-        Raises:
-            UsageError: It cannot be run here, or is not the one that was begun.
-        """
+        """Return what is known of it, without changing anything."""
         begun = None if new else self._begun()
         if begun is None:
             usable, _ = health.usable(self.cluster)
@@ -153,7 +149,6 @@ class _Campaign:
         return Series(self.source.campaign, self.points, ended, earlier=earlier)
 
     def _begun(self) -> records.Begun | None:
-        """Return how it was begun, with what counts for its points; None where it was not."""
         begun = self.folder.begun()
         return begun and begun.counting(self.points, one_host=self.cluster.allocation.one_host)
 
@@ -165,11 +160,9 @@ class _Campaign:
             raise type(error)(error.message, hint) from None
 
     def _made_with(self, cluster: Cluster) -> dict[str, str]:
-        """Return what points are made with now, as far as it is known here."""
         return provenance.made_with(cluster, self.source.campaign.job)
 
     def _found_on_nodes(self, usable: Cluster) -> dict[str, str]:
-        """Return what nodes tell of it; refuses containers that they could not start."""
         given = [one.container for one in self.source.campaign.environments.values()]
         containers = [image for image in (self.job.container, *given) if image]
         return provenance.found_on_nodes(usable, self.source, self.job, containers)
@@ -208,11 +201,6 @@ class _Campaign:
         return 1 if series.failed() or telling.warned else 0
 
     def _require_alike(self, begun: records.Begun, container: str | None, usable: Cluster) -> None:
-        """Refuse a point that would be made with something else than those before.
-
-        Raises:
-            Changed: It would; it says with what.
-        """
         image = container or self.job.container
         containers = [image] if image else []
         told = provenance.found_on_nodes(usable, self.source, self.job, containers)
@@ -264,7 +252,6 @@ class _Campaign:
         return any(not node.reachable for node in left_out)
 
     def _node_hours(self, progress: Progress) -> float | None:
-        """Return what is left in node-hours; None where the time is unknown, or nodes are free."""
         if progress.seconds is None or self.cluster.plan.node_hours is None:
             return None
         return len(self.cluster.allocation.nodes) * progress.seconds / 3600
@@ -327,8 +314,6 @@ class _Campaign:
 
 @dataclass
 class _Telling:
-    """Shows what a campaign is doing."""
-
     ui: UI
     campaign: _Campaign
     series: Series

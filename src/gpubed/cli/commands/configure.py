@@ -115,7 +115,7 @@ def _require_all(allocation: Allocation, named: Sequence[str], limit: str) -> No
 
 
 def _roles(tags: str, plan: ClusterPlan) -> list[str]:
-    """Return the roles that were named; Ansible would run nothing for a name that it lacks."""
+    """Return the named roles; Ansible would run nothing for an unknown one."""
     known, chosen = roles.active(plan), [tag.strip() for tag in tags.split(",") if tag.strip()]
     for name in chosen:
         if name not in known:

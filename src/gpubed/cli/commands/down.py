@@ -106,7 +106,6 @@ def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
 
 
 def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
-    """Tell of what nobody could look at, and how `down` ends without it."""
     for why in removal.unseen:
         ui.say(f"COULD NOT BE LOOKED AT, and may be a node still: {why}")
     for one in removal.unasked:

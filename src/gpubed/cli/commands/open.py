@@ -87,11 +87,6 @@ def command(
 
 
 def _show(paths: ClusterPaths, url: str, again: str) -> None:
-    """Open a URL in the browser.
-
-    Raises:
-        PrerequisiteMissing: There is none that can.
-    """
     if not browser.visit(url, _page(paths)):
         raise PrerequisiteMissing("there is no browser on this machine", f"{again} --print")
 
@@ -109,7 +104,6 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
 
 
 def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
-    """Print by system what makes it trust the certificate, and how to know it."""
     trusted = trust.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
     steps = trust.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
@@ -128,8 +122,6 @@ def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
 def _hold_open(
     ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
 ) -> None:
-    """Let the browser in by loopback and SSH until somebody ends it."""
-
     def ready(port: int) -> None:
         here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{port}", url)
         ui.document("open", {"url": here, "tunnel": None})

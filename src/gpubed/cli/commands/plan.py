@@ -91,7 +91,6 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
 
 
 def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:
-    """Say why it cannot be had now, each with what helps."""
     for obstacle, remedy in remedies.items():
         ui.mark("fail", f"does not fit now: {obstacle}")
         if remedy:

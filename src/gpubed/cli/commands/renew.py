@@ -92,7 +92,6 @@ def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
 
 
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
-    """Look at a lease until its end; a testbed that does not answer is asked again."""
     told = set[str]()
     while True:
         looked = renewal.look(cluster)
@@ -128,12 +127,6 @@ def _tell_once(words: str, told: set[str], tell: Callable[[str], None]) -> None:
 
 
 def _by_now(ui: UI, cluster: Cluster) -> Cluster:
-    """Return a cluster with its nodes and policy of now.
-
-    Raises:
-        NotUp: It is down.
-        GpubedError: Another cluster has its name.
-    """
     try:
         now = load_current(cluster.paths)
     except NotUp:

@@ -110,7 +110,6 @@ def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, st
 
 
 def _measured(ui: UI, paths: ClusterPaths, campaign: str) -> Measured:
-    """Read a campaign, and ask its nodes for their use."""
     return replace(read.load(paths, campaign), use=_use(ui, paths))
 
 
@@ -123,7 +122,6 @@ def _say_if_begun(ui: UI, paths: ClusterPaths) -> None:
 
 
 def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
-    """Ask the nodes what they were used for; empty where there are none, or one does not answer."""
     if not paths.allocation.exists():
         return ()
     try:

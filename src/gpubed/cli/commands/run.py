@@ -185,11 +185,6 @@ def command(
 
 
 def _foreseen(ui: UI, paths: ClusterPaths, asked: Asked) -> tuple[Cluster, Record, dict[str, str]]:
-    """Return the nodes that a run may use, what it would be, and why other nodes are left out.
-
-    Raises:
-        GpubedError: The cluster is not ready, or has not what the run needs.
-    """
     usable, left_out = _usable(ui, paths)
     request = asked.request
     if asked.bounds:
@@ -207,7 +202,6 @@ def _foreseen(ui: UI, paths: ClusterPaths, asked: Asked) -> tuple[Cluster, Recor
 
 
 def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int:
-    """Run a job as often as asked for, and say how it went."""
     request, repeat = asked.request, asked.repeat
     set_ = execution.name_run(request.job) if repeat > 1 else ""
     results = list[JobResult]()
@@ -230,7 +224,6 @@ def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int
 
 @contextmanager
 def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[str], None]]:
-    """Say that a job starts, and where."""
     chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
     text = execution.beginning(request.job, chosen)
     if not ui.err.is_terminal:  # there, it stands until the first step is done
@@ -240,11 +233,6 @@ def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[s
 
 
 def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:
-    """Return the cluster with the nodes that a run may use, and why others are left out.
-
-    Raises:
-        GpubedError: The cluster is not ready.
-    """
     cluster = load_cluster(paths)
     unfinished.require_configured(cluster)
     unfinished.require_none(paths)
@@ -257,7 +245,6 @@ def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:
 
 
 def _elastic(ui: UI, paths: ClusterPaths, asked: Asked, bounds: Bounds) -> int:
-    """Run a training that outlives its nodes, and say of each of its runs how it went."""
     request, resumed = asked.request, asked.resumed
     with ui.working(f"{request.job} starts") as show:
         output = JobOutput(ui, show, run_detached.log(paths))

@@ -186,7 +186,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 
 
 def _next(paths: ClusterPaths, one: Record) -> str:
-    """Return how to go on from a run, which is no repetition where it kept checkpoints."""
+    """Return how to go on from a run; one with checkpoints is resumed, not repeated."""
     run = f"gpubed run {paths.name}"
     if not checkpoints.of(one):
         return f"again:  {run} --again {one.run_id}"
@@ -194,7 +194,6 @@ def _next(paths: ClusterPaths, one: Record) -> str:
 
 
 def _collected(paths: ClusterPaths, one: Record) -> list[str]:
-    """Return where checkpoints are that were collected of the folders that a run filled."""
     places = (checkpoints.collected(paths, name) for name in checkpoints.of(one))
     return [str(place) for place in places if place]
 
@@ -259,12 +258,10 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 
 
 def _side(named: Record, runs: Sequence[Record]) -> str:
-    """Name a run, and how many there are of its set, whose means are compared."""
     return f"{named.run_id} (mean of the {len(runs)} of its set)" if len(runs) > 1 else named.run_id
 
 
 def _tell_shared(ui: UI, records: Sequence[Record]) -> None:
-    """Say which runs others shared the nodes of: what they measured is not theirs alone."""
     for one in {one.run_id: one for one in records if one.shared_with}.values():
         others = figures.one_line(", ".join(one.shared_with))
         ui.say(f"  {one.run_id} shared its nodes with {others}: its figures are of both")
