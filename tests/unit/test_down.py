@@ -232,8 +232,8 @@ def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
     def no_answer():
         raise GpubedError("no answer")
 
-    monkeypatch.setattr(down.audits, "uuid_of", lambda _: None)
-    asked = SimpleNamespace(remove_data=no_answer)
+    monkeypatch.setattr(down.audits, "uuid_of", lambda _: "of-lab")
+    asked = SimpleNamespace(note=lambda: None, remove_data=no_answer)
     with pytest.raises(GpubedError, match="no answer"):
         down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False, whose="watch")
     assert record.read(cluster).removing == "watch"

@@ -177,9 +177,9 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
 
     if uuid:  # without the state, only these notes tell where resources are
         asked.note()
-    # From here on, missing resources are intended. A full disk must not prevent the removal.
-    with suppress(OSError), record.changed(paths) as noted:
-        noted.removing = whose
+        # From here on, missing resources are intended. A full disk must not prevent the removal.
+        with suppress(OSError), record.changed(paths) as noted:
+            noted.removing = whose
     within = asked.data_within() if keep_data else []
     # Such data can only be removed through nodes, while they exist.
     stays = [] if keep_data else asked.remove_data()
