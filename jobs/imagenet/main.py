@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def fault(given: argparse.Namespace) -> str:
-    """Checks the arguments before ranks wait for each other; returns what is wrong, else empty."""
+    """Returns the first mistake in the arguments, found before ranks connect; empty if none."""
     if given.framework == "fsdp" and not given.overlap:
         return "overlap=false is for horovod and ddp: fsdp has no gradients to average at once"
     if given.hierarchical_allreduce and given.framework != "horovod":

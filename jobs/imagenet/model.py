@@ -39,9 +39,9 @@ def image_size(name: str, asked: int | None) -> int:
 
 
 def fault(name: str, size: int, batch: int = 2) -> str:
-    """Returns what is wrong with a model's name or the images it should take; else empty.
+    """Returns why a model cannot take images of this size; empty if it can.
 
-    The model is tried without computation, so that a rank fails before it reads a dataset.
+    The model runs on torch's meta device, so that a rank fails before it reads a dataset.
 
     Args:
         name: The model.

@@ -258,7 +258,7 @@ class Training:
         self._last_losses.append(loss)
 
     def _between(self, done: int) -> None:
-        """Runs what is due after a step: validation, checks, checkpoints, a requested end."""
+        """Validates, checks, saves and ends the training where a step makes it due."""
         plan, feed = self.schedule, self.feed
         at_end = done == plan.total
         if feed.held_out and (at_end or plan.ends_epoch(done)):

@@ -59,7 +59,7 @@ def _looked(look: Look, expected: dict[str, Any], memory: dict[str, Any]) -> Ite
 
 
 def observe(expected: dict[str, Any], memory: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Look, and return what is wrong and the state."""
+    """Return the problems of this node, and its state with the new memory."""
     found = problems(expected, memory)
     # A person may have changed the state meanwhile.
     return found, {**read_state(), "memory": memory}

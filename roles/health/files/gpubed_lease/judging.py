@@ -1,4 +1,4 @@
-"""How much of a lease is left, and what is due then. Pure: asks nothing itself.
+"""Computes how much of a lease is left, and which action is due; has no side effects.
 
 Time is counted by uptime: a clock that is set or jumps ends nothing. Where clocks disagree, the
 later end counts.
