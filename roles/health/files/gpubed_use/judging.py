@@ -1,4 +1,4 @@
-"""From looks to how long a node has been idle, and who used it. Pure: asks nothing itself.
+"""Computes how long a node has been idle, and who used it, from looks; has no side effects.
 
 Two looks are compared, by uptime: a clock that is set or jumps makes nothing busy or idle. What
 could not be asked counts as use.

@@ -1,4 +1,4 @@
-"""From Prometheus' answers to what the page shows. Pure: asks nothing itself."""
+"""Turns answers of Prometheus into the figures of the status page; has no side effects."""
 
 from __future__ import annotations
 
