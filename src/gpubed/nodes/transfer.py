@@ -186,7 +186,8 @@ class Copier:
         kinds, left_out, names = {"": root}, dict[str, str](), list[str]()
         for kind, its_size, name, target in rest:
             above, _, last = name.rpartition("/")
-            if last in ("", ".", "..") or kinds.get(above) != "d" or name in kinds:
+            odd = name.startswith("/") or last in ("", ".", "..") or name in kinds
+            if odd or kinds.get(above) != "d":
                 if above not in left_out:
                     left_out[name] = "the node lists it in no folder"
             elif _kind(place / name) not in ("", kind):

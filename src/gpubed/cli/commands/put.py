@@ -34,6 +34,9 @@ def command(
     ui, copier = UI(as_json), copies.through(find(name))
     if as_name is not None and len(sources) > 1:
         raise UsageError(f"--as names one PATH, and there are {len(sources)}")
-    foresee = [partial(copier.to_put, one, as_name or one.absolute().name) for one in sources]
+    foresee = [
+        partial(copier.to_put, one, one.absolute().name if as_name is None else as_name)
+        for one in sources
+    ]
     ask = partial(ui.confirm, yes=yes, default=False)
     return copies.carry_out(ui, "put", copier, foresee, ask, math.inf)
