@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from gpubed.core import reading
 from gpubed.core.reading import Unreadable
@@ -22,6 +23,7 @@ _LARGEST = 64 * 2**20  # bytes
 _MOST = 100  # figures
 _LARGEST_WHOLE = 2**63
 _LONGEST = 100  # characters of a name
+_ROW = TypeAdapter(dict[str, Any])
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -70,9 +72,8 @@ def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
                 yield from ({k: v for k, v in row.items() if k} for row in csv.DictReader(lines))
             return
         for line in lines:
-            with suppress(ValueError, RecursionError):  # the last one may be cut off
-                if isinstance(row := json.loads(line), dict):
-                    yield row
+            with suppress(Unreadable):  # the last one may be cut off
+                yield reading.reply(line, name).json(_ROW)
         return
 
 

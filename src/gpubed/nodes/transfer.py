@@ -277,7 +277,7 @@ class Copier:
                     raise
         if rsync.returncode not in (0, _VANISHED):
             lines = [one for one in said.splitlines() if one.strip() and not _FIGURE.match(one)]
-            why = "\n".join(lines[-4:]) or f"rsync ended with {rsync.returncode}"
+            why = "; ".join(lines[-4:]) or f"rsync ended with {rsync.returncode}"
             again = "what has arrived stays: the same command goes on from there"
             raise GpubedError(f"{copy.name} was not copied: {reading.short(why, 1000)}", again)
         return said
