@@ -23,7 +23,7 @@ _LARGEST = 64 * 2**20  # bytes
 _MOST = 100  # figures
 _LARGEST_WHOLE = 2**63
 _LONGEST = 100  # characters of a name
-_ROW = TypeAdapter(dict[str, Any])
+_ROW = TypeAdapter[Mapping[str, Any]](dict[str, Any])
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
