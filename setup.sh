@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 profile=${1:-run}
 lock=requirements.lock
-programs=(ssh:openssh-client docker:docker.io dockerd:docker.io mmdebstrap:mmdebstrap tc:iproute2)
+programs=(ssh:openssh-client rsync:rsync docker:docker.io dockerd:docker.io mmdebstrap:mmdebstrap tc:iproute2)
 if [ "$profile" = test ]; then
   lock=requirements-dev.lock
   programs+=(chromium:chromium)

@@ -17,8 +17,8 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line; gpubed gives each argument of job.yml."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--points", type=int, required=True, help="per rank and step")
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--points", type=int, default=1_000_000, help="per rank and step")
+    parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 

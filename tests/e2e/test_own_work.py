@@ -76,3 +76,34 @@ def test_what_cannot_be_asked_is_refused(own, cluster):
     (own.folder / "run.json").write_text("")
     said = own("run", cluster.name, "--", "python", "hvd.py", rc=2).stderr
     assert "run.json" in said
+
+
+def test_a_dataset_that_was_put_is_found_by_every_rank_and_comes_back(own, cluster):
+    data = own.folder / "flowers in\nbloom"
+    (data / "a").mkdir(parents=True)
+    (data / "a" / "-1 ü").write_text("one")
+    (data / "latest").symlink_to("a")
+    [put] = json.loads(own("put", cluster.name, str(data), "--as", "flowers", "--json").stdout)[
+        "copied"
+    ]
+    assert (put["files"], put["bytes"]) == (1, 3)
+    (own.folder / ".gpubedignore").write_text("flowers*\n")
+    script = 'test "$(cat "$GPUBED_DATASETS/flowers/latest/-1 ü")" = one'
+    own("run", cluster.name, "--", "sh", "-c", script)
+    (data / "a" / "-1 ü").write_text("three")
+    said = own("put", cluster.name, str(data), "--as", "flowers", rc=2).stderr
+    assert "Replace 1 file(s)" in said
+    own("put", cluster.name, str(data), "--as", "flowers", "-y")
+    own("get", cluster.name, "datasets/flowers", "--to", "back")
+    assert (own.folder / "back" / "flowers" / "latest" / "-1 ü").read_text() == "three"
+
+
+def test_figures_by_step_need_no_metrics_json(own, cluster):
+    line = 'import json; [print(json.dumps({"step": s, "loss": 1 / (s + 1)})) for s in range(9)]'
+    script = f"test $RANK != 0 || python -c '{line}' > metrics.jsonl"
+    told = json.loads(own("run", cluster.name, "--json", "--", "sh", "-c", script).stdout)
+    assert told["metrics"] == {"loss": pytest.approx(1 / 9)}
+    said = own("runs", cluster.name, "show", told["run_id"]).stdout
+    assert "loss  █▄▂▂▁▁▁▁▁  1 to 0.1111, least 0.1111" in said
+    page = json.loads(own("report", cluster.name, told["run_id"], "--json").stdout)["files"][0]
+    assert "loss" in Path(page).read_text()

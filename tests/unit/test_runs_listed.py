@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from gpubed.checks.context import Context
 from gpubed.core.errors import UsageError
 from gpubed.testbeds.specification import load_cluster
 from support.run_verb import call, cluster, document
+from support.stand_in_head import Head
 
 pytestmark = pytest.mark.process
 
@@ -174,3 +176,23 @@ def test_where_collected_checkpoints_are_is_told(call, cluster):
     told = document(call("runs", "lab", "show", run, "--json"))
     assert told["collected_checkpoints"] == [newest]
     assert f"collected checkpoints: {cluster.checkpoints}" in call("runs", "lab").stderr
+
+
+def test_figures_by_step_are_listed_drawn_and_reported(call, cluster, monkeypatch):
+    def get(_head, _, here, _own):
+        (here / "metrics.csv").write_text("step,loss\n1,2.5\n2,1\n3,0.5\n")
+        return []
+
+    monkeypatch.setattr(Head, "get", get)
+    mine = cluster.project.jobs / "mine"
+    mine.mkdir(parents=True)
+    (mine / "job.yml").write_text("command: [python, train.py]\n")
+    told = document(call("run", "lab", "mine", "--json"))
+    assert (told["status"], told["metrics"]) == ("ok", {"loss": 0.5})
+    assert "loss 0.5" in call("runs", "lab").stdout
+    assert "  loss  █▂▁  2.5 to 0.5, least 0.5" in call("runs", "lab", "show", "last").stdout
+    shown = document(call("runs", "lab", "show", "last", "--json"))
+    assert shown["curves"] == {"loss": [[1, 2.5], [2, 1.0], [3, 0.5]]}
+    [page] = document(call("report", "lab", "last", "--json"))["files"]
+    assert "<figcaption>loss" in Path(page).read_text()
+    assert document(call("runs", "lab", "show", "last", "--json"))["changed_files"] == []

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from gpubed.core import finite, reading
 from gpubed.core.reading import Unreadable
+from gpubed.jobs import curves
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.runs import record
 from gpubed.jobs.trials import DEVICE, Summary, summarize
@@ -145,9 +146,11 @@ def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     try:
         result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
     except reading.Missing:
-        if job.metrics and not result.failures:
+        result.metrics = {name: one[-1][1] for name, one in curves.read(here).items()}
+        if job.metrics and not (result.failures or result.metrics):
             result.failures.append(f"the job wrote no metrics.json; see {here / record.OUTPUT}")
-        return
+        if not result.metrics:
+            return
     except Unreadable as error:
         result.failures.append(error.message)
         return

@@ -12,6 +12,7 @@ import json
 import shlex
 from collections import defaultdict
 from functools import cache
+from typing import Any
 
 import vl_convert
 import yaml
@@ -19,7 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubed.core.paths import assets
-from gpubed.jobs.figures import one_line
+from gpubed.jobs.figures import one_line, written
+from gpubed.jobs.runs.record import Record
 from gpubed.report import summary, tables, wording
 from gpubed.report.analysis import Analysis, versions
 from gpubed.report.plots import Figure
@@ -41,6 +43,44 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
     Args:
         drawn: The SVG of each plot.
     """
+    measured = analysis.measured
+    campaign = measured.campaign
+    said = (part.campaign.campaign.get("description") for part in measured.each)
+    alone = f"Campaign {campaign.name} on cluster {campaign.cluster}"
+    return _rendered(
+        drawn,
+        heading=f"Job {campaign.job} on {campaign.cluster}" if measured.parts else alone,
+        descriptions=list(dict.fromkeys(text for text in said if isinstance(text, str))),
+        simulated=measured.simulated,
+        summary=summary.lines(analysis),
+        remarks=summary.remarks(analysis),
+        tables=tables.made(analysis),
+        facts=[(part.label, _facts(part)) for part in measured.each],
+        commands=_commands(measured),
+        campaigns=_files(measured),
+    )
+
+
+def of_run(one: Record, drawn: dict[Figure, str]) -> str:
+    """Return the page of a run: its figures, its curves, and how it was made."""
+    numbers = {name: v for name, v in one.metrics.items() if isinstance(v, int | float | str)}
+    return _rendered(
+        drawn,
+        heading=f"Run {one.run_id}",
+        descriptions=[],
+        simulated=bool(one.simulated),
+        summary={name: written(value, "") for name, value in numbers.items()},
+        remarks=[one_line(why) for why in one.failures],
+        tables=[],
+        facts=[
+            ("", {"status": one.state, "ranks": str(one.world_size), "recipe": one.origin.recipe})
+        ],
+        commands=[_typed("gpubed", "run", one.origin.cluster, "--again", one.run_id)],
+        campaigns=[],
+    )
+
+
+def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
@@ -49,24 +89,13 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    measured, script = analysis.measured, _script() if drawn else ""
-    campaign = measured.campaign
-    said = (part.campaign.campaign.get("description") for part in measured.each)
-    alone = f"Campaign {campaign.name} on cluster {campaign.cluster}"
+    script = _script() if drawn else ""
     return environment.get_template("report.html.j2").render(
-        heading=f"Job {campaign.job} on {campaign.cluster}" if measured.parts else alone,
-        descriptions=list(dict.fromkeys(text for text in said if isinstance(text, str))),
-        simulated=measured.simulated,
-        summary=summary.lines(analysis),
-        remarks=summary.remarks(analysis),
+        **content,
         figures=[
             (figure, base64.b64encode(svg.encode()).decode(), _json(figure))
             for figure, svg in drawn.items()
         ],
-        tables=tables.made(analysis),
-        facts=[(part.label, _facts(part)) for part in measured.each],
-        commands=_commands(measured),
-        campaigns=_files(measured),
         script=Markup(script),  # noqa: S704  # Vega's, and the lines above
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

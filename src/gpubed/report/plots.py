@@ -69,6 +69,18 @@ def drawn(analysis: Analysis) -> list[Figure]:
     return [_figure(name, f"{title}{mark}", chart) for name, title, chart in plots]
 
 
+def of_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]:
+    """Return a plot of each figure by step."""
+    plots = list[Figure]()
+    for number, (name, points) in enumerate(curves.items()):
+        rows = [{"step": step, "value": value} for step, value in points]
+        y = alt.Y("value:Q", title=wording.clean(name), scale=alt.Scale(zero=False))
+        marks = alt.Chart(_data(rows)).mark_line(point=len(rows) < _ROWS, tooltip=True)
+        chart = marks.encode(x=alt.X("step:Q", title="step"), y=y)
+        plots.append(_figure(f"curve-{number}", name, chart.properties(width=_WIDTH, height=240)))
+    return plots
+
+
 _Plot = tuple[str, str, Any]  # a name, a title, and an Altair chart
 _Line = tuple[list[dict[str, Any]], list[tuple[int, float]]]  # points, and where they would be
 

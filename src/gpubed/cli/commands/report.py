@@ -11,16 +11,20 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import unfinished, use
+from gpubed.core import files
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import curves
+from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.report import analysis, campaign_reports, read, together, write
+from gpubed.report import analysis, campaign_reports, page, plots, read, together, write
 from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed report lab smoke --open"
 PLACE = ("Experiments", 20)
+_POINTS = 1000  # of a curve
 
 
 def command(
@@ -28,7 +32,7 @@ def command(
     campaign: Annotated[
         str | None,
         typer.Argument(
-            help="A campaign that was measured; the newest if left out.",
+            help="A campaign that was measured, the newest if left out; or a run.",
             autocompletion=completion.measured,
         ),
     ] = None,
@@ -55,9 +59,12 @@ def command(
 ) -> int:
     """Write what campaigns found: page, figures, CSV, JSON, SVG.
 
-    Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
+    Of a run it is a page with its figures by step. Where the cluster is up, its JupyterLab shows
+    a campaign's in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
+    if campaign and not others and campaign not in read.names(paths) and _is_run(paths, campaign):
+        return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
     _say_if_begun(ui, paths)
     wanted = read.chosen(paths, campaign)
     named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
@@ -72,18 +79,43 @@ def command(
     folder = (out or measured.folder / f"report{measured.suffix}").absolute()
     written, document = write.write(found, folder)
     url = None if here or out else _place(ui, paths, measured, written)
-    files = {"files": list(map(str, written)), "jupyterlab": url}
-    ui.document("report", {**document, **files})
+    places = {"files": list(map(str, written)), "jupyterlab": url}
+    ui.document("report", {**document, **places})
     for text in document["findings"]:
         ui.say(text)
     ui.say(f"report: {written[0]}")
     if url:
         ui.say(f"in JupyterLab: {url}")
-    if show and not browser.show(written[0]):
-        raise PrerequisiteMissing(
-            "there is no browser on this machine", f"copy {written[0]} to one that has one"
-        )
+    if show:
+        _show(written[0])
     return 0
+
+
+def _is_run(paths: ClusterPaths, name: str) -> bool:
+    return name == "last" or any(one.name.startswith(name) for one in paths.runs.glob("*"))
+
+
+def _of_run(ui: UI, paths: ClusterPaths, name: str, folder: Path, *, show: bool) -> int:
+    one = record.find(paths, name)
+    by_step = curves.read(paths.runs / one.run_id)
+    thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
+    drawn = {figure: figure.svg() for figure in plots.of_curves(thinned)}
+    written = (folder / f"{one.run_id}.html").absolute()
+    files.make(written.parent)
+    files.write(written, page.of_run(one, drawn).encode("utf-8", errors="replace"))
+    document = {"run_id": one.run_id, "metrics": one.metrics, "curves": thinned}
+    ui.document("report", {**document, "files": [str(written)]})
+    ui.say(f"report: {written}", whole=True)
+    if show:
+        _show(written)
+    return 0
+
+
+def _show(written: Path) -> None:
+    if not browser.show(written):
+        raise PrerequisiteMissing(
+            "there is no browser on this machine", f"copy {written} to one that has one"
+        )
 
 
 def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, str]:

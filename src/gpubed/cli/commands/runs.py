@@ -15,7 +15,7 @@ from gpubed.cli.ui import UI
 from gpubed.core import families, nearest, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import figures, jobfile, trials
+from gpubed.jobs import curves, figures, jobfile, trials
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs import checkpoints, compare, record
 from gpubed.jobs.runs.record import Record, Request
@@ -25,6 +25,8 @@ PLACE = ("Work", 20)
 _ACTIONS = ("list", "show", "compare", "prune")
 _STATES = ("ok", "failed", "interrupted", "running")
 _SHOWN = 20
+_FIGURES = 2  # in a row
+_POINTS = 1000  # of a curve, in JSON
 _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 
@@ -111,7 +113,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
         "arguments": lambda one: _arguments(one.request),
-        "figures": lambda one: _first_figure(one) or (one.progress.reached if one.progress else ""),
+        "figures": lambda one: _main_figures(one) or (one.progress.reached if one.progress else ""),
     }
     if not any(one.by for one in shown):
         del columns["by"]
@@ -138,15 +140,14 @@ def _described(request: Request) -> dict[str, Metric]:
         return {}  # the job is gone, its runs are not
 
 
-def _first_figure(one: Record) -> str:
-    units = _described(one.request)
-    for name in ("images_per_s", "busbw_bps", *one.metrics):
-        value = one.metrics.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            unit = units.get(name, Metric(unit="")).unit
-            written = figures.written(value, unit)
-            return written if unit else f"{name} {written}"
-    return ""
+def _main_figures(one: Record) -> str:
+    described, told = _described(one.request), list[str]()
+    for name in dict.fromkeys(("images_per_s", "busbw_bps", *one.metrics)):
+        value, of = one.metrics.get(name), described.get(name, Metric(unit=""))
+        measures = not (of.setting or name in compare.SETTINGS)
+        if measures and isinstance(value, int | float) and not isinstance(value, bool):
+            told.append(f"{figures.one_line(name)} {figures.written(value, of.unit)}")
+    return ", ".join(told[:_FIGURES])
 
 
 def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
@@ -155,7 +156,9 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
     kept = _collected(paths, one)
-    beside = {"changed_files": changed, "collected_checkpoints": kept}
+    by_step = curves.read(folder)
+    thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
+    beside = {"changed_files": changed, "collected_checkpoints": kept, "curves": thinned}
     ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
     ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
     ui.say(f"  started {one.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
@@ -170,6 +173,13 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         ui.say(f"  git {commit}")
     ui.say(f"  command: {' '.join(one.command)}", whole=True)
     _tell_figures(ui, one)
+    for name, points in by_step.items():
+        values = [value for _, value in curves.thinned(points, len(points))]
+        if len(values) > 1:
+            ends = (values[0], values[-1], min(values))
+            first, last, least = (figures.written(value, "") for value in ends)
+            line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
+            ui.say(f"  {figures.one_line(name)}  {line}", whole=True)
     if one.progress:
         how = "is at" if one.state == "running" else "came to"
         ui.say(f"  {how} {figures.one_line(str(one.progress))}")
@@ -223,7 +233,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     ]
     ratios_of = compare.ratios(
         sides,
-        [name for name, metric in described.items() if metric.setting],
+        {*compare.SETTINGS, *(name for name, metric in described.items() if metric.setting)},
     )
     pairs = []
     for other, (before, now), ratios in zip(others, sides, ratios_of, strict=True):

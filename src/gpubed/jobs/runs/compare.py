@@ -14,6 +14,9 @@ from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
 
+SETTINGS = ("world_size",)
+"""Metrics that say how a run was made, whether its job describes them or not."""
+
 
 @dataclass(frozen=True)
 class Difference:

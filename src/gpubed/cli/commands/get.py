@@ -1,0 +1,39 @@
+"""gpubed get."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed.cli import copies
+from gpubed.cli.options import ClusterName, Json, Yes, find
+from gpubed.cli.ui import UI
+from gpubed.core import files
+
+EXAMPLE = "gpubed get lab checkpoints/flowers --to ~/results"
+PLACE = ("Work", 54)
+_ASK_FROM = 10 * 2**30  # bytes
+
+
+def command(
+    name: ClusterName,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH…", help="On the shared storage: datasets/flowers."),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--to", metavar="FOLDER", help="Where they go on this machine.")
+    ] = Path(),
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files and folders of the cluster's shared storage here.
+
+    Links out of a folder, and what is neither file nor folder, are left out and named.
+    """
+    ui, copier = UI(as_json), copies.through(find(name))
+    files.make(folder)
+    foresee = [partial(copier.to_get, path, folder) for path in paths]
+    ask = partial(ui.confirm, yes=yes, default=False)
+    return copies.carry_out(ui, "get", copier, foresee, ask, _ASK_FROM)

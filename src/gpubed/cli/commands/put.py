@@ -1,0 +1,42 @@
+"""gpubed put."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed.cli import copies
+from gpubed.cli.options import ClusterName, Json, Yes, find
+from gpubed.cli.ui import UI
+from gpubed.core.errors import UsageError
+
+EXAMPLE = "gpubed put lab ~/data/flowers"
+PLACE = ("Work", 52)
+
+
+def command(
+    name: ClusterName,
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Files or folders of this machine.")
+    ],
+    as_name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Another name than its own.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files and folders to the cluster's datasets.
+
+    Jobs find each at $GPUBED_DATASETS/NAME once it is whole. A dataset that is there is updated.
+    """
+    ui, copier = UI(as_json), copies.through(find(name))
+    if as_name is not None and len(sources) > 1:
+        raise UsageError(f"--as names one PATH, and there are {len(sources)}")
+    foresee = [
+        partial(copier.to_put, one, one.absolute().name if as_name is None else as_name)
+        for one in sources
+    ]
+    ask = partial(ui.confirm, yes=yes, default=False)
+    return copies.carry_out(ui, "put", copier, foresee, ask, math.inf)

@@ -1,0 +1,87 @@
+"""Reads figures by step from a run's `metrics.jsonl` (an object per line) or `metrics.csv`."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from gpubed.core import reading
+from gpubed.core.reading import Unreadable
+from gpubed.jobs.trials import is_number
+
+Points = list[tuple[float, float]]
+_FILES = ("metrics.jsonl", "metrics.csv")
+_STEPS = ("step", "global_step", "iteration", "epoch")
+_LARGEST = 64 * 2**20  # bytes
+_MOST = 100  # figures
+_LARGEST_WHOLE = 2**63
+_LONGEST = 100  # characters of a name
+_ROW = TypeAdapter[Mapping[str, Any]](dict[str, Any])
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def read(folder: Path) -> dict[str, Points]:
+    """Return the steps and values of each figure in a run's folder, in the order of its rows.
+
+    The step is that of the first column `step`, `global_step`, `iteration` or `epoch`, else the
+    row's number. What is no number, or no row, is left out.
+    """
+    curves = dict[str, Points]()
+    for number, row in enumerate(_rows(folder)):
+        values = {
+            name: value for name, given in row.items() if (value := _number(given)) is not None
+        }
+        by = next((name for name in _STEPS if name in values), None)
+        step = values.pop(by) if by else number
+        for name, value in values.items():
+            if name in curves or (len(curves) < _MOST and len(name) <= _LONGEST):
+                curves.setdefault(name, []).append((step, value))
+    return curves
+
+
+def thinned(points: Points, most: int) -> Points:
+    """Return at most so many points, each the mean of its neighbours, without NaN and infinity."""
+    finite = [one for one in points if all(map(is_number, one))]
+    each = math.ceil(len(finite) / most) or 1
+    parts = [finite[start : start + each] for start in range(0, len(finite), each)]
+    return [(part[-1][0], fmean(value for _, value in part)) for part in parts]
+
+
+def drawn(points: Points, width: int = 40) -> str:
+    """Return a curve as a line of blocks."""
+    values = [value for _, value in thinned(points, width)]
+    low, span = min(values, default=0.0), max(values, default=0.0) - min(values, default=0.0)
+    return "".join(_BLOCKS[int((v - low) / span * 7.99) if span else 0] for v in values)
+
+
+def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
+    for name in _FILES:
+        try:
+            lines = reading.file(folder / name, limit=_LARGEST).text().splitlines()
+        except Unreadable:
+            continue
+        if name.endswith(".csv"):
+            with suppress(csv.Error):
+                yield from ({k: v for k, v in row.items() if k} for row in csv.DictReader(lines))
+            return
+        for line in lines:
+            with suppress(Unreadable):  # the last one may be cut off
+                yield reading.reply(line, name).json(_ROW)
+        return
+
+
+def _number(given: Any) -> float | None:
+    for kind in (int, float) if isinstance(given, str) else ():
+        with suppress(ValueError):
+            given = kind(given)
+            break
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return None
+    return None if isinstance(given, int) and abs(given) >= _LARGEST_WHOLE else given
