@@ -70,6 +70,33 @@ def test_a_command_that_fails_is_a_run_that_failed(own, cluster):
     assert "error: rank 1 on node-1: KeyError: 'labels.csv' (fails.py:" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("segfault", "signal", "rank 1 on node-1 was killed by SIGSEGV"),
+        ("module", "missing_module", "rank 1 on node-1: No module named 'einops'"),
+    ],
+)
+def test_a_run_that_fails_names_its_cause(own, cluster, how, kind, message):
+    told = json.loads(
+        own("run", cluster.name, "--json", "--", "python", "dies.py", how, rc=1).stdout
+    )
+    cause = told["cause"]
+    assert (cause["kind"], cause["rank"], cause["node"]) == (kind, 1, "node-1")
+    assert cause["message"].startswith(message)
+    shown = json.loads(own("runs", cluster.name, "show", "last", "--json").stdout)
+    assert shown["cause"] == cause
+
+
+def test_a_bar_leaves_its_last_state(own, cluster):
+    told = json.loads(own("run", cluster.name, "--json", "--", "python", "bar.py").stdout)
+    log = (Path(told["run_dir"]) / "output.log").read_text()
+    bars = [line for line in log.splitlines() if "/200" in line]
+    assert sorted(bars) == [f"[{rank}]<stderr>: 200/200 of rank {rank}" for rank in range(3)]
+    said = own("logs", cluster.name, "last", "--rank", "1").stdout
+    assert said.splitlines() == [" 200/200 of rank 1"]
+
+
 def test_what_cannot_be_asked_is_refused(own, cluster):
     said = own("run", cluster.name, "--set", "a=1", "--", "python", "hvd.py", rc=2).stderr
     assert "--set is for jobs" in said

@@ -80,7 +80,7 @@ print(sum(sizes), max(sizes), peak, last[0][-2:], last[1])
 
 
 def test_a_line_as_long_as_a_piece_is_one_line():
-    text = io.StringIO("x" * 2**16 + "\n\nlast")
+    text = io.TextIOWrapper(io.BytesIO(b"x" * 2**16 + b"\n\nlast"))
     assert [*launcher.lines(text)] == ["x" * 2**16, "", "last"]
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.configuration import health
 from gpubed.jobs import execution, launchers, leftovers
+from gpubed.jobs.causes import End
 from gpubed.jobs.rank_output import RankOutput
 from support.samples import granted_cluster
 from support.stand_in_head import Head
@@ -43,11 +44,17 @@ def test_the_rank_that_failed_first_has_the_last_word():
     output, shown = read([*RANKS, *LAUNCHER])
     assert shown[0] == "rank 0: 3 ranks: 20 epochs"
     assert shown[-1] == "rank 0: another rank is gone"
-    assert output.failure(["node-0", "node-0", "node-1"]) == (
+    assert cause(output, ["node-0", "node-0", "node-1"]) == (
         "rank 2 on node-1: ValueError: no such optimizer (main.py:7)"
     )
     assert output.last_words[-1] == "ValueError: no such optimizer"
     assert "another rank is gone" not in output.last_words
+
+
+def cause(output, nodes, **ends):
+    """The message of the cause, empty if there is none."""
+    found = output.cause(nodes, {int(rank[1:]): End(**end) for rank, end in ends.items()})
+    return found.message if found else ""
 
 
 RUN = "/shared/runs/20260101-000000000-train"
@@ -96,14 +103,14 @@ def traced(rank, *frames, tag=""):
     ],
 )
 def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says):
-    assert read(lines)[0].failure(["node-0", "node-0", "node-1"]) == says
+    assert cause(read(lines)[0], ["node-0", "node-0", "node-1"]) == says
 
 
 def test_another_reason_of_the_launcher_is_shown():
     why = "TimeoutError: no answer of node-2"
     output, shown = read([*PLAIN, *LAUNCHER[:3], why])
     assert shown[-1] == why
-    assert output.failure(["node-0"]) == ""
+    assert cause(output, ["node-0"]) == ""
     assert output.last_words == []
 
 
@@ -138,7 +145,7 @@ def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
     output, _ = read(told)
     assert output.lost_its_node == lost
     assert output.last_words == [said], "a line without a word is none"
-    assert output.failure(NODES) == (
+    assert cause(output, NODES) == (
         "node-1 went, or the connection to it did, and rank 2 with it"
         if lost
         else f"rank 2 on node-1 {ends(code)}"
@@ -153,8 +160,8 @@ def ends(code):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (137, "was ended by SIGKILL, as where memory runs out (exit code 137)"),
-        (139, "was ended by SIGSEGV (exit code 139)"),
+        (137, "was killed by SIGKILL"),
+        (139, "was killed by SIGSEGV"),
         (127, "ended with exit code 127"),
         (128, "ended with exit code 128"),
         (254, "ended with exit code 254"),
@@ -162,7 +169,7 @@ def ends(code):
 )
 def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
     output, _ = read([*PLAIN, *LAUNCHER[:-2], f"Exit code: {code}", ""])
-    assert output.failure(NODES) == f"rank 2 on node-1 {told}"
+    assert cause(output, NODES) == f"rank 2 on node-1 {told}"
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])
@@ -170,20 +177,20 @@ def test_a_rank_that_is_none_is_nobody(number):
     """A job may print what looks like its launcher's words."""
     lines = [f"Process name: {number}" if "name" in line else line for line in LAUNCHER]
     output, _ = read([*PLAIN, *lines])
-    assert output.failure(NODES) == ""
+    assert cause(output, NODES) == ""
     assert output.last_words == []
 
 
 def test_an_exit_code_that_is_none_is_not_told():
     lines = [f"Exit code: {'9' * 5000}" if "code" in line else line for line in LAUNCHER]
-    assert read([*PLAIN, *lines])[0].failure(NODES) == ""
+    assert cause(read([*PLAIN, *lines])[0], NODES) == ""
 
 
 def test_lines_of_ranks_that_are_none_are_shown_and_not_kept():
     line = f"[{'9' * 5000}]<stderr>:x"
     output, shown = read([line, *(f"[{rank}]<stderr>:x" for rank in range(3, 1000))])
     assert shown[:2] == [line, "rank 3: x"]
-    assert not output._errors
+    assert output.last_words == []
 
 
 def test_of_a_line_without_end_only_the_beginning_is_kept():

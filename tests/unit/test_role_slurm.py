@@ -264,6 +264,14 @@ def test_a_rank_has_the_cpus_of_its_job_and_is_kept_with_its_run(srun, monkeypat
     assert os.environ["OMP_NUM_THREADS"] == "4"
 
 
+def test_how_a_rank_of_a_run_ends_is_kept(srun, monkeypatch, tmp_path):
+    became = []
+    monkeypatch.setattr(os, "execvp", lambda *words: became.extend(words[1]))
+    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8", "GPUBED_RUN_DIR": str(tmp_path)}
+    srun.become_rank(["true", "x"])
+    assert became == ["gpubed-environment", "gpubed-exit", "true", "x"]
+
+
 @pytest.fixture
 def started(srun, monkeypatch, tmp_path):
     """Return a function that starts two ranks of a command: what srun was given, and the secret."""

@@ -9,7 +9,7 @@ from gpubed.core import command_words
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.core.units import format_bytes
+from gpubed.core.units import format_bytes, parse_seconds
 from gpubed.jobs import checkpoint_files, jobfile, source
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
@@ -214,14 +214,27 @@ def _summary(job: str) -> str:
 
 
 def placed(
-    request: Request, choice: Choice, container: str | None, launcher: str | None
+    request: Request,
+    choice: Choice,
+    container: str | None,
+    launcher: str | None,
+    stall_after: str | None,
 ) -> Request:
-    """Return the request with the nodes, image and launcher that were named."""
+    """Return the request with the nodes, image, launcher and stall time that were named.
+
+    Raises:
+        UsageError: The image's name or the time is malformed.
+    """
+    try:
+        after = None if stall_after is None else parse_seconds(stall_after, "10 min")
+    except ValueError as error:
+        raise UsageError(f"--stall-after {stall_after!r} {error}", "--stall-after 10min") from None
     if container and (why := command_words.fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
     said = {
         "choice": None if choice == Choice() else choice,
         "container": container,
         "launcher": launcher,
+        "stall_after_s": after,
     }
     return request.model_copy(update={key: value for key, value in said.items() if value})

@@ -13,7 +13,7 @@ from gpubed.jobs.trials import Summary
 
 # What a record has that nothing can be said of before a run starts.
 _OF_ITS_END = (
-    *("status", "seconds", "failures", "metrics", "devices"),
+    *("status", "seconds", "failures", "cause", "last_words", "metrics", "devices"),
     *("started", "set", "repetition", "again", "resumes"),
 )
 

@@ -6,6 +6,7 @@ what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,14 +18,14 @@ from typing import cast
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
-from gpubed.jobs import images, job_result, jobfile, launchers, leftovers, source
+from gpubed.jobs import causes, images, job_result, jobfile, launchers, leftovers, source
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
-from gpubed.jobs.rank_output import SSH_FAILED, RankOutput
+from gpubed.jobs.rank_output import SSH_FAILED, RankOutput, Updates
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
-from gpubed.jobs.runs.record import Record, Request
+from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import selection
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
@@ -92,7 +93,8 @@ def run(
 
     Args:
         cluster: The cluster, with the nodes that the run may use.
-        on_output: Called with each line that the job prints.
+        on_output: Called with each line that the job prints. One that ends with a carriage return
+            is replaced by the next one of its rank.
 
     Raises:
         UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has no
@@ -110,6 +112,8 @@ def run(
     mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
     with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, terms)
+        if result.failures and not result.cause:
+            result.cause = Cause(kind="sanity", message=result.failures[0], at=record.now())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
         others = [*result.shared_with, *beside.found(cluster.paths, begun)]
@@ -202,6 +206,8 @@ def _ended(begun: Record, result: JobResult) -> Record:
             "state": result.status,
             "seconds": round(result.seconds, 3),
             "failures": tuple(result.failures),
+            "cause": result.cause,
+            "last_words": tuple(result.last_words),
             "simulated": result.simulated,
             "shared_with": tuple(result.shared_with),
             "devices": tuple(result.devices),
@@ -277,13 +283,19 @@ class _Run:
             self._log.open("w+b") as log,
         ):
             origin.copy(self.cluster, self.here)
-            output = Output(log)
+            output, updates = Output(log), Updates()
 
             def keep(line: str) -> None:
-                output.add(line)
-                on_output(line)
+                settled = updates.settle(line)
+                if settled is not None:
+                    output.add(settled)
+                on_output(line if settled is None else settled)
 
-            yield keep
+            try:
+                yield keep
+            finally:
+                for line in updates.rest():
+                    output.add(line)
 
     def over_ssh(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
         """Run the job from the head, on all nodes that have ranks."""
@@ -320,8 +332,12 @@ class _Run:
         )
         result.shared_with = others
         if code:
-            who = said.failure(self._places) or f"the job ended with exit code {code}"
-            result.failures.append(asked or f"{who}{result.to_see}")
+            result.cause = said.cause(self._places, causes.ends(self.here, len(self._places)))
+            if asked or not result.cause:
+                what = asked or f"the job ended with exit code {code}"
+                kind = "cancelled" if asked else "exit"
+                result.cause = Cause(kind=kind, message=what, at=record.now())
+            result.failures.append(asked or f"{result.cause.message}{result.to_see}")
             result.last_words = said.last_words
             result.cut_off = said.lost_its_node or code == SSH_FAILED
             if said.lost_its_node:
@@ -349,6 +365,9 @@ class _Run:
             "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
             "GPUBED_PER_NODE": "1" if self.request.per_node else "",
         }
+        if after := math.ceil(self.request.stall_after_s or 0):
+            environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(after)
+            environment["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(min(after, 60))
         return Launch(folder, words, environment, len(self._places))
 
     def _is_over(self, run: str) -> bool:

@@ -14,6 +14,7 @@ from gpubed.core.reading import Unreadable
 from gpubed.jobs import curves
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.runs import record
+from gpubed.jobs.runs.record import Cause
 from gpubed.jobs.trials import DEVICE, Summary, summarize
 
 _LARGEST = 2**20  # bytes of metrics.json
@@ -38,6 +39,7 @@ class JobResult:
         image: Id of the image that ranks ran in; empty without one.
         described: Descriptions of the metrics in `job.yml`.
         not_judged: Metrics whose conditions do not apply to a run as small as this one.
+        cause: Why it failed; None if it did not.
         last_words: Last lines on stderr of the rank that failed first, if known.
         hint: What to do about the failure, if known.
         shared_with: Runs that were at work on its nodes at the same time.
@@ -58,6 +60,7 @@ class JobResult:
     described: dict[str, Metric] = field(default_factory=dict)
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    cause: Cause | None = None
     last_words: list[str] = field(default_factory=list)
     hint: str = ""
     shared_with: list[str] = field(default_factory=list)
@@ -105,6 +108,7 @@ class JobResult:
             "world_size": self.world_size,
             "seconds": round(self.seconds, 2),
             "failures": self.failures,
+            "cause": self.cause and self.cause.model_dump(mode="json"),
             "simulated": bool(self.simulated),
             "not_judged": self.not_judged,
             "shared_with": self.shared_with,
@@ -132,6 +136,7 @@ def together(trials: list[JobResult]) -> JobResult:
     whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
     whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
     whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+    whole.cause = next((trial.cause for trial in trials if trial.cause), None)
     whole.shared_with = list(dict.fromkeys(run for trial in trials for run in trial.shared_with))
     whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
     whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))

@@ -6,8 +6,10 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from io import TextIOWrapper
+from typing import cast
 
+from gpubed.jobs.rank_output import parted
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import in_sh
 from gpubed.spec.plan import ClusterPlan
@@ -77,13 +79,20 @@ def on_head(cluster: Cluster, script: str) -> list[str]:
     return ["ssh", "-F", str(cluster.paths.ssh_config), head, in_sh(script)]
 
 
-def lines(stream: IO[str]) -> Iterator[str]:
-    """Yield each line that a job prints; a very long one in pieces, to bound memory."""
+def lines(stream: TextIOWrapper) -> Iterator[str]:
+    """Yield each line that a job prints; a very long one in pieces, to bound memory.
+
+    A line that a carriage return ended, which the next one of its stream replaces, keeps it.
+    """
+    stream.reconfigure(newline="")
     goes_on = False
     while piece := stream.readline(_LONGEST_LINE):
-        if not (goes_on and piece == "\n"):  # the line end of the piece before
-            yield piece.rstrip() if piece.endswith("\n") else piece
-        goes_on = not piece.endswith("\n")
+        if not (goes_on and piece in ("\n", "\r\n")):  # the line end of the piece before
+            ended = piece.endswith(("\n", "\r"))
+            *others, last = parted(piece.rstrip() if ended else piece)
+            yield from others
+            yield last + "\r" * piece.endswith("\r")
+        goes_on = not piece.endswith(("\n", "\r"))
 
 
 def follow(command: Sequence[str], on_output: OnOutput) -> int:
@@ -101,7 +110,7 @@ def follow(command: Sequence[str], on_output: OnOutput) -> int:
     )
     assert process.stdout  # noqa: S101
     try:
-        for line in lines(process.stdout):
+        for line in lines(cast("TextIOWrapper", process.stdout)):
             on_output(line)
         return process.wait()
     finally:

@@ -36,7 +36,8 @@ beat_of() {{
     tr '\\0' '\\n' | head -n 1
 }}
 """
-# Prints PID and heartbeat's file of each process of a job. `gpubed-rank` ends with its rank.
+# Prints PID and heartbeat's file of each process of a job. `gpubed-rank` and `gpubed-exit` end with
+# their rank.
 _FIND = f"""{_BEAT_OF}
 files=$(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ)
 for file in /proc/[0-9]*/environ; do
@@ -44,7 +45,7 @@ for file in /proc/[0-9]*/environ; do
 done
 for file in $files; do
   pid=${{file#/proc/}}; pid=${{pid%/environ}}
-  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || continue
+  case $(cat /proc/$pid/comm) in gpubed-rank | gpubed-exit) continue ;; esac
   beat=$(beat_of $pid)
   [ ! "$beat" ] || printf '%s %s\\n' "$pid" "$beat"
 done

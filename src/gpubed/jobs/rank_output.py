@@ -7,30 +7,30 @@ only the number of the failed rank is used.
 
 from __future__ import annotations
 
+import math
 import re
-import signal
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpubed.jobs import causes
+from gpubed.jobs.causes import CONSEQUENCE, End
+from gpubed.jobs.runs.record import Cause
 
 SSH_FAILED = 255
 """OpenSSH's own exit code: of a connection that was lost, or never came about."""
-_BY_SIGNAL = 128
-_KILLED = _BY_SIGNAL + signal.SIGKILL
-# Horovod prefixes each line with the rank, MPI also with the number of the job.
-_OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
+OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
+"""A line of a rank: number, stream and text. MPI prefixes it with the number of the job, too."""
+# What a rank printed without a line end is followed by a line of another one.
+_GLUED = re.compile(r"(?<=.)(?=\[(?:\d+,)?\d{1,6}\]<(?:stdout|stderr)>:)")
 _TRACEBACK = "Traceback (most recent call last):"
 # torch prefixes each line of a traceback with the rank.
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]: ?")
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3")
 _IN_RUN = re.compile(r".*/runs/[^/]+/")
-# Errors of ranks that lost another one: consequences, never the cause of a failure.
-_CONSEQUENCE = re.compile(
-    r"HorovodInternalError|Horovod has been shut down|Connection (?:closed|reset) by peer|"
-    r"Broken pipe|NCCL.*(?:remote process exited|aborted|unhandled system error)|ChildFailedError|"
-    r"SignalException|KeyboardInterrupt"
-)
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
 _NAMED = re.compile(r"(Process name|Exit code): (-?\d{1,6})")
 _OF_PROCESS = re.compile(
@@ -42,9 +42,15 @@ _LOST = re.compile(
     r"Connection (?:to|closed|reset)|Read from remote host|Timeout, server|ssh: connect to host|"
     r"client_loop:|kex_exchange_identification:"
 )
-# Lines on stderr that are kept of each rank: a traceback has the exception at its end.
-_LAST = 10
+# Horovod's warning of ranks that others wait for, and its last words where it gives up
+# (stall_inspector.cc).
+_STALLED = "are waiting for remainder of ranks for more than"
+_MISSING = re.compile(r"(\d{1,6})!?: \[([^\],]+)")
+_GIVES_UP = re.compile(r"is stalled for longer than (\d{1,9}) seconds")
+# Lines on stderr that are searched for a cause, and those that are shown.
+_KEPT, _LAST = 60, 10
 _LONGEST = 2000  # characters of a line that are kept
+_MOST = 4096  # ranks that wait, and streams with updates
 
 
 def is_said(line: str) -> bool:
@@ -53,29 +59,85 @@ def is_said(line: str) -> bool:
     Stderr does not count: Horovod itself warns there every minute of ranks that wait for a stuck
     one.
     """
-    of_rank = _OF_RANK.fullmatch(line)
+    of_rank = OF_RANK.fullmatch(line)
     return of_rank is not None and of_rank[2] == "stdout"
 
 
-@dataclass(frozen=True)
-class Raised:
-    """An exception that ended a rank.
+def parted(line: str) -> list[str]:
+    """Return the lines of several ranks that came as one."""
+    return _GLUED.split(line) if OF_RANK.match(line) else [line]
 
-    Attributes:
-        process: The process of the run that printed it.
-        rank: The rank that raised it; differs from `process` if that starts ranks itself.
-        message: The last line of its traceback.
-        where: File and line, in the run's own files if one of them is in the traceback.
+
+class Updates:
+    """Settles lines that carriage returns rewrite, such as progress bars: the last state stays.
+
+    An update ends with a carriage return; it belongs to a stream of a rank.
     """
 
-    process: int
+    def __init__(self) -> None:
+        self._now: dict[str, str] = {}
+
+    def settle(self, line: str) -> str | None:
+        """Return a line in its last state; None for an update."""
+        said = OF_RANK.match(line)
+        stream = line[: said.start(3)] if said else ""
+        is_blank = not line[len(stream) :].strip()
+        if not line.endswith("\r"):
+            before = self._now.pop(stream, line)
+            return before if is_blank else line
+        if not is_blank and (stream in self._now or len(self._now) < _MOST):
+            self._now[stream] = line[:-1][:_LONGEST]
+        return None
+
+    def rest(self) -> list[str]:
+        """Return the last states of lines that did not end."""
+        return list(self._now.values())
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception that may have ended a rank.
+
+    Attributes:
+        rank: The rank that raised it; differs from its process if that starts ranks itself.
+        message: The last line of its traceback.
+        where: File and line in parentheses, in the run's own files if one is in the traceback.
+        at: When it was printed, in seconds since 1970.
+    """
+
     rank: int
     message: str
     where: str
+    at: float
+
+
+@dataclass(frozen=True)
+class _Found:
+    kind: str
+    words: str
+    process: int
+    rank: int
+    at: float = math.inf
+
+
+@dataclass
+class _Process:
+    """The last lines of a process on stderr, and its exceptions.
+
+    Attributes:
+        frames: Frames of the traceback that goes on.
+        raised: Its last exception that is no consequence of another rank's end.
+        lost: Its last exception that is one.
+    """
+
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    frames: list[str] | None = None
+    raised: _Raised | None = None
+    lost: _Raised | None = None
 
 
 class RankOutput:
-    """Reads the lines of a run: formats them for people, and keeps a failed rank's last words.
+    """Reads the lines of a run: formats them for people, and finds out why it failed.
 
     Args:
         ranks: Number of ranks. As a job may print what looks like a line of another rank, nothing
@@ -84,80 +146,120 @@ class RankOutput:
     Attributes:
         code: The exit code of the first rank that failed; None if the launcher names none.
         rank: The number of that rank.
+        missing: Ranks that others wait for, and the tensor at which they do, as Horovod warns.
     """
 
     def __init__(self, ranks: int = 0) -> None:
         self._ranks = range(ranks)
         self.code: int | None = None
         self.rank: int | None = None
+        self.missing: dict[int, str] = {}
         self._tagged = self._in_traceback = False
-        self._errors: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._frames: dict[int, list[str]] = {}  # by process, while its traceback goes on
-        self._raised: Raised | None = None
+        self._processes: dict[int, _Process] = {}
+        self._warner, self._waited_s = -1, 0
+        self._first: int | None = None
 
     def read(self, line: str) -> str | None:
-        """Return a line as it is shown; None for the launcher's own lines about ranks that end."""
-        said = _OF_RANK.fullmatch(line)
+        """Return a line as it is shown; None for updates, and for the launcher's about ends."""
+        if line.endswith("\r"):
+            return None
+        said = OF_RANK.fullmatch(line)
         if said is None:
             return None if self._is_launchers(line) else line
-        self._tagged, rank = True, int(said[1])
-        if said[2] == "stderr" and rank in self._ranks and said[3].strip():
-            self._errors[rank].append(said[3][:_LONGEST])
-            self._trace(rank, said[3][:_LONGEST])
+        self._tagged, rank, text = True, int(said[1]), said[3][:_LONGEST]
+        if said[2] == "stderr" and text.strip():
+            self._read_warning(rank, text)
+            if rank in self._ranks:
+                process = self._processes.setdefault(rank, _Process())
+                process.said.append(text)
+                _trace(process, rank, text)
         return f"rank {rank}: {said[3]}"
 
     @property
     def last_words(self) -> list[str]:
-        """The last lines on stderr of the rank that failed first."""
-        rank = self._raised.process if self._raised else self.rank
-        return [] if rank is None else list(self._errors.get(rank, ()))
+        """The last lines on stderr of the rank that failed first, once its cause is known."""
+        return self._said(self.rank if self._first is None else self._first)[-_LAST:]
 
     @property
     def lost_its_node(self) -> bool:
         """Whether the rank that failed first did so because SSH lost its node."""
-        said = () if self.rank is None else self._errors.get(self.rank, ())
-        return self.code == SSH_FAILED and any(map(_LOST.match, said))
+        return self.code == SSH_FAILED and any(map(_LOST.match, self._said(self.rank)[-_LAST:]))
 
-    def failure(self, nodes: Sequence[str]) -> str:
-        """Say which rank failed first, where and why; empty if that is unknown.
+    def cause(self, nodes: Sequence[str], ends: Mapping[int, End]) -> Cause | None:
+        """Return why the rank that failed first did; None if that is unknown.
 
-        The first exception counts that is not a consequence of another rank's end: ranks that wait
-        for the failed one may end before it.
+        The earliest end counts that no other rank's end explains: ranks that wait for the failed
+        one may end before it.
 
         Args:
             nodes: The node of each process.
+            ends: How processes failed, as far as their nodes could write it.
         """
-        cause = self._raised
-        # A printed traceback need not have ended its rank; a killed rank prints none.
-        killed = self.code == _KILLED and cause is not None and cause.process != self.rank
-        if cause and cause.process < len(nodes) and not (killed or self.lost_its_node):
-            where = f" ({cause.where})" if cause.where else ""
-            return f"rank {cause.rank} on {nodes[cause.process]}: {cause.message}{where}"
-        if self.rank is None or self.code is None or self.rank not in range(len(nodes)):
-            return ""
-        if self.lost_its_node:
-            where = nodes[self.rank]
-            return f"{where} went, or the connection to it did, and rank {self.rank} with it"
-        return f"rank {self.rank} on {nodes[self.rank]} {_end(self.code)}"
+        every = range(len(nodes))
+        own = [found for process in every if (found := self._own(process, ends.get(process)))]
+        # Times of nodes and those of this machine do not compare.
+        first = min(own, key=lambda one: (one.process not in ends, one.at), default=None)
+        if self.lost_its_node and self.rank not in ends:
+            told = f" went, or the connection to it did, and rank {self.rank} with it"
+            first = _Found("node_lost", told, self.rank or 0, self.rank or 0)
+        elif not own and self._waited_s and self.missing:
+            rank, tensor = next(iter(self.missing.items()))
+            told = f" did not come to {tensor}, where others waited for {self._waited_s} s"
+            first = _Found("stall", told, rank, rank)
+        first = first or self._last_resort(ends)
+        if first is None or first.process not in every:
+            return None
+        self._first, node = first.process, nodes[first.process]
+        subject = node if first.kind == "node_lost" else f"rank {first.rank} on {node}"
+        at = None if first.at in (0, math.inf) else datetime.fromtimestamp(first.at, UTC)
+        message = subject + first.words
+        return Cause(kind=first.kind, rank=first.rank, node=node, message=message, at=at)
 
-    def _trace(self, process: int, line: str) -> None:
-        """Read a line that may be part of a traceback."""
-        rank = process
-        if of_torch := _OF_TORCH.match(line):
-            rank, line = int(of_torch[1]), line[of_torch.end() :]
-        if line == _TRACEBACK:
-            self._frames[process] = []
-        elif process not in self._frames:
-            return
-        elif frame := _FRAME.match(line):
-            self._frames[process].append(f"{_IN_RUN.sub('', frame[1])}:{frame[2]}")
-        elif not line.startswith(" "):
-            frames = self._frames.pop(process)
-            own = [frame for frame in frames if not _LIBRARY.search(frame)]
-            # Python reports the last of a chain of exceptions.
-            same = self._raised is None or self._raised.process == process
-            if same and not _CONSEQUENCE.search(line):
-                self._raised = Raised(process, rank, line, (own or frames or [""])[-1])
+    def _said(self, process: int | None) -> list[str]:
+        return [*self._processes[process].said] if process in self._processes else []
+
+    def _own(self, process: int, end: End | None) -> _Found | None:
+        """Return a cause of a process that is no consequence of another's end."""
+        at, told = end.at if end else math.inf, self._processes.get(process, _Process())
+        if end is None and process == self.rank and self.code in range(1, SSH_FAILED):
+            end = End(at=0, code=self.code or 0)
+            # A printed traceback need not have ended its rank; a killed rank prints none.
+            at = 0 if end.signal == "SIGKILL" else at
+        if end is None and told.raised is None:
+            return None
+        said = told.raised.message if told.raised else "\n".join(told.said)
+        found = causes.known(said, end)
+        if told.raised:
+            kind, words = found or ("exception", f": {told.raised.message}")
+            at = min(at, told.raised.at) if end is None or not end.at else at
+            return _Found(kind, words + told.raised.where, process, told.raised.rank, at)
+        found = found or (causes.by_code(said, end) if end else None)
+        return _Found(*found, process, process, at) if found else None
+
+    def _last_resort(self, ends: Mapping[int, End]) -> _Found | None:
+        """Return the first end if each of them may be a consequence of another."""
+        known = {process: (end.signal == "SIGTERM", end.at) for process, end in ends.items()}
+        process = min(known, key=known.__getitem__, default=self.rank)
+        if process is None or (self.code is None and not ends):
+            return None
+        if lost := self._processes.get(process, _Process()).lost:
+            return _Found("exception", f": {lost.message}{lost.where}", process, lost.rank, lost.at)
+        if process in ends:
+            kind, words = causes.by_code("", ends[process]) or ("signal", " was ended by SIGTERM")
+            return _Found(kind, words, process, process, ends[process].at)
+        unclear = "was killed, or " if self.code == SSH_FAILED else ""
+        more = ": SSH says the same of both" if unclear else ""
+        words = f" {unclear}ended with exit code {self.code}{more}"
+        return _Found("exit", words, process, process)
+
+    def _read_warning(self, rank: int, text: str) -> None:
+        if _STALLED in text:
+            self._warner = rank
+        elif rank == self._warner:
+            if (found := _MISSING.match(text)) and len(self.missing) < _MOST:
+                self.missing.setdefault(int(found[1]), found[2])
+            elif found := _GIVES_UP.search(text):
+                self._waited_s = int(found[1])
 
     def _is_launchers(self, line: str) -> bool:
         # Other launchers prefix no line, so a traceback may be a rank's.
@@ -178,13 +280,22 @@ class RankOutput:
             self.rank = number
 
 
-def _end(code: int) -> str:
-    """Describe an exit code; a shell adds 128 to the number of the signal that ended a process."""
-    if code == SSH_FAILED:
-        return f"was killed, or ended with exit code {code}: SSH says the same of both"
-    try:
-        name = signal.Signals(code - _BY_SIGNAL).name
-    except ValueError:
-        return f"ended with exit code {code}"
-    why = ", as where memory runs out" if name == "SIGKILL" else ""
-    return f"was ended by {name}{why} (exit code {code})"
+def _trace(process: _Process, rank: int, line: str) -> None:
+    """Read a line that may be part of a traceback."""
+    if of_torch := _OF_TORCH.match(line):
+        rank, line = int(of_torch[1]), line[of_torch.end() :]
+    if line.endswith(_TRACEBACK):  # behind a progress bar perhaps
+        process.frames = []
+    elif process.frames is None:
+        return
+    elif frame := _FRAME.match(line):
+        process.frames.append(f"{_IN_RUN.sub('', frame[1])}:{frame[2]}")
+    elif not line.startswith(" "):
+        own = [frame for frame in process.frames if not _LIBRARY.search(frame)]
+        where = "".join(f" ({frame})" for frame in (own or process.frames)[-1:])
+        raised = _Raised(rank, line, where, time.time())
+        process.frames = None
+        if CONSEQUENCE.search(line):
+            process.lost = raised
+        else:
+            process.raised = raised

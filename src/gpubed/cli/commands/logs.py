@@ -8,6 +8,7 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.engines import interruption
+from gpubed.jobs import rank_output
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record
@@ -30,17 +31,26 @@ def command(
         bool,
         typer.Option("--follow", "-f", help="Go on until it ends; 1 unless it ended well."),
     ] = False,
+    rank: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Show what this rank prints only.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show what a run prints, at work or ended."""
     ui, paths = UI(as_json), find(name, from_state=True)
-    interruption.then(f"gpubed logs {paths.name} {run} -f shows more; the run itself goes on")
+    if follow:
+        interruption.is_the_end()
     meant: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()
     while meant:
         part = meant
         with ui.working(f"{part.run_id} is read") as show:
             for line in at_work.output(paths, part.run_id, follow=follow):
+                if rank is not None:
+                    said = rank_output.OF_RANK.fullmatch(line)
+                    if said is None or int(said[1]) != rank:
+                        continue
+                    line = said[3]
                 lines.append(line)
                 progress = estimate.read(line) if follow else None
                 ui.say(line, whole=True) if progress is None else show(progress)

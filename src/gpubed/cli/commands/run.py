@@ -118,6 +118,12 @@ def command(
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", help="With --elastic: N nodes at most.")
     ] = None,
+    stall_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="End it once ranks of Horovod waited that long for others."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
     ] = False,
@@ -154,7 +160,7 @@ def command(
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)
     run_request.check_bounds(bounds, least, most, fixed=any(fixes))
-    said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node)
+    said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node, stall_after)
     former = run_request.former_run(paths, job, again, given=any(said))
     choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on, words or ()))
     is_command = bool(words) and job is None and resume is None
@@ -169,7 +175,7 @@ def command(
             run_request.confirm_size(ui, wanted, yes=yes)
         else:
             wanted = run_request.wanted(paths, job, resumed, given)
-        request = run_request.placed(wanted, choice, container, launcher)
+        request = run_request.placed(wanted, choice, container, launcher, stall_after)
     run_request.check_arguments(request, repeat)
     if bounds:
         training.require_elastic(paths, request)

@@ -113,7 +113,11 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
         "arguments": lambda one: _arguments(one.request),
-        "figures": lambda one: _main_figures(one) or (one.progress.reached if one.progress else ""),
+        "figures": lambda one: (
+            one.cause.short
+            if one.cause
+            else _main_figures(one) or (one.progress and one.progress.reached)
+        ),
     }
     if not any(one.by for one in shown):
         del columns["by"]
@@ -187,6 +191,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     for reason in one.failures:
         how = "ended" if one.state == "interrupted" else "failed"
         ui.say(f"  {how}: {figures.one_line(reason)}")
+    for line in one.last_words:
+        ui.say(f"    {figures.one_line(line)}", whole=True)
     if changed:
         ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)

@@ -17,6 +17,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
+from typing import cast
 
 from gpubed.jobs import job_progress
 from gpubed.jobs.launcher import Launch, Launcher, OnOutput, lines, on_head
@@ -86,9 +88,9 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
     beating = threading.Thread(target=_beat, args=(process, ended, told, unwanted), daemon=True)
     beating.start()
     try:
-        for line in lines(process.stdout):
+        for line in lines(cast("TextIOWrapper", process.stdout)):
             if job_progress.is_progress(line):
-                told[:] = [line]
+                told[:] = [line.rstrip("\r")]
             on_output(line)
         return process.wait()
     finally:

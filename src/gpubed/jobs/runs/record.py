@@ -69,6 +69,7 @@ class Request(_Model):
         settings: Arguments that differ from the job's defaults, as they were written.
         container: The image that ranks run in, if it is not the job's.
         launcher: The launcher, if it is not the job's.
+        stall_after_s: End the run once ranks of Horovod waited for others for so many seconds.
     """
 
     job: str
@@ -79,6 +80,7 @@ class Request(_Model):
     choice: Choice = Choice()
     container: str | None = None
     launcher: str | None = None
+    stall_after_s: _Seconds | None = None
 
 
 class Host(_Model):
@@ -160,6 +162,31 @@ class Progress(_Model):
         return f"{self.what}: {self.done} of {self.of}"
 
 
+class Cause(_Model):
+    """Why a run failed.
+
+    Attributes:
+        kind: Such as `exception` or `out_of_memory`; docs/how-to/runs.md lists them.
+        rank: The rank that failed first; None if it was none, or is unknown.
+        node: Its node.
+        message: A sentence that names them.
+        at: When it failed, by the clock of its node; None if that is unknown.
+    """
+
+    kind: str
+    rank: int | None = None
+    node: str | None = None
+    message: str
+    at: Moment | None = None
+
+    @property
+    def short(self) -> str:
+        """The kind, and the place if it has one."""
+        parts = ["" if self.rank is None else f"rank {self.rank}", self.node or ""]
+        place = " on ".join(filter(None, parts))
+        return self.kind.replace("_", " ") + (f": {place}" if place else "")
+
+
 class Record(_Model):
     """The record of one run.
 
@@ -174,6 +201,8 @@ class Record(_Model):
         by: The verb that measured with it; empty for a run that a user asked for.
         seconds: How long it took; None while it runs, and if it was killed.
         progress: How far it is, or came if it did not end well; None if the job prints no progress.
+        cause: Why it failed; None if it did not, or its controller was killed.
+        last_words: The last lines on stderr of the rank that failed first.
         shared_with: Runs that were at work on its nodes at the same time.
         devices: Devices it computed on, each once, as its job says; several if its trials differ.
     """
@@ -195,6 +224,8 @@ class Record(_Model):
     by: str = ""
     seconds: _Seconds | None = None
     failures: tuple[str, ...] = ()
+    cause: Cause | None = None
+    last_words: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
     metrics: dict[str, Any] = {}
     progress: Progress | None = None
@@ -219,10 +250,13 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             state: State = "failed" if isinstance(error, Exception) else "interrupted"
             name = type(error).__name__ if state == "failed" else "somebody ended it"
             reason = getattr(error, "message", str(error)) or name
+            kind = "node_lost" if getattr(error, "is_silence", False) else "exit"
+            kind = "cancelled" if state == "interrupted" else kind
+            cause = Cause(kind=kind, message=reason, at=now())
             told = {"state": state, "failures": (reason,), "progress": _progress(folder)}
             # The wall clock, as for `started`; it may have been set back since.
             took = round(max(0.0, (now() - record.started).total_seconds()), 3)
-            write(folder, record.model_copy(update={**told, "seconds": took}))
+            write(folder, record.model_copy(update={**told, "cause": cause, "seconds": took}))
             if state == "failed":
                 seal(folder)
             raise

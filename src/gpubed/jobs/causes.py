@@ -1,0 +1,157 @@
+"""Recognizes why a rank failed: what its node wrote about its end, and what it printed last."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from gpubed.core import files, reading
+from gpubed.core.reading import Unreadable
+
+ENDS = ".ends"
+"""The folder of a run where `gpubed-exit` writes a file for each rank that failed."""
+_LARGEST = 2**16  # bytes of such a file
+_BY_SIGNAL = 128  # with the signal's number: how shells report it
+_KILLED = re.compile(r"killed by signal: Killed|Signal 9\b|SIGKILL")
+# Errors of ranks that lost another one: consequences, never the cause of a failure.
+CONSEQUENCE = re.compile(
+    r"HorovodInternalError|Horovod has been shut down|Connection (?:closed|reset) by peer|"
+    r"Broken pipe|NCCL.*(?:remote process exited|aborted|unhandled system error)|ncclRemoteError|"
+    r"ChildFailedError|SignalException|KeyboardInterrupt|connectFullMesh failed|"
+    r"Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure|"
+    r"DistNetworkError: .*failed to (?:recv|send)|DistStoreError|collective operation timeout|"
+    r"Rendezvous(?:Connection|Closed)Error"
+)
+_SIZE = r"([\d.]+ \w+)"
+# What a rank prints last, the kind of its cause, and the words; {full} is a full file system.
+_KINDS = tuple(
+    (kind, re.compile(pattern, re.DOTALL), words)
+    for kind, pattern, words in (
+        (
+            "cuda_out_of_memory",
+            rf"CUDA out of memory\. Tried to allocate {_SIZE}\.? \(?GPU (\d+)(?:;| has a total "
+            rf"capac\w+ of) {_SIZE}(?: total capacity;.*?;| of which) {_SIZE}(?: is)? free",
+            " ran out of memory of GPU {1}: asked for {0}, {3} of {2} are free",
+        ),
+        (
+            "cuda_out_of_memory",
+            r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+            " ran out of GPU memory",
+        ),
+        (
+            "disk_full",
+            r"insufficient shared memory|out of shared memory|killed by signal: Bus error|"
+            r"allocate shared memory|(?:/torch_\d|/dev/shm)[^\n]*No space left|"
+            r"No space left on device: '/dev/shm|SIGBUS",
+            " ran out of shared memory: /dev/shm is too small for what it keeps there{full}",
+        ),
+        (
+            "disk_full",
+            r"No space left on device(?:: '([^'\n]+)')?",
+            " found no space left{for0}{full}",
+        ),
+        ("disk_full", r"(?i)Disk quota exceeded(?:: '([^'\n]+)')?", " is over its quota{for0}"),
+        (
+            "missing_module",
+            r"No module named '?(\w+)",
+            ": No module named '{0}': add it to requirements.txt",
+        ),
+        (
+            "missing_module",
+            r"(\S+\.so[.\d]*): cannot open shared object file",
+            " lacks the library {0}",
+        ),
+        (
+            "missing_module",
+            r"undefined symbol: (\w+)",
+            " loads a library that was built for other versions: undefined symbol {0}",
+        ),
+        # Of torchrun, about a process that it started.
+        ("signal", r"Signal \d+ \((SIG(?!TERM)\w+)\) received", " was killed by {0}"),
+    )
+)
+
+
+class Memory(BaseModel):
+    """The limit that a rank ran into, and the most that was used, in bytes; None is unknown."""
+
+    limit: Annotated[int, Field(ge=0, le=2**62)] | None
+    peak: Annotated[int, Field(ge=0, le=2**62)]
+
+    def __str__(self) -> str:
+        if self.limit is None:
+            return f" at {files.size(self.peak)}, and the kernel killed it"
+        return f": {files.size(self.peak)} of {files.size(self.limit)}"
+
+
+class End(BaseModel):
+    """How a rank failed, by its node.
+
+    Attributes:
+        at: When, in seconds since 1970.
+        code: Its exit code; negative for the signal that ended it.
+        memory: Set where the kernel killed a process for want of memory.
+        full: Full file systems at that time, and their sizes in bytes.
+    """
+
+    at: Annotated[float, Field(ge=0, le=2**37)]
+    code: Annotated[int, Field(ge=-64, le=255)]
+    memory: Memory | None = None
+    full: dict[str, int] = {}
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, also where a shell reported it; else empty."""
+        number = -self.code if self.code < 0 else self.code - _BY_SIGNAL
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return ""
+
+
+def ends(run: Path, ranks: int) -> dict[int, End]:
+    """Return how ranks of a run failed, as far as their nodes could write it."""
+    found = {}
+    for rank in range(ranks):
+        try:
+            found[rank] = reading.file(run / ENDS / str(rank), limit=_LARGEST).json(End)
+        except Unreadable:
+            continue
+    return found
+
+
+def known(said: str, end: End | None) -> tuple[str, str] | None:
+    """Return kind and words of a cause that one of the patterns recognizes.
+
+    Args:
+        said: The exception that ended the rank, or its last lines.
+    """
+    if end and end.memory and (end.signal == "SIGKILL" or _KILLED.search(said)):
+        return "out_of_memory", f" ran out of memory{end.memory}"
+    if end and end.signal == "SIGBUS":
+        said += " SIGBUS"
+    for kind, pattern, words in _KINDS:
+        if found := pattern.search(said):
+            what = [text or "" for text in found.groups()]
+            place = f" for {what[0]}" if what and what[0] else ""
+            return kind, words.format(*what, for0=place, full=_full(end))
+    return None
+
+
+def by_code(said: str, end: End) -> tuple[str, str] | None:
+    """Return kind and words of a cause that the exit code alone tells; None for a consequence."""
+    if end.signal == "SIGTERM" or (end.signal in ("", "SIGABRT") and CONSEQUENCE.search(said)):
+        return None
+    if end.signal:
+        return "signal", f" was killed by {end.signal}"
+    return "exit", f" ended with exit code {end.code}"
+
+
+def _full(end: End | None) -> str:
+    places = (f"{place} ({files.size(size)})" for place, size in (end.full if end else {}).items())
+    text = ", ".join(places)
+    return f"; full: {text}" if text else ""
