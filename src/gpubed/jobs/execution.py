@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import cast
 
-from gpubed.core import files
+from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
-from gpubed.jobs import images, job_result, jobfile, launchers, leftovers, source
+from gpubed.jobs import images, job_result, jobfile, launchers, leftovers, packages, source
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
@@ -114,7 +114,7 @@ def run(
         result.described = run.job.metrics
         others = [*result.shared_with, *beside.found(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
-        record.write(run.here, _ended(begun, result))
+        record.write(run.here, run.ended(begun, result))
     record.seal(run.here)
     return result
 
@@ -194,21 +194,6 @@ def _require_other_names(folder: Path, names: Sequence[str]) -> None:
             f"{', '.join(taken)} in {folder}: in a run's folder, that is gpubed's own",
             " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
         )
-
-
-def _ended(begun: Record, result: JobResult) -> Record:
-    return begun.model_copy(
-        update={
-            "state": result.status,
-            "seconds": round(result.seconds, 3),
-            "failures": tuple(result.failures),
-            "simulated": result.simulated,
-            "shared_with": tuple(result.shared_with),
-            "devices": tuple(result.devices),
-            "metrics": result.metrics,
-            "origin": begun.origin.model_copy(update={"image": result.image}),
-        }
-    )
 
 
 def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
@@ -302,6 +287,8 @@ class _Run:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
             launch = self._prepare(head, words)
+            if not image:  # which brings its own
+                self._add_packages(head, launch, terms.again or terms.resumes)
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
@@ -350,6 +337,40 @@ class _Run:
             "GPUBED_PER_NODE": "1" if self.request.per_node else "",
         }
         return Launch(folder, words, environment, len(self._places))
+
+    def _add_packages(self, head: SSH, launch: Launch, former: str) -> None:
+        """Start ranks with the packages of the folder, of the job and of `cluster.yml`."""
+        wanted = (*self.cluster.plan.spec.python.packages, *self.job.python.packages)
+        if not packages.wants(_files(self.request)[1], wanted):
+            return
+        lock = ""
+        if former:
+            with suppress(reading.Missing):
+                kept = self.cluster.paths.runs / former / record.ORIGIN / packages.LOCK
+                lock = reading.file(kept).text()
+        path, lock = packages.provide(self.cluster, head, launch.folder, wanted, lock)
+        launch.environment["GPUBED_PYTHON"] = path
+        files.write(self._lock, lock.encode())
+
+    def ended(self, begun: Record, result: JobResult) -> Record:
+        """Return the run's record with its result."""
+        made = {"image": result.image, "packages_sha256": record.sha256_of(self._lock)}
+        return begun.model_copy(
+            update={
+                "state": result.status,
+                "seconds": round(result.seconds, 3),
+                "failures": tuple(result.failures),
+                "simulated": result.simulated,
+                "shared_with": tuple(result.shared_with),
+                "devices": tuple(result.devices),
+                "metrics": result.metrics,
+                "origin": begun.origin.model_copy(update=made),
+            }
+        )
+
+    @property
+    def _lock(self) -> Path:
+        return self.here / record.ORIGIN / packages.LOCK
 
     def _is_over(self, run: str) -> bool:
         """Say whether another run used the checkpoints of this one.
