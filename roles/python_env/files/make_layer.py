@@ -62,7 +62,7 @@ def explained(said: str) -> Refused:
             "the cluster's own packages, such as torch and numpy, keep their versions "
             "(gpubed recipe show RECIPE): ask for others, or for none"
         )
-    return Refused("\n".join(lines[:_LONGEST]), hint)
+    return Refused("\n".join(lines[:_LONGEST]).removeprefix("error: "), hint)
 
 
 def uv(*words: str | Path, at: Path, given: str = "") -> str:
@@ -293,8 +293,12 @@ def of_run(base: Path, root: Path, asked: dict[str, Any]) -> dict[str, str]:
 
 def own(base: Path, target: Path) -> None:
     """Make or refresh an environment of one account, for pip; what is installed there stays."""
+    os.environ["UV_NO_CACHE"] = "1"  # of another account
     python = base / "bin" / "python"
-    subprocess.run([python, "-m", "venv", target], check=True)
+    (beside,) = base.glob("lib/python*/site-packages")
+    if not (target / beside.relative_to(base)).is_dir():
+        subprocess.run([python, "-m", "venv", target], check=True)
+        sys.stdout.write("made\n")
     over(base, target, target)
     constraints = target / "constraints.txt"
     constraints.write_text(uv("pip", "list", "-q", "--format=freeze", "--python", python, at=base))
