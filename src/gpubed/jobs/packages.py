@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 
-from gpubed.core import progress
+from pydantic import BaseModel
+
+from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
@@ -15,6 +17,15 @@ LOCK = "packages.txt"
 """The exact packages of a run, with their hashes; in its folder `origin`."""
 _PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py run %s %s"  # role python_env
 _TIMEOUT_S = 3600.0
+
+
+class _Told(BaseModel):
+    """The layer and its lock, or why there is none and what to do."""
+
+    path: str = ""
+    lock: str = ""
+    why: str = ""
+    hint: str = ""
 
 
 def wants(names: Collection[str], packages: Collection[str]) -> bool:
@@ -49,7 +60,7 @@ def provide(
     if answer.exit_code:
         why = f"the head cannot add the project's packages: {answer.tail}"
         raise GpubedError(why, f"gpubed up {cluster.name}")
-    told = json.loads(answer.stdout)
-    if "why" in told:
-        raise GpubedError(f"the project's packages: {told['why']}", told["hint"])
-    return told["path"], told["lock"]
+    told = reading.reply(answer.stdout, "the layer of packages").json(_Told)
+    if told.why:
+        raise GpubedError(f"the project's packages: {told.why}", told.hint)
+    return told.path, told.lock
