@@ -97,6 +97,47 @@ def test_a_bar_leaves_its_last_state(own, cluster):
     assert said.splitlines() == [" 200/200 of rank 1"]
 
 
+def test_the_packages_of_a_folder_are_seen_by_all_ranks(own, cluster):
+    listed = own.folder / "requirements.txt"
+    listed.write_text("einops\ntorch\n")
+    run = ["run", cluster.name, "--json", "--"]
+    there = ["python", "-c", "import einops, torch; print('einops of', einops.__version__)"]
+    told = json.loads(own(*run, *there).stdout)
+    results = Path(told["run_dir"])
+    assert (results / "output.log").read_text().count("einops of") == 3
+    lock = (results / "origin" / "packages.txt").read_text()
+    assert "einops==" in lock
+    assert "--hash=sha256:" in lock
+    assert "torch" not in lock
+
+    again = json.loads(own("run", cluster.name, "--again", told["run_id"], "--json").stdout)
+    assert (Path(again["run_dir"]) / "origin" / "packages.txt").read_text() == lock
+
+    listed.write_text("einops\ntorch==1.0\n")
+    said = own("run", cluster.name, "--", *there, rc=1).stderr
+    assert "you require torch==1.0" in said
+    assert "keep their versions" in said
+    listed.write_text("einops===\n")
+    said = own("run", cluster.name, "--", *there, rc=1).stderr
+    assert "requirements.txt" in said
+    assert "expected version" in said
+    listed.write_text("einops\ntorch\n")
+    assert json.loads(own(*run, *there).stdout)["status"] == "ok"
+
+
+def test_a_project_with_a_build_system_is_the_runs_own_folder(own, cluster):
+    (own.folder / "requirements.txt").write_text("-e .\n")
+    (own.folder / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "1"\n[project.scripts]\nmine = "mine:main"\n'
+        '[tool.setuptools]\npy-modules = ["mine"]\n'
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+    )
+    (own.folder / "mine.py").write_text("def main():\n    print('mine is', __file__)\n")
+    told = json.loads(own("run", cluster.name, "--json", "--", "mine").stdout)
+    log = (Path(told["run_dir"]) / "output.log").read_text()
+    assert log.count(f"/runs/{told['run_id']}/mine.py") == 3
+
+
 def test_what_cannot_be_asked_is_refused(own, cluster):
     said = own("run", cluster.name, "--set", "a=1", "--", "python", "hvd.py", rc=2).stderr
     assert "--set is for jobs" in said

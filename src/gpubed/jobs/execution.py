@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import cast
 
-from gpubed.core import files
+from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
-from gpubed.jobs import causes, images, job_result, jobfile, launchers, leftovers, source
+from gpubed.jobs import causes, images, job_result, jobfile, launchers, leftovers, packages, source
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
@@ -118,7 +118,7 @@ def run(
         result.described = run.job.metrics
         others = [*result.shared_with, *beside.found(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
-        record.write(run.here, _ended(begun, result))
+        record.write(run.here, run.ended(begun, result))
     record.seal(run.here)
     return result
 
@@ -198,23 +198,6 @@ def _require_other_names(folder: Path, names: Sequence[str]) -> None:
             f"{', '.join(taken)} in {folder}: in a run's folder, that is gpubed's own",
             " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
         )
-
-
-def _ended(begun: Record, result: JobResult) -> Record:
-    return begun.model_copy(
-        update={
-            "state": result.status,
-            "seconds": round(result.seconds, 3),
-            "failures": tuple(result.failures),
-            "cause": result.cause,
-            "last_words": tuple(result.last_words),
-            "simulated": result.simulated,
-            "shared_with": tuple(result.shared_with),
-            "devices": tuple(result.devices),
-            "metrics": result.metrics,
-            "origin": begun.origin.model_copy(update={"image": result.image}),
-        }
-    )
 
 
 def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
@@ -314,6 +297,8 @@ class _Run:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
             launch = self._prepare(head, words)
+            if not image:  # which brings its own
+                self._add_packages(head, launch, terms.again or terms.resumes)
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
@@ -332,22 +317,26 @@ class _Run:
         )
         result.shared_with = others
         if code:
-            result.cause = said.cause(self._places, causes.ends(self.here, len(self._places)))
-            if asked or not result.cause:
-                what = asked or f"the job ended with exit code {code}"
-                kind = "cancelled" if asked else "exit"
-                result.cause = Cause(kind=kind, message=what, at=record.now())
-            result.failures.append(asked or f"{result.cause.message}{result.to_see}")
-            result.last_words = said.last_words
-            result.cut_off = said.lost_its_node or code == SSH_FAILED
-            if said.lost_its_node:
-                result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
+            self._tell_why(result, said, code, asked)
         result.failures += missing
         job_result.judge(result, self.job, self.record.values)
         # A job may also exit with 0 when it is told to end; with metrics, it was done before.
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _tell_why(self, result: JobResult, said: RankOutput, code: int, asked: str) -> None:
+        """Give the result its cause, and the last words of the rank that failed first."""
+        result.cause = said.cause(self._places, causes.ends(self.here, len(self._places)))
+        if asked or not result.cause:
+            what = asked or f"the job ended with exit code {code}"
+            kind = "cancelled" if asked else "exit"
+            result.cause = Cause(kind=kind, message=what, at=record.now())
+        result.failures.append(asked or f"{result.cause.message}{result.to_see}")
+        result.last_words = said.last_words
+        result.cut_off = said.lost_its_node or code == SSH_FAILED
+        if said.lost_its_node:
+            result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
 
     def _prepare(self, head: SSH, words: list[str]) -> Launch:
         """Copy the run's files to the head; return how to start it."""
@@ -369,6 +358,42 @@ class _Run:
             environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(after)
             environment["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(min(after, 60))
         return Launch(folder, words, environment, len(self._places))
+
+    def _add_packages(self, head: SSH, launch: Launch, former: str) -> None:
+        """Start ranks with the packages of the folder, of the job and of `cluster.yml`."""
+        wanted = (*self.cluster.plan.spec.python.packages, *self.job.python.packages)
+        if not packages.wants(_files(self.request)[1], wanted):
+            return
+        lock = ""
+        if former:
+            with suppress(reading.Missing):
+                kept = self.cluster.paths.runs / former / record.ORIGIN / packages.LOCK
+                lock = reading.file(kept).text()
+        path, lock = packages.provide(self.cluster, head, launch.folder, wanted, lock)
+        launch.environment["GPUBED_PYTHON"] = path
+        files.write(self._lock, lock.encode())
+
+    def ended(self, begun: Record, result: JobResult) -> Record:
+        """Return the run's record with its result."""
+        made = {"image": result.image, "packages_sha256": record.sha256_of(self._lock)}
+        return begun.model_copy(
+            update={
+                "state": result.status,
+                "seconds": round(result.seconds, 3),
+                "failures": tuple(result.failures),
+                "cause": result.cause,
+                "last_words": tuple(result.last_words),
+                "simulated": result.simulated,
+                "shared_with": tuple(result.shared_with),
+                "devices": tuple(result.devices),
+                "metrics": result.metrics,
+                "origin": begun.origin.model_copy(update=made),
+            }
+        )
+
+    @property
+    def _lock(self) -> Path:
+        return self.here / record.ORIGIN / packages.LOCK
 
     def _is_over(self, run: str) -> bool:
         """Say whether another run used the checkpoints of this one.

@@ -28,6 +28,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder, launchers
+from gpubed.spec.sections import Python
 
 if TYPE_CHECKING:
     from gpubed.jobs.runs.record import Request
@@ -279,6 +280,7 @@ class Job(_Model):
     container: str | None = Field(
         default=None, description="image that ranks run in; null runs them on the nodes themselves"
     )
+    python: Python = Field(default=Python(), description="packages beside the cluster's own")
     progress: bool = Field(
         default=False,
         description="whether it prints how far it is, for the first time within 10 minutes: "

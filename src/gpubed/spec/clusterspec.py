@@ -40,6 +40,7 @@ from gpubed.spec.sections import (
     Networks,
     NodeGroup,
     Packages,
+    Python,
     Section,
     Services,
     Storage,
@@ -68,6 +69,7 @@ class ClusterSpec(Section):
     networks: Networks = Networks()
     storage: Storage = Storage()
     recipe: str = "cpu"
+    python: Python = Python()
     services: Services = Services()
     firewall: Firewall = Firewall()
     packages: Packages = Packages()

@@ -16,7 +16,7 @@ from gpubed.core.located import Location
 # Besides the backend, locations without which the rest cannot be checked.
 _NEEDED = {(), ("nodes",)}
 # Sections whose errors cannot cause problems elsewhere.
-_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot"}
+_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
 _UNKNOWN = "extra_forbidden"
 # Keys that are checked across all groups: their problems do not count if one group lacks them.
 _OVER_ALL = {

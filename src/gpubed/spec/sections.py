@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -403,6 +404,24 @@ class Packages(Section):
         default=(),
         description="packages of a host's owner that an installation may remove, downgrade or "
         "replace; one that would change others is refused",
+    )
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is no requirement, such as 'einops' or 'timm==1.0.9'") from None
+    return text
+
+
+class Python(Section):
+    """What runs find beside the cluster's Python environment."""
+
+    packages: tuple[Annotated[str, AfterValidator(_requirement)], ...] = Field(
+        default=(),
+        description="Python packages, as in requirements.txt; the cluster's own, such as torch, "
+        "keep their versions",
     )
 
 

@@ -177,13 +177,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         ui.say(f"  git {commit}")
     ui.say(f"  command: {' '.join(one.command)}", whole=True)
     _tell_figures(ui, one)
-    for name, points in by_step.items():
-        values = [value for _, value in curves.thinned(points, len(points))]
-        if len(values) > 1:
-            ends = (values[0], values[-1], min(values))
-            first, last, least = (figures.written(value, "") for value in ends)
-            line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
-            ui.say(f"  {figures.one_line(name)}  {line}", whole=True)
+    _tell_curves(ui, by_step)
     if one.progress:
         how = "is at" if one.state == "running" else "came to"
         ui.say(f"  {how} {figures.one_line(str(one.progress))}")
@@ -199,6 +193,16 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     _tell_checkpoints(ui, kept)
     ui.say(_next(paths, one), whole=True)
     return 0
+
+
+def _tell_curves(ui: UI, by_step: Mapping[str, curves.Points]) -> None:
+    for name, points in by_step.items():
+        values = [value for _, value in curves.thinned(points, len(points))]
+        if len(values) > 1:
+            ends = (values[0], values[-1], min(values))
+            first, last, least = (figures.written(value, "") for value in ends)
+            line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
+            ui.say(f"  {figures.one_line(name)}  {line}", whole=True)
 
 
 def _next(paths: ClusterPaths, one: Record) -> str:

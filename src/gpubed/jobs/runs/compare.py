@@ -156,6 +156,8 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
             pairs[what] = checksum[:8], other[:8]
     if before.image and now.image:  # unknown before a run
         pairs["image"] = before.image, now.image
+    if before.packages_sha256 and now.packages_sha256:
+        pairs["packages"] = before.packages_sha256[:8], now.packages_sha256[:8]
     return pairs
 
 

@@ -119,6 +119,7 @@ class Origin(_Model):
         job_sha256: Checksum of the job's folder.
         rate_bps: Limit of the experiment network's links, in bit/s; None without one.
         image: Id of the image that ranks ran in; empty without one.
+        packages_sha256: Checksum of the lock of the project's own packages; empty without any.
         rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run if it limited
             links, else by the last verification.
         variables_sha256: Checksums of the owner's group_vars, and of the host_vars of the head and
@@ -136,6 +137,7 @@ class Origin(_Model):
     hosts: tuple[Host, ...] = ()
     rate_bps: Annotated[int, Field(ge=0, le=MOST_BPS)] | None = None
     image: str = ""
+    packages_sha256: str = ""
     rates_bps: dict[str, Rate] = {}
     variables_sha256: dict[str, str] = {}
 
