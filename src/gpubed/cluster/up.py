@@ -27,7 +27,6 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Finding, Testbed
 from gpubed.testbeds.made_on import Testbeds
-from gpubed.testbeds.resources import note_nodes_begun
 from gpubed.testbeds.specification import frozen, load_plan
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
@@ -224,7 +223,7 @@ def _applied(run: Run, planned: Result | None) -> Result:
         emit(event)
 
     native = planned and run.testbed.backend.native and costs.changes_nodes(planned)
-    noted = native and note_nodes_begun(run.paths)
+    noted = native and allocations.note_change(run.paths)
     try:
         return run.stack.up(hear)
     except BaseException:

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.core import reading, runlock
+from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.paths import ClusterPaths
 
 _MAKES = "up"  # the verb that creates an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
@@ -173,3 +174,24 @@ def load(path: Path) -> Allocation:
         # The cluster may be up with its state lost.
         hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
         raise NotUp(f"cluster {name} is not up", hint) from None
+
+
+def note_change(paths: ClusterPaths, new: str = "") -> bool:
+    """Note in the record that nodes or links change: until roles and checks ran, none is ready.
+
+    Args:
+        paths: The cluster's.
+        new: The node that is created, if one is. A node that the cluster lacked changes no other.
+
+    Returns:
+        Whether the note was written now.
+    """
+    try:
+        names = {node.name for node in load(paths.allocation).nodes}
+    except GpubedError:  # without a readable allocation nothing is used
+        return False
+    if not names or (new and new not in names) or record.read(paths).unfinished == "nodes":
+        return False
+    with record.changed(paths) as known:
+        known.unfinished = "nodes"
+    return True

@@ -25,7 +25,7 @@ from pulumi.dynamic import (
 )
 from pydantic import AliasPath, BaseModel, Field
 
-from gpubed.core import progress, reading, record
+from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
 from gpubed.testbeds.base import Backend, Testbed
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Silent
@@ -224,36 +224,11 @@ def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
         made: Whether it is made. A node that the cluster did not have changes none that it has.
     """
     from gpubed.core.paths import Project
+    from gpubed.nodes import allocation  # nothing else here needs it
 
     if props["kind"] in _OF_NODES and "cluster" in props:
         new = props["name"] if made and props["kind"] == "node" else ""
-        note_nodes_begun(Project.find().cluster(props["cluster"]), new)
-
-
-def note_nodes_begun(paths: ClusterPaths, new: str = "") -> bool:
-    """Note that an engine begins to change nodes, or links, that somebody may use meanwhile.
-
-    Until roles and checks have followed, nobody knows what such nodes are like: an engine that is
-    ended between two of them leaves links of two rates.
-
-    Args:
-        paths: The cluster's.
-        new: The node that is made, if one is; the cluster may have none of the name.
-
-    Returns:
-        Whether that was noted now.
-    """
-    from gpubed.nodes import allocation
-
-    try:
-        names = {node.name for node in allocation.load(paths.allocation).nodes}
-    except GpubedError:  # nobody can use what none can read
-        return False
-    if not names or (new and new not in names) or record.read(paths).unfinished == "nodes":
-        return False
-    with record.changed(paths) as known:
-        known.unfinished = "nodes"
-    return True
+        allocation.note_change(Project.find().cluster(props["cluster"]), new)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
