@@ -4,7 +4,7 @@ make_layer.py run BASE ROOT     reads what a run wants as JSON, prints what it g
 make_layer.py own BASE TARGET   makes an environment that its owner installs into with pip
 
 A layer is an environment that also finds the packages of BASE and changes none of them. Runs that
-want the same packages share one, below ROOT. For `run`, uv and pip are beside this program's Python.
+want the same packages share one, below ROOT. `run` needs uv and pip beside its own Python.
 """
 
 from __future__ import annotations
