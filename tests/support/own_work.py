@@ -17,6 +17,7 @@ WAYS = {
         "exception",
         ": subprocess.CalledProcessError: Command '['false']' returned non-zero",
     ),
+    "early": ("exit", " ended first, or the others lost the connection to it"),
     "exit": ("exit", " ended with exit code 7"),
     "file": ("exception", ": FileNotFoundError: [Errno 2] No such file or directory: 'labels.csv'"),
     "files": ("exception", ": OSError: [Errno 24] Too many open files: '/dev/null'"),
@@ -37,7 +38,7 @@ WAYS = {
         "exception",
         ": PermissionError: [Errno 13] Permission denied: '/etc/labels.csv'",
     ),
-    "quit": ("exit", " ended with exit code 1"),
+    "quit": ("exit", " ended "),  # by itself, or by the launcher, whichever is faster
     "recursion": ("exception", ": RecursionError: maximum recursion depth exceeded"),
     "segfault": ("signal", " was killed by SIGSEGV"),
     "shape": ("exception", ": horovod.common.exceptions.HorovodInternalError: Mismatched"),
