@@ -41,7 +41,6 @@ WAYS = {
     "quit": ("exit", " ended "),  # by itself, or by the launcher, whichever is faster
     "recursion": ("exception", ": RecursionError: maximum recursion depth exceeded"),
     "segfault": ("signal", " was killed by SIGSEGV"),
-    "shape": ("exception", ": horovod.common.exceptions.HorovodInternalError: Mismatched"),
     "shared_memory": ("disk_full", " ran out of shared memory: /dev/shm is too small"),
     "symbol": (
         "missing_module",

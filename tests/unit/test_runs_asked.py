@@ -67,7 +67,9 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
 
 
 def test_help_for_a_job_has_its_arguments(call):
-    assert "epochs=20  passes over the training set" in call("run", "lab", "digits", "--help").stdout
+    assert (
+        "epochs=20  passes over the training set" in call("run", "lab", "digits", "--help").stdout
+    )
     assert "epochs=20" not in call("run", "lab", "--help").stdout.split("Example:")[0]
 
 
