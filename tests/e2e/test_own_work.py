@@ -46,6 +46,25 @@ def test_a_script_of_torch_distributed_runs_as_it_is(own, cluster, command):
         assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("framework", "command"),
+    [
+        ("fsdp", ["python"]),
+        ("lightning", ["python"]),
+        ("accelerate", ["accelerate", "launch"]),
+        ("accelerate", ["python"]),
+        ("transformers", ["python"]),
+        ("ignite", ["python"]),
+    ],
+)
+def test_a_framework_finds_all_ranks(cluster, tmp_path, framework, command):
+    own = Researcher(cluster, tmp_path / "mine", framework)
+    done = own("run", cluster.name, "--", *command, "train.py")
+    for rank in range(3):
+        assert f"{framework}: rank {rank} of 3" in done.stdout + done.stderr
+
+
 def test_a_command_that_fails_is_a_run_that_failed(own, cluster):
     done = own("run", cluster.name, "--", "python", "fails.py", rc=1)
     assert "error: rank 1 on node-1: KeyError: 'labels.csv' (fails.py:" in done.stderr

@@ -54,10 +54,10 @@ WAYS = {
 class Researcher:
     """Types commands of gpubed in a folder that has the scripts."""
 
-    def __init__(self, cluster, folder: Path) -> None:
-        """Copy the scripts to the folder."""
+    def __init__(self, cluster, folder: Path, scripts: str = "") -> None:
+        """Copy the scripts, or one of their folders, to a folder."""
         self.cluster, self.folder = cluster, folder
-        shutil.copytree(SCRIPTS, folder)
+        shutil.copytree(SCRIPTS / scripts, folder)
 
     def __call__(self, *words: str, rc: int = 0) -> subprocess.CompletedProcess[str]:
         """Run gpubed with words; demand its exit code."""
