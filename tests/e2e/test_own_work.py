@@ -1,6 +1,7 @@
 """A researcher's own scripts, as docs/tutorial/your-own-training.md starts them."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,19 @@ def test_a_bar_leaves_its_last_state(own, cluster):
     assert sorted(bars) == [f"[{rank}]<stderr>: 200/200 of rank {rank}" for rank in range(3)]
     said = own("logs", cluster.name, "last", "--rank", "1").stdout
     assert said.splitlines() == [" 200/200 of rank 1"]
+
+
+def test_the_curve_of_a_run_is_shown_while_it_runs(own, cluster):
+    run = json.loads(
+        own("run", cluster.name, "--detach", "--json", "--", "python", "curve.py").stdout
+    )
+    deadline, points = time.monotonic() + 60, []
+    while len(points) < 3 and time.monotonic() < deadline:
+        shown = json.loads(own("runs", cluster.name, "show", run["run_id"], "--json").stdout)
+        points = shown["curves"].get("loss", [])
+    assert shown["status"] == "running"
+    assert points[1] == [1, 0.5]
+    own("cancel", cluster.name, run["run_id"])
 
 
 def test_the_packages_of_a_folder_are_seen_by_all_ranks(own, cluster):

@@ -3,8 +3,10 @@
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -27,6 +29,10 @@ _STATES = ("ok", "failed", "interrupted", "running")
 _SHOWN = 20
 _FIGURES = 2  # in a row
 _POINTS = 1000  # of a curve, in JSON
+_FILES_OF_CURVES = (
+    "cd %s && ls -d $PWD/metrics.jsonl $PWD/metrics.csv 2>/dev/null; "
+    "find $PWD -name 'events.out.tfevents.*'"
+)
 _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 
@@ -160,7 +166,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
     kept = _collected(paths, one)
-    by_step = curves.read(folder)
+    by_step = curves.read(folder) if one.state != "running" else _curves_so_far(paths, one)
     thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
     beside = {"changed_files": changed, "collected_checkpoints": kept, "curves": thinned}
     ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
@@ -193,6 +199,26 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     _tell_checkpoints(ui, kept)
     ui.say(_next(paths, one), whole=True)
     return 0
+
+
+def _curves_so_far(paths: ClusterPaths, one: Record) -> dict[str, curves.Points]:
+    """Return the curves of a run whose files are still on the cluster; none if it is silent."""
+    from gpubed.nodes.ssh import SSH  # slow to load
+    from gpubed.testbeds.specification import load_cluster
+
+    with TemporaryDirectory() as name, suppress(GpubedError):
+        cluster, here = load_cluster(paths), Path(name)
+        there = f"{cluster.plan.spec.storage.shared.path}/runs/{one.run_id}"
+        with SSH(cluster.allocation.head, paths) as head:
+            listed = head.run(_FILES_OF_CURVES, there).stdout.splitlines()
+            for number, file in enumerate(map(Path, listed)):
+                # Event files of several folders may have one name.
+                beside = (str(number), file.parent.name) if "tfevents" in file.name else ()
+                local = here.joinpath(*beside, file.name)
+                local.parent.mkdir(parents=True, exist_ok=True)
+                head.get(str(file), local)
+        return curves.read(here)
+    return {}
 
 
 def _tell_curves(ui: UI, by_step: Mapping[str, curves.Points]) -> None:
