@@ -23,7 +23,6 @@ from gpubed.checks import (
     rdma,
     slurm,
     software,
-    stages,
     storage,
     throughput,
     verify,
@@ -32,11 +31,8 @@ from gpubed.checks.context import Context
 from gpubed.cluster import condition
 from gpubed.configuration import health, systemd, use
 from gpubed.configuration.roles import Unit
-from gpubed.core import copying
-from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.hardware import host, report
-from gpubed.hardware.facts import GPU
 from gpubed.jobs import images, leftovers
 from gpubed.nodes import disks
 from gpubed.nodes.answers import Answer, Misfit
@@ -210,22 +206,6 @@ def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, r
             assert len(repr(as_kept(found))) < 30_000
 
 
-def test_every_check_is_among_them_or_needs_not_to_be():
-    """Those beside the list parse nothing that a node printed, or what others read for them."""
-    listed = {
-        *("access.mesh", "access.clocks", "storage.shared", "throughput.throughput"),
-        *("cuda.compiler", "cuda.nccl", "software.packages", "docker.gpus", "rdma.rdma"),
-        *("accelerator.hardware", "accelerator.gpus", "slurm.slurm", "monitoring.monitoring"),
-        *("firewall.closed_from_outside",),
-    }
-    others = {
-        *("health.nodes", "storage.space", "compute.compute", "software.gpus", "docker.daemon"),
-        *("network.mtu", "network.links_and_collective", "jupyter.jupyterlab"),
-    }
-    names = {f"{one.__module__.rpartition('.')[2]}.{one.__name__}" for one in stages.functions()}
-    assert names == listed | others
-
-
 @pytest.mark.parametrize(
     ("ask", "text", "words"),
     [
@@ -244,25 +224,6 @@ def test_what_does_not_fit_names_node_command_and_answer(ask, text, words):
         ask(Answer("node-1", "date", text))
     assert words in str(refused.value)
     assert refused.value.node == "node-1"
-    assert len(str(refused.value)) < 400
-
-
-def test_what_fits_is_taken():
-    answer = Answer("node-1", "x", " 12 words 1.5\n")
-    first, second, third = answer.parts(3)
-    assert (first.whole(), second.text, third.number()) == (12, "words", 1.5)
-    assert Answer("node-1", "x", "1700000000.123456789\n").number() == 1700000000.123456789
-    assert answer.part('{"a": 1}').json(dict[str, int]) == {"a": 1}
-
-
-@pytest.mark.parametrize("name", ["x" * 5_000_000, "\x1b[2J\u202ex"])
-def test_no_name_of_a_node_is_longer_than_a_line(name):
-    """Those of GPUs stand in tables, and one of a file in an error."""
-    gpu = GPU.model_validate({"pci": "0", "device_id": "0", "index": 0, "name": name})
-    assert len(gpu.name) <= 65
-    assert gpu.name.isprintable()
-    with pytest.raises(NotAName) as refused:
-        copying.as_name(f"../{name}")
     assert len(str(refused.value)) < 400
 
 

@@ -1,13 +1,11 @@
 """What job imagenet is given: packages, arguments, a learning rate, a place among ranks."""
 
-from unittest.mock import MagicMock
-
 import pytest
 
 from gpubed.jobs import jobfile
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
-from support.imagenet import CPU, GPU, job
+from support.imagenet import job
 
 __all__ = ["job"]
 
@@ -44,46 +42,9 @@ def test_an_unknown_model_is_answered_with_those_near_it(job):
     assert model.fault("zzz", 224).endswith("it has resnet50, resnet101, vgg16")
 
 
-def test_a_model_that_cannot_be_made_without_memory_is_tried_all_the_same(job):
-    """A RegNet reads numbers out of tensors while it is made."""
-    model = job("model")
-    model.torchvision.models.list_models.return_value = ["regnet_y_400mf"]
-    made = MagicMock()
-    no_data = NotImplementedError("Cannot copy out of meta tensor; no data!")
-    model.torchvision.models.get_model.side_effect = [no_data, made]
-    assert model.fault("regnet_y_400mf", 8) == ""
-    made.to.return_value.side_effect = RuntimeError("size too small")
-    model.torchvision.models.get_model.side_effect = [no_data, made]
-    assert (
-        model.fault("regnet_y_400mf", 8) == "image_size=8 is not for regnet_y_400mf: size too small"
-    )
-
-
 def test_inception_has_images_of_299_pixels_unless_others_are_wanted(job):
     size = job("model").image_size
     assert [size("inception_v3", None), size("resnet50", None), size("vgg16", 32)] == [299, 224, 32]
-
-
-def test_fsdp_cannot_average_at_once(job):
-    main = job("main")
-    given = main.make_parser().parse_args(["--framework", "fsdp", "--overlap", "false"])
-    assert main.fault(given).startswith("overlap=false is for horovod and ddp")
-
-
-def test_what_ends_a_rank_is_one_sentence(job):
-    main = job("main")
-    main.torch.OutOfMemoryError = MemoryError
-    main.torch.cuda.mem_get_info.return_value = (0.2e9, 16e9)
-    main.torch.cuda.memory_allocated.return_value = 15.4e9
-    given = main.make_parser().parse_args(["--model", "resnet152", "--batch-size", "96"])
-    assert main.words(MemoryError("CUDA out of memory.\nmore"), given, GPU) == (
-        "resnet152 with batch_size 96, images of 224 x 224 pixels and fp32 does not fit into "
-        "memory: 15.4 GB taken and 0.2 GB free of the GPU's 16.0 GB; try --set batch_size=48 "
-        "(CUDA out of memory.)"
-    )
-    lost = RuntimeError("[...] Connection closed by peer [10.0.0.2]:4711")
-    assert main.words(lost, given, CPU).startswith("another rank has ended")
-    assert main.words(RuntimeError("something else"), given, CPU) == ""
 
 
 # The learning rate
@@ -98,11 +59,6 @@ def test_the_learning_rate_is_that_of_goyal_et_al(job, step, rate):
     """8 x 256 images a step, 900 steps that stand for 90 epochs, 5 of them warm-up."""
     found = job("model").learning_rate(0.1, 2048, step, 900, 50)
     assert found == pytest.approx(rate)
-
-
-def test_few_images_a_step_need_no_warm_up(job):
-    rates = [job("model").learning_rate(0.1, 64, step, 90, 10) for step in range(10)]
-    assert rates == pytest.approx([0.025] * 10)
 
 
 # A place among ranks

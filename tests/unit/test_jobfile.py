@@ -13,7 +13,6 @@ from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs import job_result, jobfile
 from gpubed.jobs.job_result import JobResult
-from gpubed.jobs.runs import checkpoints
 from support.samples import granted_cluster
 
 WHOLE = {
@@ -187,35 +186,6 @@ def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job
     assert says in refused.value.message
     assert refused.value.hint
     assert not paths.runs.exists()
-
-
-def test_of_an_argument_as_long_as_it_likes_the_beginning_is_shown():
-    with pytest.raises(UsageError) as refused:
-        jobfile.load("imagenet").values("imagenet", {"steps": "9" * 5000})
-    assert "99… is not a whole number" in refused.value.message.replace("'", "")
-    assert len(refused.value.message) < 1000
-
-
-@pytest.mark.parametrize("words", [["--set", "variant=a\udcffb"], ["--", "--variant", "a\udcffb"]])
-def test_what_is_typed_must_be_text(tmp_path, monkeypatch, words):
-    """Bytes that are not UTF-8 come from the shell as lone surrogates."""
-    granted_cluster(tmp_path)
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    (tmp_path / "jobs" / "own").mkdir(parents=True)
-    job = {**WHOLE, "arguments": {"variant": {"default": "a", "help": ""}}}
-    (tmp_path / "jobs" / "own" / "job.yml").write_text(yaml.safe_dump(job))
-    words = ["run", "lab", "own", *words]
-    with pytest.raises(UsageError, match=r"--set variant=.*is not UTF-8 text \(character 2\)"):
-        CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
-
-
-@pytest.mark.parametrize("spelt", ["c1", "./c1", "c1/", "c1/.", ".//c1"])
-def test_a_folder_of_checkpoints_has_one_spelling(spelt):
-    job = jobfile.load("imagenet")
-    assert job.values("imagenet", {"checkpoint": spelt})["checkpoint"] == "c1"
-    words = job.words("imagenet", {"checkpoint": spelt})
-    assert "--checkpoint=c1" in words
-    assert checkpoints.folders(job, {"checkpoint": spelt}) == ("c1",)
 
 
 def test_arguments_reach_the_program_as_their_types():

@@ -92,13 +92,6 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     assert "uuid" not in mocks.made["image debian-12"]
 
 
-def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
-    vms = {"type": "local", "runtime": "vm"}
-    declare(Cluster, {**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
-    assert "volume shared" not in mocks.made
-    assert "shared" not in mocks.made["node node-0"]
-
-
 def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
     group = {"name": "big", "count": 2, "gpus": 2}
     declare(Cluster, {**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
@@ -107,18 +100,3 @@ def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
 
 
 _OWNED = {"network", "volume", "node"}
-
-
-def test_simulated_nodes_have_an_image_of_their_own_and_take_no_gpu(mocks: Mocks) -> None:
-    model = {"model": "A100-SXM4-80GB", "gpus": 8}
-    pretend = {"name": "a100", "count": 1, "gpus": 2, "simulate": model}
-    plain = {"name": "t4", "count": 1, "gpus": 1, "simulate": "T4"}
-    real = {"name": "real", "count": 1, "gpus": 1}
-    declare(Cluster, {**DATA, "recipe": "cuda13", "nodes": [{"count": 1}, pretend, plain, real]})
-    nodes = {name: mocks.made[f"node {name}-0"] for name in ("node", "a100", "t4", "real")}
-    assert nodes["a100"]["simulate"] == model
-    assert nodes["t4"]["simulate"] == {"model": "T4", "gpus": 1}
-    assert [nodes[name]["gpus"] for name in nodes] == [[], [], [], ["0"]]
-    assert "simulate" not in nodes["real"]
-    assert mocks.made["image debian-12-simulated"]["simulate"] is True
-    assert "simulate" not in mocks.made["image debian-12"]

@@ -3,7 +3,6 @@
 Sessions with hosts are STAND-INS; the stack is a real one of the embedded engine.
 """
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from gpubed.backends.static.testbed import StaticTestbed
 from gpubed.core import record
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import registry
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 SPEC = """
@@ -68,30 +66,3 @@ def test_it_ends_when_all_have_been(lab):
     lab.silent.clear()
     assert call("down", "lab", "-y").return_value == 0
     assert not lab.paths.private_key.exists()
-
-
-def test_it_says_so_to_programs(lab):
-    [said] = json.loads(call("down", "lab", "-y", "--json").stdout)["unseen"]
-    assert said.startswith("node-1 (192.0.2.8)")
-    [said] = json.loads(call("audit", "lab", "--json").stdout)["unseen"]
-    assert said.startswith("node-1 (192.0.2.8)")
-
-
-def test_audit_names_it_and_finds_nothing_else_wrong(lab):
-    done = call("audit", "lab")
-    assert done.return_value == 1
-    assert (
-        "node-1 (192.0.2.8): node-1 does not answer SSH; it could not be looked at" in done.stdout
-    )
-    lab.silent.clear()
-    assert call("audit", "lab").return_value == 0
-
-
-def test_a_state_says_what_became_of_its_nodes_and_that_a_spare_host_was_none(lab):
-    lab.silent |= {"node-0", "node-2"}
-    own = registry.bound("static", lab.paths)
-    own.existing()
-    assert len(own.unseen(set())) == 3, "without one, each may be"
-    [said] = own.unseen({"node-0"})
-    assert said.startswith("node-1 ")
-    assert own.unseen({"node-0", "node-1"}) == []
