@@ -53,10 +53,5 @@ def noisy(seed, factors, repeat=3, sd=0.025, communication=0.0):
     return campaign, points
 
 
-def alarms(analysed, rounds, told_of, factors, **more):
-    """Return how many campaigns of noise tell of something that is not there."""
-    return sum(bool(told_of(analysed(*noisy(seed, factors, **more)))) for seed in range(rounds))
-
-
 # Campaigns without a difference; 5 % of them, and luck.
-ROUNDS, MOST = 60, 6
+ROUNDS, MOST = 20, 4

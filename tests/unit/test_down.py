@@ -101,11 +101,6 @@ def test_a_no_to_the_second_question_removes_nothing(asked):
     assert refused.hint == "gpubed down lab --keep-data -y, or with its data: gpubed down lab -y"
 
 
-def test_nobody_is_asked_about_data_that_is_kept(asked):
-    questions, removed, _ = asked("--keep-data", answers=[True])
-    assert (questions, removed) == (["Remove cluster lab and all its nodes?"], ["all but data"])
-
-
 @pytest.mark.parametrize(("server", "named"), [(None, "node-0"), ("node-1", "node-1")])
 def test_the_node_whose_disk_has_the_shared_storage_is_named(question, server, named):
     asked = question(provider="nfs", server=server)

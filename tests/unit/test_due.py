@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from gpubed.backends.static import access
-from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.configuration import due, roles
@@ -144,15 +143,6 @@ def test_host_vars_concern_their_node(cluster, change, name):
         assert nodes == (NODES if "nodes" in roles.reads(plan, role) else ["node-1"])
 
 
-@pytest.mark.parametrize("name", ["node-10.yml", "node.yml"])
-def test_host_vars_of_others_do_not(cluster, name):
-    plan = sample_plan()
-    apply(cluster, plan)
-    (cluster.inventory / "host_vars").mkdir(parents=True)
-    (cluster.inventory / "host_vars" / name).write_text("base_packages_extra: [htop]\n")
-    assert due.now(Cluster(cluster, plan, sample_allocation(plan))) == {}
-
-
 def test_group_vars_concern_all_roles_on_all_nodes(cluster):
     plan = sample_plan()
     apply(cluster, plan)
@@ -267,17 +257,6 @@ def test_who_logs_in_concerns_all_roles(cluster):
     before, later = sample_plan(**OWN), sample_plan(**{**OWN, "backend": own(user="other")})
     apply(cluster, before, own_hosts(before))
     assert foreseen(cluster, later, own_hosts(before)) == dict.fromkeys(roles.active(later), NODES)
-
-
-def test_roles_of_the_same_nodes_are_told_together():
-    found = due.document(
-        {"base": ["node-0", "node-1"], "docker": ["node-1"], "scratch": ["node-1"]}
-    )
-    assert found[0] == {"name": "base", "nodes": ["node-0", "node-1"]}
-    assert report.due(found) == [
-        "apply    base on node-0, node-1",
-        "apply    docker, scratch on node-1",
-    ]
 
 
 def test_up_shows_and_keeps_what_is_due(capsys):

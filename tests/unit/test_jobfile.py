@@ -188,23 +188,6 @@ def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job
     assert not paths.runs.exists()
 
 
-def test_arguments_reach_the_program_as_their_types():
-    allreduce = jobfile.load("allreduce")
-    words = allreduce.words("allreduce", {"seconds": "1", "bytes": "1024"})
-    assert words[:2] == ["python", "main.py"]
-    given = dict(word.split("=") for word in words[2:])
-    assert given["--seconds"] == "1"
-    assert given["--bytes"] == "1024"
-    assert "--rate" not in given
-
-
-@pytest.mark.parametrize(("epochs", "judged"), [("3", False), ("12", False), ("20", True)])
-def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
-    digits = jobfile.load("digits")
-    accuracy = next(c for c in digits.sanity if c.metric == "test_accuracy")
-    assert accuracy.applies({}, digits.values("digits", {"epochs": epochs})) is judged
-
-
 @pytest.mark.parametrize(
     ("epochs", "status", "not_judged"), [("3", "ok", ["test_accuracy"]), ("20", "failed", [])]
 )
@@ -251,19 +234,6 @@ def test_gpubed_s_own_keys_are_its_own(tmp_path, capsys):
     assert told["metrics"]["exit_code"] == "forged"
 
 
-def test_true_is_not_little_enough():
-    condition = jobfile.Condition.model_validate({"metric": "error", "at_most": 0.01})
-    assert condition.broken_by({"error": False}, ranks=1) == "error is False instead of a number"
-
-
-def test_a_condition_does_not_apply_where_something_else_explains_the_metric():
-    condition = jobfile.Condition.model_validate(
-        {"metric": "ratio", "at_least": 0.9, "unless": {"metric": "by", "equals": "cpu"}}
-    )
-    assert not condition.applies({"ratio": 0.1, "by": "cpu"}, {})
-    assert condition.applies({"ratio": 0.1, "by": "link"}, {})
-
-
 @pytest.mark.parametrize(
     ("condition", "metrics", "says"),
     [
@@ -289,12 +259,6 @@ def test_settings_of_a_job_are_name_and_value():
     }
     with pytest.raises(UsageError):
         jobfile.parse_settings(["epochs"])
-
-
-def test_choices_of_whole_and_other_numbers_are_numbers():
-    momentum = jobfile.Argument(choices=(1, 2.5), help="")
-    assert [momentum.fault(momentum.read(text)) for text in ("1", "2.5")] == ["", ""]
-    assert momentum.fault(momentum.read("2")) == "2.0 is not one of 1, 2.5"
 
 
 @pytest.mark.parametrize("given", ["-0.00001", "1E-05", "0.30", "5"])

@@ -10,8 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from lxml import html
 
-from gpubed.configuration import use
-from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.errors import UsageError
 from support import measurements
 from support.report_verb import call, paths
 
@@ -85,29 +84,6 @@ def test_the_documents_have_all_means_with_what_they_stand_on(paths):
         assert metric["min"] <= metric["mean"] <= metric["max"]
     assert len(found["efficiency"]) == 12
     assert found["findings"]
-
-
-def test_each_figure_is_a_picture_on_its_own_that_says_what_it_shows(paths):
-    folder = measurements.write(paths) / "report"
-    call()
-    axes = {"throughput": "throughput, images/s", "efficiency": "efficiency, %", "steps": "share"}
-    for path in (folder / "figures").iterdir():
-        root = ET.parse(path).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert root.get("role") == "img"
-        assert root.get("aria-label")
-        assert axes.get(path.stem, "") in "".join(root.itertext())
-
-
-def test_colours_never_carry_a_meaning_alone(paths):
-    folder = measurements.write(paths) / "report"
-    call()
-    lines = re.findall(
-        r'd="M[^"]*L[^"]*" stroke="(#\w+)" stroke-width="2" stroke-dasharray="([^"]*)"',
-        (folder / "figures" / "throughput.svg").read_text(),
-    )
-    assert len({dashes for _, dashes in lines}) == len({colour for colour, _ in lines}) == 4
-    assert "55.3 %" in (folder / "figures" / "steps.svg").read_text()
 
 
 def test_the_newest_campaign_is_meant_where_none_is_named(paths):
@@ -261,73 +237,3 @@ def test_simulated_gpus_are_said_to_be_everywhere(paths):
     assert json.loads((folder / "report.json").read_text())["simulated"] is True
     with (folder / "points.csv").open(newline="") as file:
         assert {row["simulated"] for row in csv.DictReader(file)} == {"true"}
-
-
-def test_what_was_measured_once_is_marked(paths):
-    folder = measurements.write(paths, measurements.document(repeat=1)) / "report"
-    call()
-    page = (folder / "report.html").read_text()
-    assert "12 of 12 points measured only once" in page
-    assert "n = 1: no repetition, so no interval" in page
-    figure = (folder / "figures" / "throughput.svg").read_text()
-    assert figure.count('fill="white" stroke="#') == 12
-    assert "Throughput over nodes; dotted: if it grew linearly (no repetition)" in figure
-
-
-def test_figures_are_only_those_with_data(paths):
-    campaign = measurements.document(factors={"nodes": [1, 2]}, job="digits", nodes=[], links=[])
-    points = [
-        measurements.point(
-            {"nodes": nodes}, 0, {"images_per_s": 10.0 * nodes, "test_accuracy": 0.98}
-        )
-        for nodes in (1, 2)
-    ]
-    folder = measurements.write(paths, campaign, points) / "report"
-    call()
-    assert {p.stem for p in (folder / "figures").iterdir()} == {"throughput", "efficiency"}
-
-
-def test_many_series_become_several_figures(paths):
-    factors = {"nodes": [1, 2], "batch_size": list(range(10))}
-    campaign = measurements.document(factors=factors, repeat=1)
-    points = [
-        measurements.point({"nodes": n, "batch_size": b}, 0, {"images_per_s": 1.0 * n * (b + 1)})
-        for n in (1, 2)
-        for b in range(10)
-    ]
-    folder = measurements.write(paths, campaign, points) / "report"
-    call()
-    names = {p.stem for p in (folder / "figures").iterdir()}
-    assert {"throughput-1", "throughput-2"} <= names
-    require_safe((folder / "report.html").read_text())
-
-
-def test_open_shows_the_page(paths, monkeypatch):
-    shown = []
-    monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or True)
-    folder = measurements.write(paths) / "report"
-    call("--open")
-    assert shown == [(folder / "report.html").as_uri()]
-
-
-def test_open_without_a_browser_says_where_the_page_is(paths, monkeypatch):
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
-    folder = measurements.write(paths) / "report"
-    with pytest.raises(PrerequisiteMissing) as refused:
-        call("--open")
-    assert str(folder / "report.html") in refused.value.hint
-
-
-def test_it_says_who_used_the_nodes_and_who_held_gpus_for_nothing(paths, monkeypatch):
-    rows = [
-        {"user": EVIL, "job": "train", "cpu_s": 7200.0, "gpu_s": 0.0, "held_s": 3600.0},
-        {"user": "bob", "job": "", "cpu_s": 9.0, "gpu_s": 0.0, "held_s": 0.0},
-    ]
-    said = use.Use(0.0, "in use", "", tuple(use.Row.model_validate(row) for row in rows), 2)
-    monkeypatch.setattr(use, "look", lambda *_: said)
-    folder = measurements.write(paths) / "report"
-    assert json.loads(call("--json").stdout)["use"] == [row.model_dump() for row in said.rows]
-    text = (folder / "report.html").read_text()
-    page = require_safe(text)
-    assert "Who used the nodes" in page.text_content()
-    assert "bob" not in text, "a login is no use"

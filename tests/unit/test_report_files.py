@@ -89,11 +89,3 @@ def test_files_of_others_are_never_written_over(paths, tmp_path):
     call("smoke", "--out", str(out))
     with pytest.raises(UsageError, match="no report of campaign other"):
         call("other", "--out", str(out))
-
-
-@pytest.mark.parametrize("below", [".", "report"])
-def test_a_file_in_the_place_of_a_folder_is_said(paths, tmp_path, below):
-    measurements.write(paths)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="file is no folder"):
-        call("--out", str(tmp_path / "file" / below))

@@ -1,7 +1,6 @@
 """Whom a report names as a straggler, and whom it does not."""
 
 import random
-import statistics
 
 import pytest
 
@@ -60,22 +59,6 @@ def test_noise_names_no_host(straggling):
     assert found.stragglers[0].once == pytest.approx(1.2)
 
 
-def test_a_host_that_is_slow_each_time_is_named_though_it_is_not_the_slowest_each_time(straggling):
-    each = (
-        (0.4, 0.4, 0.52),
-        (0.6, 0.4, 0.51),
-        (0.4, 0.4, 0.52),
-        (0.4, 0.41, 0.52),
-        (0.41, 0.4, 0.53),
-    )
-    found = straggling(*each, *each)
-    [one] = found.stragglers
-    assert (one.host, one.slow) == ("node-2", True)
-    others = (1.3, 0.51 / 0.5, 1.3, 0.52 / 0.405, 0.53 / 0.405)
-    assert one.ratio.value == pytest.approx(statistics.fmean(others))
-    assert "node-2 is a straggler at 1 of 1 point" in told(found)
-
-
 def test_of_many_ranks_none_is_a_straggler_by_chance(analysed):
     """Ten points, eight ranks each, which differ by 20 % from run to run."""
 
@@ -96,17 +79,3 @@ def test_of_many_ranks_none_is_a_straggler_by_chance(analysed):
     named = sum(any(one.slow for one in campaign(seed).stragglers) for seed in range(ROUNDS))
     assert named <= MOST
     assert "node-7 is a straggler at" in told(campaign(1, slow=1.8))
-
-
-def test_a_host_that_is_slow_at_one_point_only_is_found(analysed):
-    campaign = measurements.document(factors={"nodes": [3], "batch_size": [1, 2, 3, 4]}, repeat=5)
-    points = [
-        measurements.point(
-            {"nodes": 3, "batch_size": batch},
-            number,
-            {"ranks": ranks(0.4, 0.4 + 0.001 * number, 0.6 if batch == 4 else 0.4)},
-        )
-        for batch in (1, 2, 3, 4)
-        for number in range(5)
-    ]
-    assert "node-2 is a straggler at 1 of 4 points" in told(analysed(campaign, points))

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.campaigns import repeat
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
 from support import environments
@@ -55,24 +54,6 @@ def test_four_environments_are_one_report(folder):
     assert all(f"{label}, batch {size}" in picture for label in (WALL, FAST) for size in (32, 64))
 
 
-def test_what_is_of_one_environment_stays_with_it(folder):
-    call("report", "vw1", "imagenet-scaling", *OTHERS)
-    page = (folder / "report.html").read_text()
-    assert "<h1>Job imagenet on vw1 (1 Gbit/s), vw10 (10 Gbit/s), gl-world, gl-trials</h1>" in page
-    for label in (WALL, FAST):
-        assert f"<h2>Nodes: {label}</h2>" in page
-        assert f"<h2>Links of the experiment network: {label}</h2>" in page
-        assert f"Cluster {label}: measured rates of the links" in page
-    for cluster, label in zip(environments.ALL, environments.LABELS, strict=True):
-        assert f"<h3>{label}</h3>" in page
-        assert f"<dt>cluster</dt><dd>{cluster} (uuid of {cluster})</dd>" in page
-        assert (
-            f"# {label}\ngit checkout 4aab6e7\ngpubed up {cluster}\ngpubed bench {cluster} " in page
-        )
-    assert f"The campaign's file of {WALL}, {FAST}:" in page
-    assert f"The campaign's file of {WORLD}, {TRIALS}:" in page
-
-
 def test_programs_get_each_campaign_and_which_points_are_of_it(folder):
     printed = json.loads(call("report", "vw1", *OTHERS, "--json").stdout)
     found = json.loads((folder / "report.json").read_text())
@@ -117,20 +98,3 @@ def test_what_is_not_there_is_refused(project):
     granted_cluster(project, "new")
     with pytest.raises(UsageError, match="no campaign was run on new yet"):
         call("report", "vw1", "--with", "new")
-
-
-def test_a_campaign_of_the_same_cluster_is_named_with_it(project):
-    environments.write(project, wall("vw1", "1G", "again"))
-    with pytest.raises(UsageError, match="again is no cluster, but a campaign of vw1") as refused:
-        call("report", "vw1", "imagenet-scaling", "--with", "again")
-    assert refused.value.hint == "gpubed report vw1 imagenet-scaling --with vw1/again"
-    with pytest.raises(UsageError, match="--with vw1 names no campaign") as refused:
-        call("report", "vw1", "imagenet-scaling", "--with", "vw1")
-    assert "--with vw1/CAMPAIGN, which is one of: again, imagenet-scaling" in refused.value.hint
-
-
-def test_it_is_repeated_campaign_by_campaign(folder):
-    call("report", "vw1", *OTHERS)
-    with pytest.raises(UsageError, match=r"report\.json is of 4 campaigns") as refused:
-        repeat.load(folder / "report.json")
-    assert "gpubed report CLUSTER CAMPAIGN" in refused.value.hint

@@ -118,11 +118,6 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line(write, raw, line, says)
     assert says in errors[0].message
 
 
-def test_a_missing_file_is_one_error(tmp_path):
-    _, errors = specification.check(tmp_path / "none" / "cluster.yml")
-    assert [error.message for error in errors] == ["the file does not exist"]
-
-
 def test_overlapping_subnets_are_refused(write):
     text = GOOD.replace(
         "experiment: {rate: 200 Mbit/s}",
@@ -141,19 +136,6 @@ def test_every_shipped_specification_is_right(request):
     root: Path = request.config.rootpath
     for path in root.glob("inventories/*/cluster.yml"):
         assert specification.check(path)[1] == []
-
-
-@pytest.mark.parametrize(
-    ("experiment", "refused"), [("{rate: 1 Gbit/s}", True), ("{rate: 1 Gbit/s, rdma: {}}", False)]
-)
-def test_nfs_over_rdma_needs_rdma(write, experiment, refused):
-    text = GOOD.replace("{rate: 200 Mbit/s}", experiment).replace(
-        "{type: local}", "{type: local, runtime: vm}"
-    )
-    _, errors = specification.check(
-        write(f"{text}storage: {{shared: {{provider: nfs, transport: rdma}}}}")
-    )
-    assert [error.path for error in errors] == (["storage"] if refused else [])
 
 
 @pytest.mark.parametrize(
