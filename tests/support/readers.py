@@ -13,7 +13,6 @@ import json
 import os
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,24 +24,18 @@ from openstack.compute.v2.limits import AbsoluteLimits
 from openstack.compute.v2.server import Server
 from openstack.network.v2.quota import QuotaDetails
 
-from gpubed.backends.gpulab import login as gpulab_login
-from gpubed.backends.gpulab import offers as gpulab_offers
 from gpubed.backends.gpulab.client import Answer, Client
-from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
     aggregate,
-    documents,
     manifest,
     prepare,
-    reservation,
     supply,
     transport,
 )
-from gpubed.backends.virtualwall import faults as virtualwall_faults
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import file as campaign_file
 from gpubed.campaigns import matrix
@@ -71,7 +64,6 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes.ssh import CommandResult
 from gpubed.spec import backend_config
 from gpubed.testbeds import specification
-from support import node_readers
 from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
 
@@ -327,19 +319,6 @@ def _xmlrpc(data, _folder):
             ask()
 
 
-def _refusal(data, _folder):
-    """Whatever an aggregate says with a code, its reason is looked for in all of it."""
-    output = data.decode(errors="replace")
-    reply = {"code": {"geni_code": 2, "am_code": 26}, "value": 0, "output": output}
-    endpoint = SimpleNamespace(what="the aggregate", call=lambda *_, **__: reply)
-    try:
-        aggregate.Aggregate(endpoint).update("urn", [], "")
-    except virtualwall_faults.Answered as error:
-        refused = error
-    reservation.unmappable(refused)
-    assert len(refused.message) < 2000
-
-
 def _manifest(data, _folder):
     granted, reasons = manifest.read(data.decode(errors="replace"), ["node-0", "node-1"], "alice")
     for node in granted.values():
@@ -351,10 +330,6 @@ def _manifest(data, _folder):
 def _advertisement(data, _folder):
     machines = supply.machines(data.decode(errors="replace"))
     supply.counted(machines, {"dgx": 8})
-
-
-def _inflated(data, _folder):
-    documents.inflate(data.decode(errors="replace"), "the advertisement")
 
 
 def _login(load, changes):
@@ -376,17 +351,6 @@ def _client(data):
 def _gpulab_jobs(data, _folder):
     for job in _client(data).jobs():
         str((job.ended, job.explanation))
-
-
-def _gpulab_clusters(data, _folder):
-    gpulab_offers.offers(_client(data).clusters(), [])
-
-
-def _gpulab_workers(data, _folder):
-    workers = _client(data).workers()
-    wanted = Resources(cpus=4, gpus=2, cpu_memory_gb=16, gpu_model=("v100",))
-    gpulab_offers.never(wanted, "/p", [], workers)
-    gpulab_offers.now(wanted, 2, [], workers)
 
 
 def _parcel(data, folder):
@@ -519,15 +483,6 @@ REPLY = """<?xml version="1.0"?><methodResponse><params><param><value><struct>
 <member><name>geni_expires</name><value><string>2026-11-22T10:00:00Z</string></value></member>
 </struct></value></data></array></value></member></struct></value></member></struct></value>
 </param></params></methodResponse>"""
-MAPPER = "*** WARNING: eth0 is not used\n" * 60 + "*** Fixed node: Could not map node-1 to pc1\n"
-WORKER = {
-    "name": "w",
-    "clusterId": 6,
-    "gpuModel": [{"name": "Tesla V100", "memoryMb": 32000}],
-    "gpu": {"systemTotal": 8, "acquired": 8, "used": 1, "available": 7},
-    "cpu": {"systemTotal": 48, "available": 40},
-    "cpuMemoryMb": {"systemTotal": 256000, "available": 200000},
-}
 JOB = {"uuid": "0" * 36, "name": "j", "state": {"status": "QUEUED", "scheduling": {}}}
 OPENSTACK = {
     "flavors": [
@@ -606,26 +561,15 @@ def _readers():
         Reader("container-file", _container, _tar({"file": b"content"}), None),
         Reader("proof", _proof, b"ssh-ed25519 AAAA root\n--\n0123 *x\n", None),
         Reader("xml-rpc", _xmlrpc, REPLY.encode(), None),
-        Reader("refusal", _refusal, MAPPER.encode(), None),
         Reader("manifest", _manifest, MANIFEST.encode(), None),
         Reader("advertisement", _advertisement, ADVERTISEMENT.encode(), None),
-        Reader(
-            "compressed", _inflated, base64.b64encode(zlib.compress(ADVERTISEMENT.encode())), None
-        ),
         Reader(
             "virtualwall-login",
             _login(virtualwall_login.load, {"passphrase_file": None}),
             pem,
             None,
         ),
-        Reader("gpulab-login", _login(gpulab_login.read, {}), pem, None),
         Reader("gpulab-jobs", _gpulab_jobs, json_text({"items": [JOB]})),
-        Reader(
-            "gpulab-clusters",
-            _gpulab_clusters,
-            json_text([{"clusterId": 6, "gpuModel": [], "gpu": {"systemTotal": 1}}]),
-        ),
-        Reader("gpulab-workers", _gpulab_workers, json_text([WORKER])),
         Reader(
             "parcel",
             _parcel,
@@ -635,10 +579,6 @@ def _readers():
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
         Reader("clouds", _clouds, CLOUDS, yaml_text),
-        *(
-            Reader(name, read, sample, json_text if sample[:1] in (b"{", b"[") else None)
-            for name, read, sample in node_readers.READERS
-        ),
     )
 
 

@@ -65,10 +65,3 @@ def test_no_run_begins_during_the_checks_of_an_up(cluster, check):
     check(look)
     assert seen == ["wait for its end; gpubed runs lab lists what is at work"]
     assert runlock.measurer(cluster.state) is None
-
-
-def test_who_was_there_before_an_up_goes_on(cluster, check):
-    seen = []
-    with runlock.measuring(cluster.state, "run", shared=True):
-        check(lambda: seen.append(runlock.measurer(cluster.state).verb))
-    assert seen == ["run"]

@@ -68,19 +68,6 @@ def test_no_engine_ever_deletes_the_shared_volume(mocks: Mocks) -> None:
     assert mocks.retained == {"shared"}
 
 
-def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:
-    allocation, planned = declare(Cluster, DATA)
-    assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
-    assert allocation.head.id == "id of node-0"
-    assert allocation.one_host
-    assert allocation.uuid == UUID
-    assert allocation.experiment is not None
-    assert allocation.experiment.rate_bps == 200_000_000
-    assert [n.control_address for n in allocation.nodes] == [
-        str(node.control_address) for node in planned.nodes
-    ]
-
-
 def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     declare(Cluster, DATA)
     owned = {name: i for name, i in mocks.made.items() if name.split()[0] in _OWNED}
@@ -90,13 +77,6 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     }
     assert {(i["cluster"], i["uuid"]) for i in owned.values()} == {("lab", UUID)}
     assert "uuid" not in mocks.made["image debian-12"]
-
-
-def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
-    group = {"name": "big", "count": 2, "gpus": 2}
-    declare(Cluster, {**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
-    given = [mocks.made[f"node {name}"]["gpus"] for name in ("node-0", "big-0", "big-1")]
-    assert given == [["0"], ["1", "2"], ["3", "4"]]
 
 
 _OWNED = {"network", "volume", "node"}
