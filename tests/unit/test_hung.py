@@ -11,7 +11,6 @@ from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import at_work
-from gpubed.nodes.allocation import Hop
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import (
     CommandResult,
@@ -62,15 +61,6 @@ class Ground:
         found = Condition(states, unheard=unheard)
         cluster = Cluster(self.paths, self.plan, self.allocation)
         return hung.bring_back(cluster, found, approve or self.approved.append, **options)
-
-    def leads_through(self, *names):
-        """Let a host be on the way, which is the first node, to these."""
-        door = Hop(address="192.0.2.1", user="me", host_keys=self.allocation.nodes[0].host_keys)
-        nodes = [
-            node.model_copy(update={"via": (door,)}) if node.name in names else node
-            for node in self.allocation.nodes
-        ]
-        self.allocation = self.allocation.model_copy(update={"nodes": tuple(nodes)})
 
 
 @pytest.fixture

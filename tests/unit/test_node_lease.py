@@ -6,7 +6,6 @@ What nodes answer is a STAND-IN's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,7 +38,6 @@ class World:
         self.paths.state.mkdir(parents=True)
         self.heard: dict[str, list[Any]] = {}
         self.silent: dict[str, Exception] = {}
-        self.meanwhile: list[Callable[[], object]] = []  # while a node is told
         self.plan: ClusterPlan = sample_plan(**MINDED)
         self.granted: Allocation = sample_allocation(self.plan)
 
@@ -61,8 +59,6 @@ def world(tmp_path, monkeypatch):
 
         def run(self, command, verb, *words):
             assert command.startswith("sudo -n gpubed-lease %s")
-            if found.meanwhile:
-                found.meanwhile.pop()()
             if fault := found.silent.get(self.name):
                 raise fault
             said = [json.loads(word) for word in words] or [verb]

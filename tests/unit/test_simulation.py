@@ -6,7 +6,6 @@ import importlib
 import sys
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from string import Template
 from types import ModuleType
 from typing import Any
@@ -106,25 +105,6 @@ def test_faults_are_told_in_the_words_of_the_kernels_driver(
     where = faults.node.simulated()["gpus"][1]["pci"].removesuffix(".0")
     starts = [f"NVRM: Xid (PCI:{where}): {xid}, " for xid in xids]
     assert all(line.startswith(start) for line, start in zip(said, starts, strict=True))
-
-
-@pytest.fixture
-def sources(faults: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The node's /usr/src, with the driver's modules built in a folder beside it."""
-    driver = faults.driver
-    monkeypatch.setattr(driver, "_SOURCES", tmp_path / "src")
-    monkeypatch.setattr(driver, "_BUILT", tmp_path / "built")
-    monkeypatch.setattr(driver, "_INDEX", tmp_path / "modules.dep")
-    return tmp_path / "src"
-
-
-def source(folder: Path, version: str, *, broken: str = "no") -> None:
-    path = folder / f"nvidia-{version}" / "dkms.conf"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        f'# STAND-IN\nPACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\n'
-        f'LICENSE="Dual MIT/GPL"\nBROKEN="{broken}"\n'
-    )
 
 
 def test_status_says_which_gpus_are_simulated() -> None:
