@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 # In what becomes text: the name of a cluster, whatever it will be.
 NAME = "CLUSTER"
 NAMES = {NAME, "lab", "vw"}
-COMMAND = re.compile(r"\bgpubed ([a-z]+)((?: [\w.=/-]*[\w=/-])*)")
+COMMAND = re.compile(r"\bgpubed ([a-z]+)((?: [~\w.=/-]*[\w=/-])*)")
 # `gpubed plan` in a sentence names a verb; it is nothing to type.
 MENTION = re.compile(r"`gpubed [a-z]+`|'gpubed [a-z]+'")
 JINJA = re.compile(r"\{\{.*?\}\}")
