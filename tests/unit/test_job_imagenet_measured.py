@@ -9,9 +9,6 @@ from support.imagenet import CPU, job
 __all__ = ["job"]
 
 
-# Timing
-
-
 @pytest.fixture
 def clock(job, monkeypatch):
     """The job's module of clocks, and a function that lets time pass on the host."""
@@ -101,9 +98,6 @@ def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job
     assert (slow["compute_s"], slow["exposed_communication_s"]) == pytest.approx((0.9, 0.0))
 
 
-# What a rank uses
-
-
 # Traffic
 
 
@@ -129,9 +123,6 @@ def test_sharded_ranks_send_weights_as_well_and_not_compressed(
     assert rank.gradient_width == (2 if options.get("compression") else 4)
     rank.size = 1
     assert rank.sent_bytes_per_step(1000) == 0
-
-
-# Stragglers
 
 
 @pytest.mark.parametrize(

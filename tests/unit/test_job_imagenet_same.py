@@ -178,9 +178,6 @@ def test_what_one_rank_cannot_read_ends_all(nodes):
     assert said.startswith(f"node-1: {nodes.scratch('node-1', 'small')} cannot be read")
 
 
-# Shards
-
-
 @pytest.fixture
 def shards(nodes):
     """A dataset of two shards, as far as their description goes."""
@@ -201,9 +198,6 @@ def test_a_shard_that_is_missing_ends_all_before_they_train(shards):
     said = shards.refused("packed")
     assert said.startswith("node-1: ")
     assert str(path) in said
-
-
-# What is found where
 
 
 @pytest.fixture
