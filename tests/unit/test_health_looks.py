@@ -9,11 +9,13 @@ import pytest
 
 from support.node_looks import (
     GOOD,
+    LINKS,
     NO_RECOVERY,
     found,
     gpus,
     health,
     logged,
+    nvlinks,
     remapped,
 )
 
@@ -109,3 +111,55 @@ def test_a_kernel_log_that_cannot_be_read_is_not_well(health, answer):
     problems = found(health, journal=answer)
     assert len(problems) == 1
     assert "the kernel's log cannot be read, so Xids are not known" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "told"),
+    [("0, None\n1, None", 0), ("0, Drain and Reset\n1, None", 3), (NO_RECOVERY, 2)],
+)
+def test_contained_errors_take_a_gpu_out_of_use_only_if_its_driver_wants_that(
+    health, recovery, told
+):
+    """Xid 94 ended one program; what the driver asks for then is its own word, from 570 on."""
+    xid = "NVRM: Xid (PCI:0000:00:00): 94, pid=1234, name=python, Contained: SM"
+    problems = found(
+        health,
+        gpus=gpus(GOOD.replace(" 0,", " 1,"), GOOD),
+        rows=remapped("1, 0", "0, 0"),
+        journal=logged(xid),
+        recovery=recovery,
+    )
+    assert len(problems) == told, problems
+
+
+def test_a_link_that_was_up_and_is_not_any_more_is_told(health):
+    memory = {}
+    assert found(health, memory) == []
+    down = LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")
+    assert found(health, memory, links=nvlinks(LINKS, down)) == ["GPU 1 has 11 of 12 NVLinks up"]
+
+
+@pytest.mark.parametrize("severity", ["Fatal", "Non-fatal"])
+def test_an_nvswitch_is_broken_where_it_says_so(health, severity):
+    """Three lines for each, as seen on HGX H100 (NVIDIA/nvtrust#124) with what was not fatal."""
+    said = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 20034, "
+    line = f"{said}{severity}, Link 30 LTSSM Fault Up"
+    figures = (f"{said}Severity 1 Engine instance 30", f"{said}Data {{0x0000002b}}")
+    assert found(health, journal=logged(line, *figures, line)) == (
+        [
+            "NVSwitch 0000:04:00.0 reported SXid 20034 (Link 30 LTSSM Fault Up): restart the"
+            " machine, which resets all GPUs and NVSwitches"
+        ]
+        if severity == "Fatal"
+        else []
+    )
+
+
+def test_xid_154_does_what_its_text_says_last(health):
+    said = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from {} to {}"
+    none, reset, drain = "0x0 (None)", "0x1 (GPU Reset Required)", "0x4 (Drain and Reset)"
+    needed = logged(said.format(none, drain), said.format(drain, reset))
+    assert found(health, journal=needed) == [
+        "GPU 0000:3b:00 reported Xid 154 (recovery action changed): GPU Reset Required"
+    ]
+    assert found(health, journal=logged(said.format(none, reset), said.format(reset, none))) == []

@@ -246,3 +246,22 @@ def test_the_status_of_a_cluster_that_is_not_up_is_a_document_all_the_same(call)
     told = json.loads(done.stdout)
     assert (told["schema"], told["state"], told["nodes"]) == ("gpubed/status/1", "absent", [])
     assert done.exception.exit_code == 1
+
+
+FOLDER = Existing("shared folder", "/groups/gpubed-1", "/groups/gpubed-1", UUID, data=True)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_audit_names_data_that_only_nodes_reach(call, tmp_path, monkeypatch, kept):
+    """As Virtual Wall's folder, after `down --keep-data` and after all else is lost."""
+    local = kind("local")
+    monkeypatch.setattr(local, "existing", lambda *_: [])
+    monkeypatch.setattr(local, "data_within", lambda *_: [FOLDER])
+    if kept:
+        record.keep_uuid(Project(tmp_path).cluster("lab"), UUID)
+    done = call("audit", "lab", "--engine", "embedded")
+    assert "shared folder /groups/gpubed-1: only nodes reach it" in done.stdout
+    assert (f"gpubed audit lab --adopt --uuid {UUID}" in done.stdout) is not kept
+    told = json.loads(call("audit", "lab", "--json", "--engine", "embedded").stdout)
+    assert [row["uuid"] for row in told["within"]] == [UUID]
+    assert told["unrecorded"] == told["others"] == []

@@ -132,3 +132,20 @@ def test_what_is_wrong_is_told(text, id_, why):
 def test_unlimited_memory_passes():
     found = results(said(adapters=["mlx5_0"], memlock=-1))["nccl.memlock"]
     assert (found.result, found.value) == ("pass", "unlimited")
+
+
+def test_infiniband_is_a_network_of_its_own_and_links_that_are_down_do_not_count(derive, sysfs):
+    sysfs("mlx5_0", layer="InfiniBand")
+    sysfs("mlx5_0", port="2", layer="InfiniBand", state="1: DOWN")
+    tree = sysfs("mlx5_10", layer="InfiniBand", state="2: INIT")
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
+
+
+def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs):
+    """HGX B200: four such ports are active beside those of its network."""
+    sysfs("mlx5_0", layer="InfiniBand")
+    tree = sysfs("mlx5_8", layer="InfiniBand")
+    for name, product in (("mlx5_0", b"ConnectX-7"), ("mlx5_8", b"\x00SW_MNG\x00")):
+        (tree / "class/infiniband" / name / "device").mkdir()
+        (tree / "class/infiniband" / name / "device/vpd").write_bytes(product)
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]

@@ -200,3 +200,14 @@ def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch
     with runlock.hold(cluster.state, "down"), pytest.raises(allocation.NotUp) as caught:
         allocation.load(cluster.allocation)
     assert not isinstance(caught.value, Locked)
+
+
+def test_programs_read_who_is_at_work(broken_state):
+    def held():
+        words = ["status", "lab", "--json"]
+        done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+        return json.loads(done.stdout)["held_by"]
+
+    assert held() is None
+    with runlock.hold(broken_state.parents[4] / "lab", "up"):
+        assert held()["verb"] == "up"

@@ -117,3 +117,18 @@ def test_a_care_that_cannot_be_is_refused_with_its_line(tmp_path, backend, idle,
     assert [error.line for error in errors] == ([] if said is None else [5])
     if said:
         assert said in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("", "no such command; repair: gpubed configure lab --tags health"),
+        ("{}", "it cannot tell what it is used for"),
+        (said(-1.0), "it cannot tell"),
+        (Unreachable("node-1 does not answer"), "node-1 does not answer"),
+    ],
+)
+def test_what_cannot_be_asked_counts_as_used(ask, answer, why):
+    found = ask(said(7200), answer)
+    assert found.idle_s == 0
+    assert why in found.why

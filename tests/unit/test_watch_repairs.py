@@ -6,9 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.configuration import due
+from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
-from support.known import mark
+from support.known import apply, mark
 from support.watched import HOUR, MINUTE, SPEC, world
 
 __all__ = ["world"]
@@ -152,3 +154,26 @@ def test_what_is_more_than_a_repair_is_for_a_person(world, change, said):
     assert world.kinds[-1] == "person"
     assert said in world.events[-1].why
     assert "gpubed" in world.events[-1].outcome
+
+
+def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
+    """Also when it no longer answers: somebody may be at work on it."""
+    monkeypatch.setattr(due, "now", lambda *_: {})
+    world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
+    apply(world.cluster, "local")
+    held = Quarantine(reason="fan is loud", since="2030-01-01T00:00:00Z")
+    world.unwell = [NodeHealth(node="node-1", quarantine=held)]
+    world.looks(1)
+    world.states, world.unwell = {"node-1": "stopped"}, []
+    world.looks(3)
+    assert (world.repairs, world.kinds) == ([], ["left"])
+    assert "fan is loud" in world.events[0].why
+    assert "gpubed up lab repairs it all the same" in world.events[0].outcome
+    world.states["node-2"] = "missing"
+    world.looks(3)
+    assert world.repairs == [], "`up` would start node-1, too"
+    assert world.kinds[-1] == "person"
+    assert "node-2 is missing: to repair it would touch what is left alone" in world.events[-1].why
+    del world.states["node-1"]
+    world.looks(1)
+    assert world.states == {}, "node-1 answers, and is no longer in quarantine"
