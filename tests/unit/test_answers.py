@@ -3,6 +3,7 @@
 Sessions are STAND-INs that answer every command with the same text.
 """
 
+import itertools
 import json
 import re
 from types import SimpleNamespace
@@ -42,36 +43,14 @@ from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
 from support.samples import sample_allocation, sample_plan
 
-HOSTILE = {
-    "nothing": "",
-    "an empty line": "\n",
-    "empty lines": "\n\n\n",
-    "words": "foo bar baz qux quux\nfoo bar",
-    "a superscript": "/ ² 1 1 1\n/ ² 1 1 1\n",
-    "one superscript": "²",
-    "another script": "٣",
-    "nan": "nan",
-    "infinity": "1e999",
-    "a negative": "-1",
-    "dots": "1.2.3",
-    "NUL": "\0",
-    "many digits": "9" * 5000,
-    "half a MB": "x" * 500_000,
-    "half a MB of lines": "a 1 2 3\n" * 62_500,
-    "half a MB of JSON": json.dumps({"who": "x" * 500_000}),
-    "ESC": "\x1b]0;title\x07\x1b[2J 1 1 1 1\n",
-    "turned round": "\u202e1 1 1",
-    "null": "null",
-    "a list": "[1e999, {}]",
-    "an object": '{"schema": 1}',
-    "bars": "||||\n|",
-    "equals": "=\n==\na=b\n",
-    "keys": "ssh-ed25519\nfoo ²\n--\n\n",
-    "100% packet loss": "..% packet loss",
-    "fio": '{"jobs": [{"read": {"bw_bytes": NaN}}]}',
-    "a table": f"{rdma._WRITE_BYTES} 500 1 1e999 1\n",
-    "surrogates": '"\\ud800"',
-}
+HOSTILE = [
+    "", "\n", "\n\n\n", "foo bar baz qux quux\nfoo bar", "/ ² 1 1 1\n/ ² 1 1 1\n", "²", "٣", "nan",
+    "1e999", "-1", "1.2.3", "\0", "9" * 5000, "x" * 500_000, "a 1 2 3\n" * 62_500,
+    json.dumps({"who": "x" * 500_000}), "\x1b]0;title\x07\x1b[2J 1 1 1 1\n", "\u202e1 1 1", "null",
+    "[1e999, {}]", '{"schema": 1}', "||||\n|", "=\n==\na=b\n", "ssh-ed25519\nfoo ²\n--\n\n",
+    "..% packet loss", '{"jobs": [{"read": {"bw_bytes": NaN}}]}',
+    f"{rdma._WRITE_BYTES} 500 1 1e999 1\n", '"\\ud800"',
+]  # fmt: skip
 
 
 class Liar:
@@ -191,13 +170,12 @@ READERS = {
 AS_IT_CAME = {"images", "counters", "an own host", "GPU report"}
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("reader", READERS)
-def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, reader, hostile):
-    for exit_code in (0, 1):
+def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, reader):
+    for text, exit_code in itertools.product(HOSTILE, (0, 1)):
         found, refused = None, ""
         try:
-            found = READERS[reader](lied_to(HOSTILE[hostile], exit_code), monkeypatch)
+            found = READERS[reader](lied_to(text, exit_code), monkeypatch)
         except GpubedError as error:
             refused = str(error)
         assert len(refused) < 3000

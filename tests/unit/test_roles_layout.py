@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def role(request: pytest.FixtureRequest) -> Path:
     return request.param
 
 
+@cache
 def _yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
@@ -169,6 +171,7 @@ def _tasks(found: Any) -> Iterator[dict[str, Any]]:
         yield from _tasks(task.get("block"))
 
 
+@cache
 def _with_borrowed(role: Path) -> list[dict[str, Any]]:
     texts = role_reads.task_files(role.name)
     return [task for text in texts for task in _tasks(yaml.safe_load(text))]
