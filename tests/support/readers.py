@@ -1,4 +1,4 @@
-"""Every reader of files and replies: what it reads, and documents that are right.
+"""Readers of files and replies of others, and documents that are right.
 
 The unit tests and `tests.fuzz` give each of them what `mutations` makes of its samples.
 What stands for a node or a service only hands the bytes over.

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.core.errors import Refused, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
@@ -25,14 +25,13 @@ SPEC = {
 
 
 class Testbed:
-    """Stands for a testbed with an end and a limit; `refuses` says no to every renewal."""
+    """Stands for a testbed with an end and a limit."""
 
     __test__ = False
 
-    def __init__(self, left, most, refuses=False):
+    def __init__(self, left, most):
         self.until = datetime.now(UTC) + left
         self.most = datetime.now(UTC) + most
-        self.refuses = refuses
 
     def __getattr__(self, name):
         return getattr(REAL, name)
@@ -44,8 +43,6 @@ class Testbed:
         return Lease(self.until)
 
     def renew(self, _allocation, until):
-        if self.refuses:
-            raise Refused("the project has used up its hours")
         self.until = max(self.until, min(until, self.most))
         return Lease(self.until)
 
