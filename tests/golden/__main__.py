@@ -1,16 +1,7 @@
 """Compares what users see with what is kept here: `python -m tests.golden [--write] [PART…]`.
 
 A part is `errors`, which needs no cluster, or a specification; without one, all. Each
-specification goes through the same states, each with its verbs (`support.golden.STATES`):
-
-fresh        all but down; up comes last, as text
-unchanged    all but down
-node-more    check, plan, up, status
-node-killed  status, verify, plan, up; local nodes only, as test sites offer nothing to kill
-edited       check, plan, up, status
-down         down, and what is left to ask: status, runs, report
-
-In a state that `up` ends, it is recorded in one form only: the second would change nothing.
+specification goes through the states of `support.golden.STATES`, each with its verbs.
 """
 
 from __future__ import annotations

@@ -132,12 +132,11 @@ BOTH = ("", "--json")
 STATES = {
     "fresh": {"check": BOTH, "plan": BOTH, "status": BOTH, "verify": BOTH, "run": BOTH,
               "runs": BOTH, "report": BOTH, "up": ("",)},
-    "unchanged": {"check": BOTH, "plan": BOTH, "up": BOTH, "status": BOTH, "verify": BOTH,
-                  "run": BOTH, "runs": BOTH, "report": BOTH},
-    "node-more": {"check": BOTH, "plan": BOTH, "up": ("--json",), "status": BOTH},
-    "node-killed": {"status": BOTH, "verify": BOTH, "plan": BOTH, "up": ("",)},
-    "edited": {"check": BOTH, "plan": BOTH, "up": ("",), "status": BOTH},
-    "down": {"down": BOTH, "status": BOTH, "runs": BOTH, "report": BOTH},
+    "unchanged": {"up": BOTH},
+    "node-more": {"plan": ("--json",), "up": ("--json",), "status": ("--json",)},
+    "node-killed": {"status": BOTH, "plan": ("",), "up": ("",)},
+    "edited": {"plan": ("",), "up": ("",)},
+    "down": {"down": BOTH, "status": ("",)},
 }  # fmt: skip
 WORDS = {"run": ["digits", "--set", "epochs=1"], "up": ["-y"], "down": ["-y"]}
 LOOKS = {

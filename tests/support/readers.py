@@ -1,4 +1,4 @@
-"""Every reader of files and replies: what it reads, and documents that are right.
+"""Readers of files and replies of others, and documents that are right.
 
 The unit tests and `tests.fuzz` give each of them what `mutations` makes of its samples.
 What stands for a node or a service only hands the bytes over.
@@ -13,7 +13,6 @@ import json
 import os
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,45 +24,34 @@ from openstack.compute.v2.limits import AbsoluteLimits
 from openstack.compute.v2.server import Server
 from openstack.network.v2.quota import QuotaDetails
 
-from gpubed.backends.gpulab import login as gpulab_login
-from gpubed.backends.gpulab import offers as gpulab_offers
-from gpubed.backends.gpulab import record as gpulab_record
 from gpubed.backends.gpulab.client import Answer, Client
-from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
-from gpubed.backends.local import apt_sources, environment, runtime
+from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
     aggregate,
-    documents,
-    journal,
     manifest,
     prepare,
-    reservation,
     supply,
     transport,
 )
-from gpubed.backends.virtualwall import faults as virtualwall_faults
 from gpubed.backends.virtualwall import login as virtualwall_login
-from gpubed.campaigns import drive, matrix, records, repeat
 from gpubed.campaigns import file as campaign_file
-from gpubed.checks import cuda, monitoring, software, throughput
-from gpubed.checks.context import Context
+from gpubed.campaigns import matrix
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, collected, handover, lease, watch_memory
-from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
+from gpubed.cluster import audit
 from gpubed.configuration import events as ansible_events
-from gpubed.core import finite, progress, reading, runlock, secret
+from gpubed.configuration import health, inventory, packages
+from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project, assets, recipes
-from gpubed.engines.embedded import checkpoint, locks
+from gpubed.core.paths import Project, assets
+from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.project import Project as PulumiProject
-from gpubed.engines.embedded.project import StackConfig
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret
@@ -73,24 +61,15 @@ from gpubed.jobs import job_result, jobfile
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes import known_hosts
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
-from gpubed.nodes.verification import Check, Verification
-from gpubed.recipes import recipe
-from gpubed.report import analysis, page, summary, tables, together
-from gpubed.report import read as report_read
-from gpubed.report import write as report_write
 from gpubed.spec import backend_config
-from gpubed.testbeds import left_out, specification
-from support import measurements, node_readers
+from gpubed.testbeds import specification
 from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
 
 PLAN = sample_plan()
 ALLOCATION = sample_allocation(PLAN)
 NODE = ALLOCATION.nodes[0]
-KEY = "AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 
 PACKAGES = {
     "schema": "gpubed/packages/1",
@@ -104,9 +83,6 @@ PACKAGES = {
         }
     ],
 }
-SERVED = {"version": 1, "node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}
-
-HASHED = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="
 
 
 @dataclass(frozen=True)
@@ -225,21 +201,6 @@ def _state(data, folder):
         stack.open(save_salt=False)
 
 
-def _stack_config(data, folder):
-    with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
-        StackConfig.load(_file(folder / "Pulumi.dev.yaml", data)).open("p", CIPHER)
-
-
-def _pulumi_yaml(data, folder):
-    _file(folder / "Pulumi.yaml", data)
-    PulumiProject.load(folder)
-
-
-def _engine_lock(data, folder):
-    _file(folder / "locks" / "a.json", data)
-    locks.require_free(folder / "locks")
-
-
 # A cluster's own files.
 
 
@@ -252,63 +213,6 @@ def _allocation(data, folder):
         inventory.text(granted)
 
 
-def _verification(data, folder):
-    verification = Verification.last(_file(_cluster(folder).verification, data))
-    json.dumps(verification.summary())
-    report.verification(_Quiet(), verification.summary(), whole=True)
-    handover.metrics_text(ALLOCATION, verification)
-
-
-class _Quiet:
-    """STAND-IN for the terminal."""
-
-    def say(self, text):
-        pass
-
-    def table(self, titles, rows):
-        [list(map(str, row)) for row in rows]
-
-
-def _lease(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.lease, data)
-    known = lease.last(cluster)
-    known.state(60)
-    known.document()
-    if known.granted_until:
-        lease.local(known.granted_until)
-    lease.check_not_expired(cluster)
-
-
-def _watch(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.watch, data)
-    watch_memory.load(cluster).recent(lease.now())
-
-
-def _collected(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.collected, data)
-    plan = sample_plan()
-    collected.load(Cluster(cluster, plan, sample_allocation(plan)))
-
-
-def _known(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.record, data)
-    left_out.read(cluster, sample_plan(nodes=[{"name": "node", "count": 3, "min": 2}]))
-    served_folder.left_behind(cluster, PLAN, ())
-
-
-def _former(name):
-    def read(data, folder):
-        cluster = _cluster(folder)
-        _file(cluster.state / name, data)
-        served_folder.left_behind(cluster, PLAN, ())
-
-    return read
-
-
 def _facts(data, folder):
     found = hardware.load(_file(_cluster(folder).facts / "id.json", data))
     if found:
@@ -317,16 +221,6 @@ def _facts(data, folder):
         binding.bind(found, 4)
         with contextlib.suppress(drivers.NoDriver):
             drivers.choose({"node-0": found}, {"debian": [drivers.Offer(535), drivers.Offer(570)]})
-
-
-def _applied(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.applied / f"{NODE.id}.json", data)
-    applied.missing(cluster, ALLOCATION, {node.name: {"base": "1"} for node in ALLOCATION.nodes})
-
-
-def _run_lock(data, folder):
-    runlock._refusal(_file(folder / "lab" / "lock", data))
 
 
 def _events(data, folder):
@@ -351,112 +245,6 @@ def _metrics(data, folder):
     json.dumps(result.document())
 
 
-MEASURED = measurements.document(factors={"nodes": [1, 2], "rate": ["1G"]}, repeat=2)
-MEASURED_POINTS = list(measurements.measured(MEASURED))
-REPEATED = {
-    "schema": "gpubed/report/1",
-    "campaign": {
-        "name": "smoke",
-        "cluster": "lab",
-        "campaign": {
-            "schema": "gpubed/campaign-file/1",
-            "job": "digits",
-            "factors": {"nodes": [1, 2], "batch": [16]},
-            "repeat": 2,
-        },
-    },
-    "groups": [
-        {
-            "id": "nodes-1.batch-16",
-            "settings": {"nodes": 1, "batch": 16},
-            "metrics": {"images_per_s": {"mean": 9.0, "sd": 1.0, "n": 2}},
-        }
-    ],
-}
-MEASURED_POINT = MEASURED_POINTS[-1]
-
-
-def _report_campaign(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.campaigns / "smoke" / "campaign.json", data)
-    for one in MEASURED_POINTS:
-        _file(cluster.campaigns / "smoke/points" / f"{one['id']}.{one['repetition']}.json", b"{}")
-    _reported(cluster, folder)
-
-
-def _report_together(data, folder):
-    """As the second campaign of a report of two."""
-    first, cluster = Project(folder).cluster("other"), _cluster(folder)
-    measurements.write(first, MEASURED, MEASURED_POINTS)
-    at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
-    _file(at / "campaign.json", data)
-    each = [report_read.load(paths, "smoke") for paths in (first, cluster)]
-    _told(together.put(each))
-
-
-def _report_point(data, folder):
-    cluster = _cluster(folder)
-    at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
-    _file(at / "points" / f"{MEASURED_POINT['id']}.{MEASURED_POINT['repetition']}.json", data)
-    _told(report_read.load(cluster, report_read.chosen(cluster, None)))
-
-
-def _report_before(data, folder):
-    cluster = _cluster(folder)
-    measurements.write(cluster, MEASURED, MEASURED_POINTS[:1])
-    _file(folder / "out" / "report.json", data)
-    _reported(cluster, folder)
-
-
-def _report_repeated(data, folder):
-    before = repeat.load(_file(folder / "report.json", data))
-    points = matrix.expand(before.source, jobfile.load(before.source.campaign.job))
-    repeat.compare(before, drive.Series(before.source.campaign, points), "images_per_s")
-
-
-def _told(measured):
-    """Make what a report says, without its plots, which take a second."""
-    analysed = analysis.analyse(measured)
-    json_text(finite.plain(analysed.document()))
-    tables.points_csv(measured)
-    summary.told(analysed)
-    page.html(analysed, {})
-
-
-def _reported(cluster, folder):
-    """Write the whole report, which every figure of the files reaches."""
-    measured = report_read.load(cluster, report_read.chosen(cluster, None))
-    report_write.write(analysis.analyse(measured), folder / "out")
-
-
-def _slice(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.state / journal.FILE, data)
-    journal.load(cluster)
-
-
-def _acquaintance(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.state / "nodes" / "node-0.json", data)
-    journal.load_node(cluster, "node-0")
-
-
-def _key(data, folder):
-    secret.public_key(_file(folder / "id_ed25519", data))
-
-
-def _key_sample():
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
-
-    made = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-
-
 # What a person or a package writes.
 
 
@@ -465,10 +253,6 @@ def _specification(data, folder):
     for error in errors:
         assert error.line > 0
         str(error)
-
-
-def _recipe(data, folder):
-    reading.file(_file(folder / "recipe.yml", data)).yaml(recipe.Recipe)
 
 
 def _job(data, folder):
@@ -482,70 +266,6 @@ def _campaign(data, folder):
     return source, points
 
 
-def _campaign_sample():
-    with tempfile.TemporaryDirectory() as folder:
-        source, points = _campaign(CAMPAIGN, Path(folder))
-    return {
-        "schema": "gpubed/campaign/1",
-        "digest": records.digest(source, points),
-        "campaign": source.campaign.content(),
-        "uuid": ALLOCATION.uuid,
-        "nodes": [{"name": "node-0", "slots": 1}],
-    }
-
-
-def _campaign_begun(data, folder):
-    source, points = _campaign(CAMPAIGN, folder)
-    _file(folder / "mine" / "campaign.json", data)
-    begun = records.Folder(folder / "mine").begun()
-    if begun is None:  # an empty file, as a power cut leaves it, and no point
-        assert not data
-        return
-    assert isinstance(begun.with_ranks, list)
-    records.require_same(begun, source, points, ALLOCATION.uuid, {})
-
-
-def _campaign_point(data, folder):
-    source, points = _campaign(CAMPAIGN, folder)
-    _file(folder / "mine" / "points" / f"{POINT['id']}.0.json", data)
-    ended = records.Folder(folder / "mine").ended(points)
-    series = drive.Series(source.campaign, points, ended)
-    series.progress()
-    series.failed()
-    records.Folder(folder / "mine").keep(next(iter(ended.values())))
-
-
-def _role(data, folder):
-    reading.file(_file(folder / "gpubed.yml", data)).yaml(roles.RoleMeta)
-
-
-def _pins(data, folder):
-    _file(folder / "cpu" / "requirements.txt", data)
-    cpu = recipe.load("cpu")
-    with mock.patch("gpubed.core.paths.recipes", return_value=folder):
-        cpu.locked()
-
-
-def _architectures(data, folder):
-    recipe.read_record(_file(folder / "architectures.json", data))
-
-
-def _known_hosts(data, folder):
-    path = _file(folder / "known_hosts", data)
-    known_hosts.keys(path, "10.0.0.1")
-    known_hosts.keys(path, "gate", 2222)
-
-
-def _apt(data, folder):
-    _file(folder / "sources.list", data)
-    _file(folder / "sources.list.d" / "debian.sources", data)
-    apt_sources.sources("bookworm", folder)
-
-
-def _resolvers(data, folder):
-    environment.nameservers([_file(folder / "resolv.conf", data)])
-
-
 # What nodes answer.
 
 
@@ -553,28 +273,6 @@ def _health(data, folder):
     with mock.patch.object(health, "SSH", return_value=Session(data)):
         for found in health.look(_cluster(folder), [NODE]):
             str((found.state, found.reason))
-
-
-def _nccl(data, _folder):
-    list(cuda.on_node(recipe.load("cuda12"), NODE, data.decode(errors="replace")))
-
-
-def _installed(data, _folder):
-    said = reading.reply(data, "it").json(software._Installed)
-    software.drift(recipe.load("cpu"), said.packages, said.environment)
-
-
-def _fio(data, _folder):
-    for shape in (throughput._Written, throughput._Read, throughput._Waited):
-        throughput._fio(Session(data), "/f", "read", "1M", shape)
-
-
-def _prometheus(data, folder):
-    cluster = Cluster(_cluster(folder), PLAN, ALLOCATION)
-    context = Context(cluster, {ALLOCATION.head.name: Session(data)})
-    monitoring._rules(context)
-    with mock.patch.object(monitoring, "_PATIENCE_S", -1.0):
-        list(monitoring._targets(context))
 
 
 def _host(data, _folder):
@@ -621,19 +319,6 @@ def _xmlrpc(data, _folder):
             ask()
 
 
-def _refusal(data, _folder):
-    """Whatever an aggregate says with a code, its reason is looked for in all of it."""
-    output = data.decode(errors="replace")
-    reply = {"code": {"geni_code": 2, "am_code": 26}, "value": 0, "output": output}
-    endpoint = SimpleNamespace(what="the aggregate", call=lambda *_, **__: reply)
-    try:
-        aggregate.Aggregate(endpoint).update("urn", [], "")
-    except virtualwall_faults.Answered as error:
-        refused = error
-    reservation.unmappable(refused)
-    assert len(refused.message) < 2000
-
-
 def _manifest(data, _folder):
     granted, reasons = manifest.read(data.decode(errors="replace"), ["node-0", "node-1"], "alice")
     for node in granted.values():
@@ -645,10 +330,6 @@ def _manifest(data, _folder):
 def _advertisement(data, _folder):
     machines = supply.machines(data.decode(errors="replace"))
     supply.counted(machines, {"dgx": 8})
-
-
-def _inflated(data, _folder):
-    documents.inflate(data.decode(errors="replace"), "the advertisement")
 
 
 def _login(load, changes):
@@ -670,35 +351,6 @@ def _client(data):
 def _gpulab_jobs(data, _folder):
     for job in _client(data).jobs():
         str((job.ended, job.explanation))
-
-
-def _gpulab_job(data, _folder):
-    str(_client(data).job("id").status)
-
-
-def _gpulab_record(data, folder):
-    (folder / "run").mkdir(exist_ok=True)
-    _file(folder / "run" / gpulab_record.NAME, data)
-    list(gpulab_record.left(folder))
-
-
-def _gpulab_events(data, _folder):
-    _client(data).events("id")
-
-
-def _gpulab_version(data, _folder):
-    _client(data).version()
-
-
-def _gpulab_clusters(data, _folder):
-    gpulab_offers.offers(_client(data).clusters(), [])
-
-
-def _gpulab_workers(data, _folder):
-    workers = _client(data).workers()
-    wanted = Resources(cpus=4, gpus=2, cpu_memory_gb=16, gpu_model=("v100",))
-    gpulab_offers.never(wanted, "/p", [], workers)
-    gpulab_offers.now(wanted, 2, [], workers)
 
 
 def _parcel(data, folder):
@@ -831,25 +483,7 @@ REPLY = """<?xml version="1.0"?><methodResponse><params><param><value><struct>
 <member><name>geni_expires</name><value><string>2026-11-22T10:00:00Z</string></value></member>
 </struct></value></data></array></value></member></struct></value></member></struct></value>
 </param></params></methodResponse>"""
-MAPPER = "*** WARNING: eth0 is not used\n" * 60 + "*** Fixed node: Could not map node-1 to pc1\n"
-WORKER = {
-    "name": "w",
-    "clusterId": 6,
-    "gpuModel": [{"name": "Tesla V100", "memoryMb": 32000}],
-    "gpu": {"systemTotal": 8, "acquired": 8, "used": 1, "available": 7},
-    "cpu": {"systemTotal": 48, "available": 40},
-    "cpuMemoryMb": {"systemTotal": 256000, "available": 200000},
-}
 JOB = {"uuid": "0" * 36, "name": "j", "state": {"status": "QUEUED", "scheduling": {}}}
-PROMETHEUS = {
-    "status": "success",
-    "data": {
-        "activeTargets": [
-            {"labels": {"node": "node-0", "job": "node"}, "health": "up", "lastError": ""}
-        ],
-        "groups": [{"rules": [{"name": "a", "health": "ok"}]}],
-    },
-}
 OPENSTACK = {
     "flavors": [
         {
@@ -871,19 +505,6 @@ exclude: [{nodes: 2, rate: 100M}]
 repeat: 3
 stop: {metric: loss, relative_width: 0.5, at_least: 2}
 """
-POINT = {
-    "schema": "gpubed/point/1",
-    "id": "nodes-1.batch-8.rate-100M",
-    "repetition": 0,
-    "status": "ok",
-    "reason": "",
-    "settings": {"nodes": 1, "batch": 8, "rate": "100M"},
-    "run_id": "1-digits",
-    "run_dir": "/runs/1-digits",
-    "started": "2026-01-01T00:00:00+00:00",
-    "seconds": 3.5,
-    "metrics": {"loss": 0.5, "ranks": [{"rank": 0}]},
-}
 ANSIBLE_EVENT = {
     "event": "failed",
     "role": "base",
@@ -903,10 +524,6 @@ EVENT = {
     "name": "node-0",
     "seconds": 1.5,
 }
-CHECKS = (
-    Check(id="gpu.driver", node="node-0", result="pass", value=1.5, unit="s", limit="≤ 2"),
-    Check(id="link.rate", node="node-0>node-1", result="fail", reason="slow"),
-)
 
 
 def _pem(folder):
@@ -917,172 +534,42 @@ def _pem(folder):
 
 
 def _readers():
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         pem = _pem(Path(folder))
-    verification = Verification(
-        cluster="lab", at="2026-11-22T10:00:00Z", node_ids=("id-node-0",), checks=CHECKS
-    )
-    record = lease.Record(granted_until="2126-11-22T10:00:00Z", since="2026-11-21T10:00:00Z")
-    came = collected.Memory(
-        of="id-node-0", place="20261122-100000", looked={"runs/1-digits": "0" * 64}
-    )
-    remembered = watch_memory.Memory(
-        amiss={"node-1": "2026-11-21T10:00:00Z"}, repairs=["2026-11-21T09:00:00Z"], failures=1
-    )
-    holder = {
-        "pid": 1,
-        "verb": "up",
-        "user": "me",
-        "username": "me",
-        "hostname": "h",
-        "since": "now",
-    }
-    slice_ = {
-        "uuid": "u",
-        "slice_urn": "urn:s",
-        "testbed": {
-            "type": "virtualwall",
-            "aggregate": {"url": "https://a", "urn": "urn:publicid:IDN+a+authority+cm"},
-            "authority": {"slices": "https://b", "members": "https://c"},
-            "project": "p",
-            "login": "/login.pem",
-        },
-        "slivers": [{"urn": "u", "client_id": "n", "allocation": "a", "operational": "o"}],
-        "granted_until": "2026-11-22T10:00:00Z",
-    }
-    known = {
-        "id": "i",
-        "control_address": "10.0.0.1",
-        "experiment_address": None,
-        "port": 22,
-        "user": "me",
-        "host_keys": [f"ssh-ed25519 {KEY}"],
-        "via": [],
-    }
-    fio = {
-        "jobs": [
-            {
-                "read": {"bw_bytes": 1, "clat_ns": {"percentile": {"99.000000": 5}}},
-                "write": {"bw_bytes": 1},
-            }
-        ]
-    }
-    nccl = {"version": 23007, "memlock": -1, "adapters": ["mlx5_0"]}
-    config = (
-        f"encryptionsalt: {CIPHER.salt}\n"
-        f'config:\n  p:pw: {{secure: "{CIPHER.encrypt("y")}"}}\n  a: [1, x]\n'
-    ).encode()
     return (
         Reader("state", _state, json_text(_state_sample())),
-        Reader("stack-config", _stack_config, config, yaml_text),
-        Reader("pulumi-yaml", _pulumi_yaml, (assets() / "Pulumi.yaml").read_bytes(), yaml_text),
-        Reader("engine-lock", _engine_lock, json_text({**holder, "timestamp": "now"})),
         Reader("allocation", _allocation, ALLOCATION.model_dump_json().encode()),
-        Reader("verification", _verification, verification.model_dump_json().encode()),
-        Reader("lease", _lease, record.model_dump_json().encode()),
-        Reader("watch", _watch, remembered.model_dump_json().encode()),
-        Reader("collected", _collected, came.model_dump_json().encode()),
-        Reader("record", _known, json_text({"left_out": {"node-2": "broken"}, "served": SERVED})),
-        Reader("former-left-out", _former("left_out.json"), json_text({"node-2": "broken"})),
-        Reader("former-served-folder", _former("served.json"), json_text(SERVED)),
-        Reader("former-testbed", _former("testbeds/local.json"), json_text({"id": "a"})),
         Reader("facts", _facts, json_text(FACTS)),
         Reader("packages", _packages, json_text(PACKAGES)),
-        Reader("applied", _applied, json_text({"base": "1"})),
-        Reader("run-lock", _run_lock, json_text(holder)),
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),
         Reader("ansible-events", _ansible_events, json_text(ANSIBLE_EVENT), json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
-        Reader("report-campaign", _report_campaign, json_text(measurements.document(nodes=[]))),
-        Reader("report-together", _report_together, json_text(MEASURED)),
-        Reader("report-point", _report_point, json_text(MEASURED_POINT)),
-        Reader(
-            "report-before",
-            _report_before,
-            json_text({"schema": "gpubed/report/1", "campaign": MEASURED}),
-        ),
-        Reader("report-repeated", _report_repeated, json_text(REPEATED)),
-        Reader("slice", _slice, json_text(slice_)),
-        Reader("acquaintance", _acquaintance, json_text(known)),
-        Reader("private-key", _key, _key_sample(), None),
         Reader(
             "specification",
             _specification,
             backend_config.template("local").read_bytes(),
             yaml_text,
         ),
-        Reader("recipe", _recipe, (recipes() / "cuda12/recipe.yml").read_bytes(), yaml_text),
         Reader("job", _job, (assets() / "jobs/digits/job.yml").read_bytes(), yaml_text),
         Reader("campaign", _campaign, CAMPAIGN, yaml_text),
-        Reader("campaign-begun", _campaign_begun, json_text(_campaign_sample())),
-        Reader("campaign-point", _campaign_point, json_text(POINT)),
-        Reader("role", _role, (assets() / "roles/base/meta/gpubed.yml").read_bytes(), yaml_text),
-        Reader(
-            "pins",
-            _pins,
-            b"a==1 ; python_version < '4' \\\n    --hash=sha256:" + b"0" * 64 + b"\nb==2\n",
-            None,
-        ),
-        Reader(
-            "architectures",
-            _architectures,
-            json_text({"torch==2": {"lib.so": {"cubin": ["8.0"], "ptx": []}}}),
-        ),
-        Reader(
-            "known-hosts",
-            _known_hosts,
-            f"10.0.0.1,[gate]:2222 ssh-ed25519 {KEY}\n{HASHED} ssh-ed25519 {KEY}\n".encode(),
-            None,
-        ),
-        Reader(
-            "apt-sources",
-            _apt,
-            b"deb http://mirror.example/debian bookworm main\n\nTypes: deb\nURIs: http://x\n"
-            b"Suites: bookworm\nComponents: main\n",
-            None,
-        ),
-        Reader("resolv-conf", _resolvers, b"nameserver 10.0.0.1\n", None),
         Reader(
             "health",
             _health,
             json_text({"problems": ["x"], "quarantine": {"reason": "x", "since": "now"}}),
         ),
-        Reader("nccl", _nccl, json_text(nccl)),
-        Reader(
-            "installed", _installed, json_text({"packages": {"a": "1"}, "environment": {"b": "c"}})
-        ),
-        Reader("fio", _fio, json_text(fio)),
-        Reader("prometheus", _prometheus, json_text(PROMETHEUS)),
         Reader("host", _host, HOST.encode(), None),
         Reader("container-file", _container, _tar({"file": b"content"}), None),
         Reader("proof", _proof, b"ssh-ed25519 AAAA root\n--\n0123 *x\n", None),
         Reader("xml-rpc", _xmlrpc, REPLY.encode(), None),
-        Reader("refusal", _refusal, MAPPER.encode(), None),
         Reader("manifest", _manifest, MANIFEST.encode(), None),
         Reader("advertisement", _advertisement, ADVERTISEMENT.encode(), None),
-        Reader(
-            "compressed", _inflated, base64.b64encode(zlib.compress(ADVERTISEMENT.encode())), None
-        ),
         Reader(
             "virtualwall-login",
             _login(virtualwall_login.load, {"passphrase_file": None}),
             pem,
             None,
         ),
-        Reader("gpulab-login", _login(gpulab_login.read, {}), pem, None),
         Reader("gpulab-jobs", _gpulab_jobs, json_text({"items": [JOB]})),
-        Reader("gpulab-job", _gpulab_job, json_text(JOB)),
-        Reader("gpulab-record", _gpulab_record, json_text([{"name": "n", "id": "", "open": True}])),
-        Reader("gpulab-events", _gpulab_events, json_text([{"type": "x", "msg": "m"}])),
-        Reader("gpulab-version", _gpulab_version, json_text({"latest_client_version": "1"})),
-        Reader(
-            "gpulab-clusters",
-            _gpulab_clusters,
-            json_text([{"clusterId": 6, "gpuModel": [], "gpu": {"systemTotal": 1}}]),
-        ),
-        Reader("gpulab-workers", _gpulab_workers, json_text([WORKER])),
         Reader(
             "parcel",
             _parcel,
@@ -1092,10 +579,6 @@ def _readers():
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
         Reader("openstack", _openstack, json_text(OPENSTACK)),
         Reader("clouds", _clouds, CLOUDS, yaml_text),
-        *(
-            Reader(name, read, sample, json_text if sample[:1] in (b"{", b"[") else None)
-            for name, read, sample in node_readers.READERS
-        ),
     )
 
 

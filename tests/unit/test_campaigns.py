@@ -1,12 +1,10 @@
 """Campaign files and the points that they make."""
 
-import hashlib
-import re
 from pathlib import Path
 
 import pytest
 
-from gpubed.campaigns import file, matrix, records
+from gpubed.campaigns import file, matrix
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.jobs import jobfile
@@ -56,14 +54,6 @@ def test_what_is_excluded_is_no_point(points):
         "nodes-2.rate-200M",
     ]
     assert found[2].rate_bps == 200_000_000
-
-
-def test_values_that_no_file_can_have_in_its_name_stay_apart(points):
-    found = points(HEAD + "factors: {environment: ['a/b', a b, 'a:b']}\n")
-    names = {point.id for point in found}
-    assert len(names) == 3
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
-    assert [point.environment for point in found] == ["a/b", "a b", "a:b"]
 
 
 @pytest.mark.parametrize(
@@ -125,21 +115,6 @@ def test_a_file_of_another_shape_is_refused_as_usage(read, text, said):
     assert refused.value.exit_code == 2
 
 
-def test_a_campaign_is_found_by_path_by_name_and_among_those_that_ship(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own = tmp_path / "campaigns" / "own.yml"
-    own.parent.mkdir()
-    own.write_text(PLAIN)
-    project = Project(tmp_path)
-    assert {file.load(given, project).name for given in ("own", str(own), "own.yml")} == {"own"}
-    assert file.load("campaigns/smoke.yml", project).campaign.job == "imagenet"
-    with pytest.raises(UsageError, match="there is no campaign 'smok'") as refused:
-        file.load("smok", project)
-    assert refused.value.hint == "did you mean 'smoke'?"
-    with pytest.raises(UsageError, match="there is no campaign"):
-        file.load("elsewhere/smoke.yml", project)
-
-
 def test_the_campaigns_that_ship_can_be_read(tmp_path):
     folder = Path(__file__).parents[2] / "campaigns"
     found = {path.stem: file.load(str(path), Project(tmp_path)) for path in folder.glob("*.yml")}
@@ -184,25 +159,3 @@ def test_a_rate_needs_nodes_that_shape_their_links(read):
     bare = granted.model_copy(update={"experiment": None})
     with pytest.raises(UsageError, match="no experiment network"):
         matrix.require_room(source, bare, bare)
-
-
-def test_each_round_has_every_point_in_another_order_that_repeats_itself(points):
-    found = points(PLAIN)
-    orders = list(matrix.rounds(found, 20, seed=1))
-    rounds = [[point.id for r, point in orders if r == number] for number in range(20)]
-    assert all(sorted(one) == sorted(point.id for point in found) for one in rounds)
-    assert len({tuple(one) for one in rounds}) > 10
-    assert list(matrix.rounds(found, 20, seed=1)) == orders
-    assert list(matrix.rounds(found, 20, seed=2)) != orders
-    # More repetitions change nothing of those before.
-    assert list(matrix.rounds(found, 25, seed=1))[: len(orders)] == orders
-
-
-def test_the_digest_is_of_what_is_run_and_not_of_the_words(read, points):
-    def digest(text):
-        return records.digest(read(text), points(text))
-
-    assert digest(PLAIN) == digest(PLAIN + "description: other words\n# and a remark\n")
-    assert digest(PLAIN) == digest(PLAIN + "repeat: 1\n")
-    assert digest(PLAIN) != digest(PLAIN + "repeat: 2\n")
-    assert len(digest(PLAIN)) == len(hashlib.sha256().hexdigest())

@@ -65,45 +65,6 @@ def test_a_broken_point_is_named_with_what_repairs_it(folder):
     assert "move" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        {"name": "node-0", "slots": "x"},
-        {"name": "node-0", "slots": [1]},
-        {"name": "node-0", "slots": -1},
-        {"name": {}},
-        {},
-        "node-0",
-    ],
-    ids=str,
-)
-def test_nodes_that_are_none_are_named_with_what_repairs_it(folder, node):
-    header = folder.path / "campaign.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), "nodes": [node]}))
-    with pytest.raises(Unreadable, match=r"campaign\.json cannot be read: nodes\.0") as refused:
-        folder.begun()
-    assert "--new" in refused.value.hint
-
-
-@pytest.mark.parametrize("changes", [{"id": "../../nodes-1"}, {"id": "nodes-2"}, {"repetition": 1}])
-def test_a_point_that_is_not_what_its_name_says_is_refused(folder, changes):
-    content = {**json.loads(record().model_dump_json(by_alias=True)), **changes}
-    (folder.path / "points" / "nodes-1.0.json").write_text(json.dumps(content))
-    with pytest.raises(Unreadable):
-        folder.ended()
-
-
-def test_what_is_repeated_stays_beside_the_points(folder):
-    times = [f"2026-01-01T00:00:0{place}+00:00" for place in range(3)]
-    reasons = ["no word", "no other word"]
-    for started, reason in zip(times, reasons, strict=False):
-        folder.keep(record(status="failed", reason=reason, started=started))
-    folder.keep(record(started=times[2]))
-    assert folder.ended() == {("nodes-1", 0): record(started=times[2])}
-    former = sorted((folder.path / "points" / "former").iterdir())
-    assert [json.loads(path.read_text())["reason"] for path in former] == reasons
-
-
 def test_what_was_kept_is_there_after_a_power_cut(tmp_path, monkeypatch):
     """Content and name are on the disk before anybody builds on them."""
     synced, real = [], os.fsync
@@ -122,14 +83,6 @@ def test_what_was_kept_is_there_after_a_power_cut(tmp_path, monkeypatch):
     draft, points = synced
     assert draft.startswith(f"{begun.path}/points/.nodes-1.0.json")
     assert points == f"{begun.path}/points"
-
-
-def test_points_without_their_campaign_are_not_taken_for_a_new_one(folder):
-    folder.keep(record())
-    (folder.path / "campaign.json").unlink()
-    with pytest.raises(Unreadable) as refused:
-        folder.begun()
-    assert "--new" in refused.value.hint
 
 
 def test_a_folder_that_is_put_aside_keeps_all_that_it_has(folder):

@@ -1,10 +1,7 @@
 """Why a run failed: what ranks print, and what their nodes write about their ends."""
 
-import json
-
 import pytest
 
-from gpubed.jobs import causes
 from gpubed.jobs.causes import End
 from gpubed.jobs.rank_output import RankOutput
 
@@ -15,16 +12,6 @@ LATER = [
     "Traceback (most recent call last):",
     '  File "/shared/runs/1-train/train.py", line 9, in <module>',
     "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused",
-]
-GLOO = [
-    *LATER[:2],
-    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by "
-    "peer [10.0.0.2]:31",
-]
-NCCL = [
-    *LATER[:2],
-    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process "
-    "exited or there was a network error, NCCL version 2.20.5",
 ]
 CUDA = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total "
@@ -179,26 +166,6 @@ def test_the_cause_has_a_kind_and_words(said, end, kind, message):
     assert message is None or found.message == f"rank 1 on node-1{message}"
 
 
-@pytest.mark.parametrize("later", [LATER, GLOO, NCCL, []], ids=["hvd", "gloo", "nccl", "ended"])
-@pytest.mark.parametrize(
-    ("said", "code", "message"),
-    [
-        (raises("KeyError: 'x'"), 1, "rank 1 on node-1: KeyError: 'x' (train.py:9)"),
-        ([], -11, "rank 1 on node-1 was killed by SIGSEGV"),
-    ],
-)
-def test_ends_that_another_one_explains_are_no_cause(later, said, code, message):
-    """Whichever ended first, and whichever the launcher names."""
-    found = output({0: later, 1: said, 2: later})
-    found.read("Traceback (most recent call last):")
-    found.read("Process name: 0")
-    found.read("Exit code: 1")
-    others = ended(1 if later else -15, at=5.0)
-    cause = found.cause(NODES, {0: others, 1: ended(code), 2: others})
-    assert cause.message == message
-    assert cause.at.timestamp() == 10
-
-
 def test_the_earliest_of_several_causes_counts():
     found = output({0: raises("ValueError: late"), 2: raises("ValueError: early")})
     ends = {0: ended(1, at=20.5), 1: ended(-15, at=21), 2: ended(1, at=20.4)}
@@ -236,13 +203,3 @@ def test_a_run_that_stood_still_names_the_rank_that_did_not_come():
     assert cause.message == (
         "rank 2 on node-2 did not come to allreduce.grad.0, where others waited for 120 s"
     )
-
-
-def test_what_nodes_wrote_is_read_where_it_is_whole(tmp_path):
-    folder = tmp_path / causes.ENDS
-    folder.mkdir()
-    (folder / "0").write_text("{")
-    (folder / "1").write_text(json.dumps({"at": 1.5, "code": -9, "memory": None, "full": {}}))
-    (folder / "2").write_text(json.dumps({"at": -1, "code": 1}))
-    (folder / "3").write_text(json.dumps({"at": 1, "code": 1}))
-    assert causes.ends(tmp_path, 3) == {1: End(at=1.5, code=-9)}

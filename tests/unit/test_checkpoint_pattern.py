@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from zipfile import ZipFile
 
 import pytest
-import yaml
-
-from gpubed.jobs.jobfile import Argument
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "write-a-job.md"
@@ -23,11 +20,6 @@ def section():
 
 def block(language):
     return re.search(rf"```{language}\n(.*?)```", section(), re.DOTALL)[1]
-
-
-def test_its_argument_is_one_that_a_run_goes_on_by():
-    argument = yaml.safe_load(block("yaml"))["arguments"]["checkpoint"]
-    assert Argument.model_validate(argument).resumes
 
 
 def save(state, file):
@@ -74,14 +66,6 @@ def test_the_newest_whole_one_is_where_a_run_goes_on(program, tmp_path):
     first.keep(1000, {"step": 1000})
     (tmp_path / "checkpoints" / "mine" / "draft").write_bytes(b"half of on")
     assert program().state == {"step": 1000}
-
-
-def test_three_stay(program, tmp_path):
-    for step in (100, 200, 300, 400):
-        program().keep(step, {"step": step})
-    names = sorted(path.name for path in (tmp_path / "checkpoints" / "mine").iterdir())
-    kept = [f"step-{step:09d}.pt" for step in (200, 300, 400)]
-    assert names == sorted([*kept, *(f"{name}.sha256" for name in kept)])
 
 
 def of_its_directory(content):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -10,15 +9,12 @@ import pytest
 from gpubed.checks import network
 from gpubed.checks.context import Context
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from gpubed.jobs import execution
 from gpubed.jobs.job_result import JobResult
 from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample
-from unit.test_virtualwall_documents import planned
 
 
 def link(measured):
@@ -98,15 +94,6 @@ def test_links_that_somebody_else_uses_are_not_judged(verify, tmp_path):
     assert found["link.rate"].result == "fail"
 
 
-def test_a_repair_of_the_watchs_own_measures_the_links(verify, tmp_path, monkeypatch):
-    """A repair verifies in another process than the watch's, which holds the nodes."""
-    with runlock.measuring(tmp_path, "watch"), runlock.hold(tmp_path, "up"):
-        other = os.getpid() + 1
-        monkeypatch.setattr(os, "getpid", lambda: other)
-        found = verify({})
-        assert found["link.rate"].result == found["allreduce.busbw"].result == "pass"
-
-
 @pytest.mark.parametrize("measured", [-1.0, 1e22, math.nan])
 def test_a_rate_that_no_link_has_is_no_measurement(verify, measured):
     check = verify({"links": [link(measured)]})["allreduce.busbw"]
@@ -133,40 +120,12 @@ def test_a_link_keeps_to_its_bounds(backend, rate, measured, reason):
     assert reason in check.reason
 
 
-def test_a_declared_rate_that_nobody_measured_is_a_failure(verify):
-    check = verify({"links": []})["link.rate"]
-    assert (check.result, check.reason) == (
-        "fail",
-        "200 Mbit/s are declared, and no link was measured",
-    )
-
-
-def test_what_is_declared_fails_with_the_job_that_looks_for_it(verify):
-    def refuse(*_, **__):
-        raise GpubedError("no")
-
-    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,), "job": refuse}
-    found = verify({}, **given)
-    assert {id_: check.result for id_, check in found.items()} == dict.fromkeys(
-        ("allreduce.busbw", "link.rate", "rdma.gpudirect"), "fail"
-    )
-
-
 def test_a_network_that_is_declared_and_was_not_granted_is_a_failure(verify):
     """The specification was changed, and nobody ran `up` since."""
     found = verify({}, granted=False)
     assert found["link.rate"].result == "fail"
     assert found["link.rate"].reason == (
         "200 Mbit/s are declared, and the cluster has no such network: gpubed up CLUSTER"
-    )
-
-
-def test_another_rate_than_the_declared_one_is_a_failure(verify):
-    """So it is where the one that was granted is kept to."""
-    check = verify({}, experiment={"rate": "100 Mbit/s"}, granted=200_000_000)["link.rate"]
-    assert check.result == "fail"
-    assert "100 Mbit/s are declared, and the cluster has 200 Mbit/s: gpubed up CLUSTER" in (
-        check.reason
     )
 
 
@@ -190,34 +149,6 @@ def test_packets_have_a_network_to_pass_where_one_is_declared(declared, granted,
     else:
         wanted = ["skip"] if nodes == 1 else ["pass"] * nodes
     assert [check.result for check in found] == wanted
-
-
-def test_a_packet_size_that_the_testbed_chose_is_the_declared_one():
-    plan = sample_plan(networks={"experiment": {"rate": "1 Gbit/s"}})
-    allocation = sample_allocation(plan)
-    granted = allocation.experiment.model_copy(update={"mtu": 1442})
-    allocation = allocation.model_copy(update={"experiment": granted})
-    chosen = plan.experiment.model_copy(update={"mtu": None})
-    asked = []
-    session = SimpleNamespace(
-        run=lambda _, size, __, **___: asked.append(size) or SimpleNamespace(exit_code=0)
-    )
-    sessions = {node.name: session for node in allocation.nodes}
-
-    def results(planned):
-        context = Context(Cluster(SimpleNamespace(), planned, allocation), sessions)
-        return {check.result for check in network.mtu(context)}
-
-    assert results(plan.model_copy(update={"experiment": chosen})) == {"pass"}
-    assert set(asked) == {1442 - 28}
-    assert results(plan) == {"fail"}
-
-
-def test_links_without_a_declared_rate_are_skipped(verify):
-    """The job measures the control network then, and has nothing to compare it with."""
-    found = verify({"links": [link(9e8)]}, experiment=False)
-    assert found["link.rate"].result == "skip"
-    assert found["allreduce.busbw"].result == "pass"
 
 
 RDMA = {"gpus": 2, "experiment": {"rdma": {"floor": 0.8}}}
@@ -259,28 +190,10 @@ def test_what_is_too_slow_is_measured_twice(verify, second):
     assert next(answers) is None, "it ran twice"
 
 
-def test_a_node_without_ranks_takes_no_part_and_that_is_said(checks):
-    found = {(check.id, check.node): check for check in checks({}, gpus=2, slots=0)}
-    assert found["allreduce.busbw", "node-0"].result == "skip"
-    assert "no GPU" in found["allreduce.busbw", "node-0"].reason
-    assert found["allreduce.busbw", ""].result == "pass"
-    assert found["link.rate", "node-1>node-0"].result == "pass", "its link is there all the same"
-
-
 def test_a_link_is_measured_where_ranks_start_on_one_node_only(checks):
     found = {(check.id, check.node): check for check in checks({}, gpus=0, slots=1, ranks=1)}
     assert found["allreduce.busbw", ""].result == "skip"
     assert found["link.rate", "node-1>node-0"].result == "pass"
-
-
-def test_a_link_that_could_not_be_measured_there_is_a_failure(checks):
-    def refuse(*_):
-        raise GpubedError("node-2 did not come")
-
-    for ranks in (1, 2):
-        found = [c for c in checks({}, ranks=ranks, plain=refuse) if c.result == "fail"]
-        assert "link.rate" in {check.id for check in found}
-        assert "node-2 did not come" in {check.reason for check in found}
 
 
 ADAPTER = HCA(name="mlx5_0", pci="0000:1b:00.0", ports=(Port(port=1, state="ACTIVE"),))
@@ -313,45 +226,3 @@ def test_gpudirect_is_proved_where_it_was_asked_for(verify, transports, options,
     check = verify({"transports": transports}, **given)["rdma.gpudirect"]
     assert check.result == result
     assert says in check.reason
-
-
-def test_how_many_adapters_carry_is_told(verify):
-    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,)}
-    metrics = {"transports": {"NET/IB/GDRDMA": 8}, "adapters": 1}
-    assert verify(metrics, **given)["rdma.gpudirect"].limit.endswith("over 1 adapter(s) of a node")
-
-
-CLOUD = {
-    "type": "openstack",
-    "external_network": "public",
-    "access_from": ["192.0.2.0/24"],
-    "flavor": "gpu",
-}
-
-
-@pytest.mark.parametrize(
-    ("backend", "shaped"),
-    [
-        ({"type": "local"}, True),
-        (CLOUD, True),
-        ({**CLOUD, "shaping": "none"}, False),
-    ],
-)
-def test_who_holds_links_to_their_rate(backend, shaped):
-    plan = sample_plan(backend=backend)
-    assert registry.backend(plan.backend).shapes_links(plan.spec) is shaped
-    assert registry.backend("static").shapes_links(plan.spec) is False
-
-
-def test_a_node_that_is_alone_may_have_no_network():
-    """The Virtual Wall has no link of one end; that is nothing that another `up` would mend."""
-    plan = planned(1)
-    granted = sample_allocation(plan).model_copy(update={"experiment": None})
-    context = Context(Cluster(SimpleNamespace(), plan, granted), {})
-    found = [*network.mtu(context), *network.links_and_collective(context)]
-    assert {(check.id, check.result) for check in found} == {
-        ("network.mtu", "skip"),
-        ("link.rate", "skip"),
-        ("allreduce.busbw", "skip"),
-        ("rdma.gpudirect", "skip"),
-    }

@@ -6,8 +6,6 @@ import pytest
 
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
-from gpubed.hardware.facts import HCA, Port
-from gpubed.nodes.answers import Answer
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
@@ -89,67 +87,10 @@ def test_all_steps_pass_where_counters_agree():
     }
 
 
-@pytest.mark.parametrize(("device", "result"), [("rxe0", "pass"), ("", "fail")])
-def test_one_node_alone_needs_its_device_too(device, result):
-    rows = found(nodes=1, device=device)
-    assert [(id_, result) for id_, _, result, _ in rows] == [
-        ("rdma.device", result),
-        *((id_, "skip") for id_ in rdma._IDS[1:]),
-    ]
-
-
-def port(state="ACTIVE", rate=400, layer="Ethernet"):
-    return Port(port=1, state=state, rate_gbps=rate, link_layer=layer)
-
-
-ADAPTERS = [
-    HCA(name="mlx5_0", pci="0000:19:00.0", ports=[port()]),
-    HCA(name="mlx5_1", pci="0000:3b:00.0", ports=[port()]),
-    HCA(name="mlx5_2", pci="0000:4c:00.0", ports=[port(state="DOWN")]),
-    HCA(name="mlx5_3", pci="0000:5d:00.0", ports=[port(rate=25)]),
-    HCA(name="mlx5_4", pci="0000:9b:00.0", ports=[port(layer="InfiniBand")]),
-    HCA(name="rxe0", ports=[port()]),
-]
-
-
-@pytest.mark.parametrize(
-    ("ports", "value", "limit"),
-    [
-        (
-            "mlx5_0:1\nmlx5_0:1\n",
-            "mlx5_0:1",
-            "one active; mlx5_1:1 would do as well, and is not used: "
-            "its interface has no address in 10.",
-        ),
-        ("mlx5_0:1,mlx5_1:1\nmlx5_1:1,mlx5_0:1\n", "mlx5_0:1, mlx5_1:1", "one active"),
-        ("mlx5_0:1,mlx5_1:1\n\n", "mlx5_0:1, mlx5_1:1", "one active"),
-    ],
-)
-def test_adapters_that_are_not_used_are_named(ports, value, limit):
-    check = checks(hcas=ADAPTERS, device="mlx5_0", ports=ports)[0]
-    assert (check.result, check.value) == ("pass", value)
-    assert check.limit.startswith(limit)
-    assert ("mlx5_1:1 would" in check.limit) == ("mlx5_1:1 would" in limit)
-
-
-@pytest.mark.parametrize("ports", ["mlx5_0:1\nmlx5_0:1,mlx5_1:1\n", "\nmlx5_0:1\n"])
-def test_nccl_is_told_of_no_adapter_that_is_not_set_up(ports):
-    check = checks(hcas=ADAPTERS, device="mlx5_0", ports=ports)[0]
-    assert check.result == "fail"
-    assert check.reason.endswith("is set up: gpubed configure CLUSTER --tags rdma,nccl")
-
-
 def test_right_sums_over_tcp_are_a_failure():
     rows = [row for row in found(collective=7) if row[0] == "rdma.collective"]
     assert {result for _, _, result, _ in rows} == {"fail"}
     assert all("did not go over RDMA" in reason for *_, reason in rows)
-
-
-def test_collective_that_does_not_run_is_a_failure():
-    rows = [row for row in found(sums=False) if row[0] == "rdma.collective"]
-    assert [(result, "no usable transports" in why) for _, _, result, why in rows] == [
-        ("fail", True)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -175,11 +116,3 @@ def test_nothing_asked_for_is_skipped_with_a_reason():
         Cluster(SimpleNamespace(), sample_plan(), sample_allocation(sample_plan())), {}
     )
     assert {check.reason for check in rdma.rdma(context)} == {"the cluster asks for no RDMA"}
-
-
-def test_average_rate_is_read_from_the_table():
-    def read(text):
-        return rdma.write_bps(Answer("node-0", "ib_write_bw", text))
-
-    assert read(TABLE) == pytest.approx(0.19e9)
-    assert read("no table") == 0

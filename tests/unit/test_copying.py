@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import paramiko
 import pytest
 
-from gpubed.core.copying import MayNotBeRead, NotAName, get, put
+from gpubed.core.copying import NotAName, get
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes import ssh
@@ -42,14 +42,6 @@ def test_a_folder_comes_with_what_is_in_it(sftp, run, tmp_path):
     get(sftp, PurePosixPath(run), tmp_path / "here")
     assert (tmp_path / "here/plots/loss.svg").read_text() == "<svg/>"
     assert stat.S_IMODE((tmp_path / "here/start.sh").stat().st_mode) == 0o755
-
-
-@pytest.mark.timeout(20)
-def test_what_is_neither_file_nor_folder_does_not_go(sftp, run, tmp_path):
-    """Whoever reads a pipe waits for its other end."""
-    os.mkfifo(run / "pipe")
-    with pytest.raises(GpubedError, match="run/pipe' cannot be copied: it is neither file"):
-        put(sftp, run, PurePosixPath(tmp_path / "there"))
 
 
 @pytest.mark.parametrize("name", ["../authorized_keys", "/etc/cron.d/own"])
@@ -154,59 +146,6 @@ def test_a_file_that_is_too_large_is_left_out(sftp, run, tmp_path):
     assert (tmp_path / "here/plots/loss.svg").exists()
 
 
-def test_not_all_that_is_left_out_is_named(sftp, run, tmp_path):
-    for number in range(22):
-        os.mkfifo(run / f"pipe-{number}")
-    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
-    assert len(left_out) == 21
-    assert left_out[-1] == "2 more are left out"
-
-
-@pytest.mark.parametrize("at", ["lstat", "open"])
-def test_what_goes_while_it_is_looked_at_is_left_out(sftp, run, tmp_path, monkeypatch, at):
-    (run / "checkpoint-1").write_text("rotated")
-    real = getattr(Disk, at)
-
-    def rotated(self, path, *more):
-        if str(path).endswith("checkpoint-1"):
-            return paramiko.SFTP_NO_SUCH_FILE
-        return real(self, path, *more)
-
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "checkpoint-1").write_text("of an earlier look")
-    monkeypatch.setattr(Disk, at, rotated)
-    get(sftp, PurePosixPath(run), tmp_path / "here")
-    earlier = tmp_path / "here" / "checkpoint-1"
-    assert earlier.read_text() == "of an earlier look"
-    earlier.unlink()
-    assert {path.name for path in (tmp_path / "here").iterdir()} == {"plots", "start.sh"}
-
-
-def test_what_may_not_be_read_is_named_once_the_rest_is_here(sftp, run, tmp_path, monkeypatch):
-    (run / "plots" / "a-secret").write_text("mine")
-    real = Disk.open
-
-    def guarded(self, path, *more):
-        if str(path).endswith("a-secret"):
-            return paramiko.SFTP_PERMISSION_DENIED
-        return real(self, path, *more)
-
-    monkeypatch.setattr(Disk, "open", guarded)
-    with pytest.raises(MayNotBeRead, match="plots/a-secret"):
-        get(sftp, PurePosixPath(run), tmp_path / "here")
-    came = {path.name for path in (tmp_path / "here").rglob("*") if path.is_file()}
-    assert came == {"loss.svg", "start.sh"}
-
-
-def test_a_name_that_is_not_utf_8_is_left_out(connection, run, tmp_path, monkeypatch):
-    (run / os.fsdecode(b"caf\xe9")).write_text("latin-1")
-    monkeypatch.setattr(SSH, "_open", lambda _: connection.open_session())
-    with SSH(sample_allocation(sample_plan()), Project(tmp_path).cluster("lab")) as head:
-        left_out = head.get(str(run), tmp_path / "here")
-    assert left_out == [r"'caf\\xe9' is left out: its name is not UTF-8"]
-    assert (tmp_path / "here/plots/loss.svg").exists()
-
-
 @pytest.fixture
 def head(connection, tmp_path, monkeypatch):
     """A session with a node whose storage hangs, at what `hangs` names; it is a STAND-IN."""
@@ -256,11 +195,3 @@ def test_a_storage_that_hangs_ends_the_copying(head, hangs, run, tmp_path, call,
     with pytest.raises(GpubedError, match=SILENT) as caught:
         head.get(str(run), tmp_path / "here")
     assert caught.value.hint.endswith("gpubed verify lab")
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize(("call", "name"), [("mkdir", "there"), ("open", "start.sh")])
-def test_and_what_goes_there(head, hangs, run, tmp_path, call, name):
-    hangs(call, name)
-    with pytest.raises(GpubedError, match=SILENT):
-        head.put(run, str(tmp_path / "there"))

@@ -78,25 +78,10 @@ def test_what_is_no_figure_is_left_out(tmp_path, text):
     assert curves.read(tmp_path) == {}
 
 
-def test_the_last_values_are_the_figures_of_a_run(run):
-    assert run(metrics_jsonl=LINES).metrics == {"loss": 0.5, "lr": 0.1}
-
-
-def test_metrics_json_comes_first(run):
-    assert run(metrics_jsonl=LINES, metrics_json='{"loss": 0.1}').metrics == {"loss": 0.1}
-
-
 def test_a_loss_that_is_no_number_at_the_end_fails_the_run(run):
     result = run(metrics_jsonl='{"loss": 1.5}\n{"loss": NaN}\n')
     assert (result.status, result.failures) == ("failed", ["loss is nan: no number"])
     json.dumps(result.document(), allow_nan=False)
-
-
-def test_a_curve_is_drawn_in_one_line():
-    points = [(step, 100.0 - step) for step in range(80)]
-    assert curves.drawn(points, 8) == "█▇▆▅▄▃▂▁"
-    assert curves.drawn([(0, 1.0), (1, float("nan")), (2, 1.0)]) == "▁▁"
-    assert curves.drawn([]) == ""
 
 
 def test_a_metric_never_replaces_a_key_of_gpubed(run):

@@ -6,9 +6,6 @@ import pytest
 
 from gpubed.checks import storage
 from gpubed.checks.context import Context
-from gpubed.cluster import status
-from gpubed.cluster.condition import Condition
-from gpubed.configuration import health
 from gpubed.nodes import disks
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
@@ -76,16 +73,3 @@ def test_where_a_node_cannot_write_the_shared_storage_it_says_why():
     _, full = checks(storage.shared, Session(), Session(refuses=refused))
     assert full.result == "fail"
     assert full.reason == f"/shared cannot be written to: {refused}"
-
-
-@pytest.mark.parametrize(
-    ("problems", "row"),
-    [
-        ((), {"state": "full", "reason": "/var is full"}),
-        (("fan is loud",), {"state": "failing", "reason": "fan is loud; /var is full"}),
-    ],
-)
-def test_the_row_of_a_node_says_what_is_full_and_what_else_is_wrong(problems, row):
-    said = [health.NodeHealth(node="node-0", problems=problems)] if problems else []
-    now = Condition({"node-0": "ready"}, full={"node-0": "/var is full"}, unwell=tuple(said))
-    assert status._unwell(now) == {"node-0": row}

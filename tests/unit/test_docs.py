@@ -81,16 +81,6 @@ def test_a_command_of_a_contributing_page_exists(page):
     assert lost == []
 
 
-def test_the_contributing_page_of_each_kind_tells_what_to_run_then():
-    without = [page.name for page in GUIDES if "\nThen: `" not in page.read_text()]
-    assert without == ["CONTRIBUTING.md", "README.md"]
-
-
-def test_a_path_that_there_is_not_is_found():
-    said = "`tests/unit/test_none.py`, `pytest -q tests/unit/test_none.py`, `a/<name>.py`, `/etc/x`"
-    assert list(named_paths(said)) == ["tests/unit/test_none.py", "tests/unit/test_none.py"]
-
-
 def test_every_promise_names_tests_that_exist():
     """`docs/concepts/security.md` says what would show that a promise is broken."""
     page = (ROOT / "docs" / "concepts" / "security.md").read_text()

@@ -1,7 +1,6 @@
 """What `gpubed down` asks before it removes anything; nothing is removed here."""
 
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,11 +8,10 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, down
+from gpubed.cluster import down
 from gpubed.core import record
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.spec import backend_config
 from gpubed.testbeds.base import Existing
 from support.bound import kind
 from support.known import mark
@@ -46,10 +44,6 @@ def question(tmp_path, monkeypatch):
         return refused.value.message.partition(": ")[2]
 
     return ask
-
-
-def test_without_a_volume_there_is_one_question(question):
-    assert question(provider="volume") == "Remove cluster lab and all its nodes?"
 
 
 @pytest.fixture
@@ -107,32 +101,10 @@ def test_a_no_to_the_second_question_removes_nothing(asked):
     assert refused.hint == "gpubed down lab --keep-data -y, or with its data: gpubed down lab -y"
 
 
-def test_nobody_is_asked_about_data_that_is_kept(asked):
-    questions, removed, _ = asked("--keep-data", answers=[True])
-    assert (questions, removed) == (["Remove cluster lab and all its nodes?"], ["all but data"])
-
-
 @pytest.mark.parametrize(("server", "named"), [(None, "node-0"), ("node-1", "node-1")])
 def test_the_node_whose_disk_has_the_shared_storage_is_named(question, server, named):
     asked = question(provider="nfs", server=server)
     assert asked.endswith(f", and the shared storage, which is on the disk of {named}?")
-
-
-def test_an_own_hosts_disk_stays(question, monkeypatch):
-    monkeypatch.setattr(backend_config.named("local"), "removes_disks", False)
-    assert question(provider="nfs") == "Remove cluster lab and all its nodes?"
-
-
-def test_what_went_and_what_stayed_is_counted(asked):
-    """Each thing was named as it went; files and what only the state knows are among it."""
-    gone = ["Node node-0", "Node node-1", "container gpubed-lab-6f0c-node-2", "Network control"]
-    gone += ["volume gpubed-lab-6f0c-shared", "Key key", "file .gpubed/lab/secrets"]
-    _, _, said = asked("-y", gone=gone)
-    assert said == "removed 3 nodes, 1 network, 1 volume, 1 file, 1 other resource\n"
-    _, _, said = asked("-y", "--keep-data", gone=gone[:1], kept=["volume gpubed-lab-6f0c-shared"])
-    first, second = said.splitlines()
-    assert first == "removed 1 node; kept 1 volume"
-    assert second == "kept volume gpubed-lab-6f0c-shared"
 
 
 @pytest.fixture
@@ -183,27 +155,6 @@ def test_what_a_link_leads_to_is_not_removed(tmp_path, monkeypatch, elsewhere):
     assert [path.name for path in paths.state.iterdir()] == ["runs"]
 
 
-def test_where_the_clusters_own_folder_is_a_link_only_that_goes(tmp_path, monkeypatch, elsewhere):
-    paths = Project(tmp_path).cluster("lab")
-    paths.state.parent.mkdir(parents=True)
-    paths.state.symlink_to(elsewhere)
-    assert take_down(tmp_path, monkeypatch).removed == ["link .gpubed/lab"]
-    assert not paths.state.is_symlink()
-    assert (elsewhere / "precious").read_text() == "42"
-
-
-def test_of_a_link_to_what_is_kept_nothing_says_that_something_is_being_removed(
-    tmp_path, elsewhere
-):
-    paths = Project(tmp_path).cluster("lab")
-    paths.state.parent.mkdir(parents=True)
-    paths.state.symlink_to(elsewhere)
-    mark(paths, removing="watch")
-    assert down._forget(paths, {*down.RESULTS, paths.record.name}) == []
-    assert (elsewhere / "precious").exists()
-    assert record.read(paths).removing is None
-
-
 def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     """`_forget` is what `down` calls last; all that it is told to keep is left whole."""
     paths = Project(tmp_path).cluster("lab")
@@ -222,57 +173,3 @@ def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
         "runs",
     ]
     assert (paths.campaigns / "smoke" / "points").is_dir()
-
-
-def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
-    """Else a watch would bring back what it has removed; the testbed is a STAND-IN."""
-    cluster = Project(tmp_path).cluster("lab")
-    cluster.state.mkdir(parents=True)
-
-    def no_answer():
-        raise GpubedError("no answer")
-
-    monkeypatch.setattr(down.audits, "uuid_of", lambda _: "of-lab")
-    asked = SimpleNamespace(note=lambda: None, remove_data=no_answer)
-    with pytest.raises(GpubedError, match="no answer"):
-        down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False, whose="watch")
-    assert record.read(cluster).removing == "watch"
-    with pytest.raises(GpubedError, match="no answer"):
-        down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False)
-    assert record.read(cluster).removing == "", "a person's, whoever began"
-    cluster.watching.touch()
-    assert down._forget(cluster, set()) == ["file .gpubed/lab/cluster.json"]
-    assert not cluster.state.exists()
-
-
-@pytest.mark.parametrize("file", ["lost", "damaged"])
-def test_what_a_down_that_does_not_end_leaves_is_known_to_the_next(tmp_path, file):
-    """The state, which had the UUID, goes before the rest; the testbed is a STAND-IN."""
-    cluster, uuid = Project(tmp_path).cluster("lab"), "6f0c0000-0000-4000-8000-000000000000"
-    identity = {"type": "gpubed:cluster:Identity", "outputs": {"result": {"uuid": uuid}}}
-    state = {"deployment": {"resources": [identity]}}
-    if file == "damaged":
-        cluster.state.mkdir(parents=True)
-        cluster.record.write_text("{")
-
-    def no_answer():
-        raise GpubedError("no answer")
-
-    asked = SimpleNamespace(note=lambda: None, remove_data=no_answer)
-    stack = SimpleNamespace(paths=cluster, export=lambda: state)
-    down.audits.remember(stack)
-    with pytest.raises(GpubedError, match="no answer"):
-        down._remove(stack, asked, keep_data=False)
-    assert record.uuid(cluster) == uuid
-
-
-def test_a_network_that_was_only_looked_up_is_not_counted_as_removed():
-    """OpenStack's external network: it was there before, and stays."""
-    ours = {"backend": "local", "kind": "network"}
-    found = {"backend": "openstack", "kind": "network"}
-    resources = [
-        {"urn": "urn::control", "type": "x:Network", "id": "1", "outputs": ours},
-        {"urn": "urn::external", "type": "x:Network", "id": "2", "outputs": found},
-    ]
-    state = {"deployment": {"resources": resources}}
-    assert audit.looked_up(SimpleNamespace(export=lambda: state)) == {"external"}

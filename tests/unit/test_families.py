@@ -29,10 +29,8 @@ def test_one_comparison_is_what_it_is_by_itself() -> None:
 @pytest.mark.parametrize(
     ("count", "repetitions", "sds"),
     [
-        (2, (3, 3), (0.02, 0.02)),
         (12, (3, 3), (0.02, 0.1)),
         (12, (2, 5), (0.05, 0.01)),
-        (40, (5, 5), (0.05, 0.01)),
     ],
 )
 @pytest.mark.parametrize("shared", [False, True], ids=["own baseline", "one baseline"])
@@ -40,7 +38,7 @@ def test_19_of_20_families_without_a_difference_tell_none(
     count: int, repetitions: tuple[int, int], sds: tuple[float, float], shared: bool
 ) -> None:
     """Also where all have one baseline, and where one side varies more and was measured less."""
-    chance, rounds, alarms = random.Random(count), 400, 0
+    chance, rounds, alarms = random.Random(count), 200, 0
 
     def sample(side: int) -> list[float]:
         return [math.exp(chance.gauss(0, sds[side])) for _ in range(repetitions[side])]

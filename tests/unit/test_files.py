@@ -36,14 +36,6 @@ def test_a_full_disk_names_the_file() -> None:
         file.write("a line\n")
 
 
-def test_a_link_that_somebody_names_stays_one(tmp_path: Path) -> None:
-    named, own = tmp_path / "named", tmp_path / "own"
-    named.symlink_to(own)
-    for content in (b"made", b"again"):
-        files.write_named(named, content)
-        assert (named.is_symlink(), own.read_bytes()) == (True, content)
-
-
 def test_what_is_no_file_stays_what_it_is_and_gets_all_of_it(tmp_path: Path) -> None:
     """A pipe stands for a device: root took `/dev/null` from all, where that was named."""
     pipe = tmp_path / "pipe"

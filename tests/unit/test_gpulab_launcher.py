@@ -75,15 +75,3 @@ def test_one_whose_id_nobody_knows_may_be_beyond_the_page(cluster):
     with pytest.raises(GpubedError, match="whether job job-1 exists is not known") as caught:
         bound.existing()
     assert "then: rm " in caught.value.hint
-
-
-def test_where_all_are_listed_one_without_an_id_is_nowhere(cluster):
-    bound = cluster(Listing(PAGEFUL[1:], []), {"name": "job-1", "id": "", "open": True})
-    assert bound.existing() == []
-
-
-def test_records_of_former_versions_say_nothing_of_ends(cluster):
-    service = Listing(PAGEFUL, [])
-    bound = cluster(service, row(1), {"name": "job-2", "id": ""})
-    assert bound.existing() == []
-    assert service.asked == ["01"]

@@ -12,7 +12,6 @@ from gpubed.backends.gpulab import offers
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
 from gpubed.backends.gpulab.remote import Cluster, Worker
-from gpubed.jobs import execution, jobfile
 
 MARK = "gpubed-0123"
 
@@ -59,11 +58,6 @@ def test_a_missing_line_is_noticed(tmp_path, missing):
         filled(some).unpack(tmp_path)
 
 
-def test_another_checksum_is_noticed(tmp_path):
-    with pytest.raises(Damaged, match="checksum"):
-        filled(lines(GOOD, "0" * 64)).unpack(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -94,21 +88,6 @@ def test_nothing_is_written_by_our_own_names(tmp_path, name):
     assert (tmp_path / "run.json").read_text() == "ours"
     assert (tmp_path / "sub/run.json").read_text() == "the job's"
     assert parcel.left_out == [name]
-
-
-def test_nor_through_a_second_name_of_one(tmp_path):
-    (tmp_path / "run.json").write_text("ours")
-    parcel = filled(lines(archive({"x": b""}, tarfile.LNKTYPE, "run.json")), "run.json")
-    parcel.unpack(tmp_path)
-    assert parcel.left_out == ["x"]
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "trial", "seed"), [({}, 0, "1"), ({}, 3, "4"), ({"seed": "7"}, 2, "9")]
-)
-def test_each_trial_has_a_seed_of_its_own(given, trial, seed):
-    assert execution._seeded(jobfile.load("digits"), given, trial)["seed"] == seed
 
 
 def amount(total, free=None):
@@ -166,10 +145,3 @@ def test_a_cluster_without_access_or_storage_is_no_use():
     assert "there is: /project_antwerp" in never(wanted(), "/project_ghent", antwerp)
     assert never(wanted(), "/project_antwerp/me", antwerp) == ""
     assert never(wanted(), None, antwerp) == ""
-
-
-def test_a_worker_that_takes_no_jobs_is_not_free_now_but_will_be():
-    idle = [worker(acceptingJobs=False)]
-    assert never(wanted(), workers=idle) == ""
-    assert offers.now(wanted(), 1, [cluster()], idle).startswith("0 of 1")
-    assert offers.offers([cluster()], idle)[0].free == 0

@@ -34,10 +34,6 @@ def test_all_nodes_that_are_well_are_used(usable):
     assert usable(WELL, WELL) == (["node-0", "node-1"], {})
 
 
-def test_a_cluster_without_nodes_has_nobody_to_ask(usable):
-    assert usable() == ([], {})
-
-
 def test_a_node_in_quarantine_is_left_out(usable):
     left, out = usable(WELL, HELD)
     assert left == ["node-0"]

@@ -13,8 +13,6 @@ from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
 from gpubed.cluster import handover
-from gpubed.core.errors import PrerequisiteMissing, in_the_way
-from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
@@ -23,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 # In what becomes text: the name of a cluster, whatever it will be.
 NAME = "CLUSTER"
 NAMES = {NAME, "lab", "vw"}
-COMMAND = re.compile(r"\bgpubed ([a-z]+)((?: [\w.=/-]*[\w=/-])*)")
+COMMAND = re.compile(r"\bgpubed ([a-z]+)((?: [~\w.=/-]*[\w=/-])*)")
 # `gpubed plan` in a sentence names a verb; it is nothing to type.
 MENTION = re.compile(r"`gpubed [a-z]+`|'gpubed [a-z]+'")
 JINJA = re.compile(r"\{\{.*?\}\}")
@@ -124,19 +122,6 @@ def test_every_command_that_is_printed_can_be_typed(verbs):
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def test_a_check_names_the_cluster_that_was_verified(tmp_path, monkeypatch):
-    """The check is a STAND-IN."""
-    plan = sample_plan()
-    repair = Check(
-        id="nccl.interface", result="fail", reason="gpubed configure CLUSTER --tags nccl"
-    )
-    monkeypatch.setattr(stages, "functions", lambda: [lambda _: iter([repair])])
-    monkeypatch.setattr(Context, "simulated", frozenset())
-    cluster = Project(tmp_path).cluster("mine")
-    [found] = verify.verify(Cluster(cluster, plan, sample_allocation(plan))).checks
-    assert found.reason == "gpubed configure mine --tags nccl"
-
-
 def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     """By `up` to what applies the roles again, and by `verify` to the same, not to itself alone."""
     cluster = granted_cluster(tmp_path)
@@ -152,50 +137,3 @@ def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)
     assert done.return_value == 1
     assert way_on in done.stderr
-
-
-def test_what_has_the_name_of_a_file_of_gpubeds_is_named(tmp_path, monkeypatch, capsys):
-    """It was a traceback."""
-    taken = tmp_path / "taken"
-    taken.mkdir()
-
-    def write(**_):
-        taken.write_bytes(b"")
-
-    monkeypatch.setattr(cli, "build", lambda _: write)
-    monkeypatch.setattr("sys.argv", ["gpubed", "status"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == PrerequisiteMissing.exit_code
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{taken} is not what gpubed keeps there: Is a directory" in said
-    assert "move it away" in said
-
-
-def test_a_file_in_place_of_a_folder_is_what_is_moved_away(tmp_path):
-    """`mv` of what should be below it would fail as gpubed did."""
-    (tmp_path / "inventories").touch()
-    with pytest.raises(NotADirectoryError) as refused:
-        (tmp_path / "inventories" / "lab" / "group_vars").mkdir()
-    said = in_the_way(refused.value)
-    assert said.hint.endswith(f"mv {tmp_path}/inventories {tmp_path}/inventories.aside")
-
-
-@pytest.mark.parametrize("name", ["cluster.json", "jupyterlab.crt", "lease.json", "known_hosts"])
-@pytest.mark.parametrize("words", [["up", "lab", "-y"], ["configure", "lab"]], ids=" ".join)
-def test_a_folder_in_place_of_a_file_is_refused_before_anything_changes(
-    tmp_path, monkeypatch, capsys, name, words
-):
-    """A step half-way ended in a traceback of it, and Ansible in words without a remedy."""
-    cluster = granted_cluster(tmp_path)
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    (cluster.state / name).mkdir(parents=True)
-    monkeypatch.setattr("gpubed.cluster.up.Stack", lambda *_: pytest.fail("it went on"))
-    monkeypatch.setattr("gpubed.cluster.handover.render", lambda *_: pytest.fail("it went on"))
-    monkeypatch.setattr("sys.argv", ["gpubed", *words])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == PrerequisiteMissing.exit_code
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{name} is not what gpubed keeps there: Is a directory" in said
-    assert f"{name}.aside" in said

@@ -8,10 +8,9 @@ import pytest
 from gpubed.cluster import hung
 from gpubed.cluster.condition import Condition
 from gpubed.core import progress
-from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import at_work
-from gpubed.nodes.allocation import Hop
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import (
     CommandResult,
@@ -62,15 +61,6 @@ class Ground:
         found = Condition(states, unheard=unheard)
         cluster = Cluster(self.paths, self.plan, self.allocation)
         return hung.bring_back(cluster, found, approve or self.approved.append, **options)
-
-    def leads_through(self, *names):
-        """Let a host be on the way, which is the first node, to these."""
-        door = Hop(address="192.0.2.1", user="me", host_keys=self.allocation.nodes[0].host_keys)
-        nodes = [
-            node.model_copy(update={"via": (door,)}) if node.name in names else node
-            for node in self.allocation.nodes
-        ]
-        self.allocation = self.allocation.model_copy(update={"nodes": tuple(nodes)})
 
 
 @pytest.fixture
@@ -139,14 +129,6 @@ def test_what_answers_or_cannot_be_seen_is_never_restarted(ground, said):
     assert ground.restarted == []
 
 
-def test_where_a_testbed_has_no_means_nobody_is_waited_for(ground):
-    """Own hosts, above all."""
-    ground.backend.restarts = False
-    ground.says = {"node-1": Unreachable("no")}
-    assert ground.bring_back("node-1") == ()
-    assert (ground.restarted, ground.waited) == ([], [])
-
-
 def test_all_silent_at_once_is_the_way_and_none_is_restarted(ground):
     ground.says = dict.fromkeys(NAMES, Unreachable("no"))
     with pytest.raises(GpubedError, match="no node of lab answers") as caught:
@@ -155,36 +137,3 @@ def test_all_silent_at_once_is_the_way_and_none_is_restarted(ground):
     assert "gpubed up lab" in caught.value.hint
     del ground.says["node-0"]
     assert ground.bring_back(*NAMES, unheard=True) == ("node-1", "node-2"), "one has answered"
-
-
-def test_a_door_that_is_a_node_is_restarted_once_that_is_approved(ground):
-    """As on a cloud, where each way leads through the head's address, its own, too."""
-    ground.leads_through(*NAMES)
-    ground.says = dict.fromkeys(NAMES, on_the_way(Unreachable("192.0.2.1 does not answer")))
-
-    def no(lines):
-        raise UsageError(lines[0])
-
-    with pytest.raises(UsageError, match="restart node node-0: no node answers"):
-        ground.bring_back("node-0", unheard=True, approve=no)
-    assert ground.restarted == []
-    assert ground.bring_back("node-0", unheard=True) == ("node-0",)
-    assert len(ground.approved) == 1
-
-
-def test_under_a_run_that_would_end_with_it_nothing_is_restarted(ground, monkeypatch):
-    run = SimpleNamespace(run_id="20300101-000000000-digits")
-    monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: run)
-    ground.says = {"node-1": Unreachable("no")}
-    with pytest.raises(Locked, match="not restarted while run 20300101") as caught:
-        ground.bring_back("node-1")
-    assert ground.restarted == []
-    assert caught.value.hint.endswith("gpubed cancel lab 20300101-000000000-digits")
-
-
-def test_what_is_silent_after_its_restart_says_what_a_person_can_do(ground):
-    ground.says, ground.after = {"node-1": Unreachable("no")}, {"node-1": Unreachable("no")}
-    with pytest.raises(hung.StaysSilent, match="node-1: restarted by wall, and") as caught:
-        ground.bring_back("node-1")
-    assert ground.restarted == ["node-1"], "once"
-    assert "a node that is removed there is made again by gpubed up lab" in caught.value.hint

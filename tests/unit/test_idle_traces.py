@@ -1,4 +1,4 @@
-"""100 seeded traces of activity: a busy cluster is never released, an idle one after its warning.
+"""Seeded traces of activity: a busy cluster is never released, an idle one after its warning.
 
 The judging of nodes, their reader of logins and the decision of the watch are the real ones; what
 else nodes see is a STAND-IN's (`support/activity.py`).
@@ -89,7 +89,7 @@ def play(node_program, folder, seed, **kind):
     return Played(node_program, nodes, seed)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_busy_cluster_is_never_released(node_program, tmp_path, seed):
     """Every kind of use, with pauses of 24 minutes at most, on one node among others."""
     nodes = {
@@ -102,7 +102,7 @@ def test_a_busy_cluster_is_never_released(node_program, tmp_path, seed):
     assert [at for act, at in played.acts if act == "warn" and at > 2 * HOUR + SLACK] == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_an_idle_cluster_is_released_after_its_warning_and_not_before(node_program, tmp_path, seed):
     quiet = random.Random(f"quiet {seed}").uniform(0, 4 * HOUR)
     played = play(node_program, tmp_path, seed, quiet_from=quiet)
@@ -115,7 +115,7 @@ def test_an_idle_cluster_is_released_after_its_warning_and_not_before(node_progr
     assert late <= SLACK + 2 * 300
 
 
-@pytest.mark.parametrize("seed", range(40, 60))
+@pytest.mark.parametrize("seed", range(40, 46))
 def test_whatever_happens_nobody_who_works_is_released(node_program, tmp_path, seed):
     """Pauses of any length: a warning that somebody sees and answers is taken back."""
     played = play(node_program, tmp_path, seed)
@@ -127,11 +127,3 @@ def test_whatever_happens_nobody_who_works_is_released(node_program, tmp_path, s
         boots = [boot for node in played.nodes.values() for boot in node.boots]
         if then == "back":
             assert any(moment > at - SLACK for moment in (*uses, *boots))
-
-
-def test_the_traces_have_uses_of_every_kind_and_starts():
-    nodes = [Node(f"{seed} 0", UNTIL) for seed in range(100)]
-    assert {kind for node in nodes for _, _, kind in node.used} == {
-        "rank", "gpu", "typed", "notebook", "cell", "cpu", "upload",
-    }  # fmt: skip
-    assert any(len(node.boots) > 1 for node in nodes)

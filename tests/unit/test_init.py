@@ -29,15 +29,6 @@ def test_a_name_that_check_would_refuse_is_refused_at_once(call, tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("name", "near"), [("My Cluster", "my-cluster"), ("N1", "n1"), ("10-nodes", "nodes")]
-)
-def test_the_nearest_name_that_would_do_is_offered(call, name, near):
-    with pytest.raises(UsageError) as refused:
-        call("init", name)
-    assert refused.value.hint == f"gpubed init {near}"
-
-
 @pytest.mark.parametrize("backend", backend_config.names())
 def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     call("init", "mine", "--backend", backend)
@@ -45,25 +36,6 @@ def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     path = re.search(r"\$schema=(\S+)", spec.read_text())[1]
     found = json.loads((spec.parent / path).read_text())
     assert found == schema.json_schema()
-
-
-def test_in_a_checkout_the_schema_is_the_published_one(call, tmp_path):
-    published = tmp_path / "docs" / "reference" / "cluster.schema.json"
-    published.parent.mkdir(parents=True)
-    published.write_text("{}")
-    call("init", "mine")
-    text = (tmp_path / "inventories" / "mine" / "cluster.yml").read_text()
-    assert "$schema=../../docs/reference/cluster.schema.json" in text
-    assert not (tmp_path / "inventories" / "cluster.schema.json").exists()
-
-
-@pytest.mark.parametrize("backend", backend_config.names())
-def test_its_comments_speak_of_the_new_cluster(call, tmp_path, backend):
-    call("init", "mine", "--backend", backend)
-    text = (tmp_path / "inventories" / "mine" / "cluster.yml").read_text()
-    commands = re.findall(r"`gpubed [a-z]+ (\S+?)`", text)
-    assert commands
-    assert set(commands) == {"mine"}
 
 
 @pytest.mark.parametrize(
@@ -115,34 +87,8 @@ def test_a_job_that_is_there_is_left_alone(call, name):
         call("init", "--job", name)
 
 
-def test_a_folder_of_ones_own_is_left_alone(call, tmp_path):
-    (tmp_path / "jobs/mine").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"is there, without a job\.yml"):
-        call("init", "--job", "mine")
-    assert list((tmp_path / "jobs/mine").iterdir()) == []
-
-
-def test_half_a_job_is_none(call, tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr("gpubed.core.files.write", fail)
-    with pytest.raises(OSError, match="full"):
-        call("init", "--job", "mine")
-    assert list((tmp_path / "jobs").iterdir()) == []
-
-
 @pytest.mark.parametrize("words", [[], ["mine", "--job", "mine"]])
 def test_init_writes_one_thing(call, tmp_path, words):
     with pytest.raises(UsageError, match="init writes a cluster or a job"):
         call("init", *words)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_is_not_mounted_is_named(call, tmp_path):
-    """To move the link away, as the hint was, is to lose what is known of the other clusters."""
-    (tmp_path / ".gpubed").symlink_to(tmp_path / "disk" / "states")
-    with pytest.raises(UsageError, match="is not there") as refused:
-        call("init", "mine")
-    assert refused.value.hint.startswith("mount the disk")
-    assert not (tmp_path / "inventories").exists()

@@ -73,33 +73,6 @@ def test_a_pretended_gpu_is_reported_as_such(main, monkeypatch, tmp_path):
     assert metrics["simulated"] is True
 
 
-def test_the_gpu_that_a_rank_was_given_is_used_or_refused(main, monkeypatch):
-    monkeypatch.setenv("GPUBED_DEVICE", "cuda:1")
-    assert main.device_of_this_rank().type == "cuda"
-    assert len(main.chosen) == 1
-
-    def refuse(_):
-        raise RuntimeError("Found no NVIDIA driver on your system.")
-
-    monkeypatch.setattr(main.torch.cuda, "set_device", refuse)
-    with pytest.raises(RuntimeError, match="no NVIDIA driver"):
-        main.device_of_this_rank()
-
-
-@pytest.mark.parametrize(
-    ("fitting", "processors", "told"),
-    [(10, 2, 2e9), (5, 2, 1e9), (5, 8, 1.6e9), (5, 64, 2e9), (1, 2, None)],
-)
-def test_ranks_that_find_no_memory_are_not_started(main, monkeypatch, fitting, processors, told):
-    """Ten of them on a head of 2 GiB read their programs from disk without end."""
-    started = []
-    monkeypatch.setattr(main, "host_limit", lambda ranks, _: started.append(ranks) or 2e9)
-    monkeypatch.setattr(main.room, "ranks", lambda wanted: min(wanted, fitting))
-    monkeypatch.setattr(main.os, "sched_getaffinity", lambda _: range(processors))
-    assert main.limit_without_links(10, 1 << 20) == told
-    assert started == ([fitting] if told else [])
-
-
 # What a process is told of its group, where that is in the tree that it sees, and its files.
 LIMITS_OF = {
     "v2": ("0::/", "", "memory.max", "anon"),
@@ -127,31 +100,3 @@ def test_memory_is_what_the_nodes_group_may_use(main, tmp_path, version, limit, 
         (folder / bound).write_text(f"{limit if limit == 'max' else limit << 20}\n")
         (folder / "memory.stat").write_text(f"cache 1\nrss 7\n{field} {700 << 20}\n")
     assert main.room.ranks(10, tmp_path) == (fit if version else 10)
-
-
-@pytest.mark.parametrize(
-    ("device", "seconds", "words", "asked"),
-    [
-        ("cpu", 0.001, ["--host-limit", "always"], [2]),
-        ("cpu", 0.001, ["--host-limit", "when-slow"], []),
-        ("cpu", 1.0, ["--host-limit", "when-slow"], [2]),
-        # A second rank beside a node's only GPU would have none, and the job would end with it.
-        ("cuda:0", 1.0, ["--host-limit", "always"], []),
-    ],
-)
-def test_processors_are_measured_alone_where_they_may_be_the_limit(
-    main, monkeypatch, tmp_path, device, seconds, words, asked
-):
-    ranks = []
-    timing = SimpleNamespace(size=1 << 20, seconds=seconds, cpu=0.1)
-    row = {"src": "node-0", "dst": "node-1", "measured_bps": RATE}
-    monkeypatch.setenv("GPUBED_DEVICE", device)
-    monkeypatch.setattr(main, "measure_links", lambda *_: [row])
-    monkeypatch.setattr(main.collective, "measure", lambda *_: [timing])
-    monkeypatch.setattr(main.collective, "bus_factor", lambda _: 1)
-    monkeypatch.setattr(main, "host_limit", lambda count, _: ranks.append(count) or 5e9)
-    monkeypatch.setattr(main.room, "ranks", lambda wanted: wanted)
-    metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE / 100), *words)
-    assert ranks == asked
-    assert metrics["host_limit_bps"] == (5e9 if asked else None)
-    assert metrics["link_error"] == pytest.approx(99)

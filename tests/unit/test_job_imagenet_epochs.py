@@ -1,7 +1,6 @@
 """Which images of an epoch the ranks of job imagenet take, also where others go on with it."""
 
 import itertools
-import json
 
 import pytest
 
@@ -14,13 +13,6 @@ IMAGES, BATCH = 40, 2
 
 def with_indexes(folder, monkeypatch):
     prepared.Prepare(monkeypatch)(folder)
-
-
-def without_indexes(folder, monkeypatch):
-    with_indexes(folder, monkeypatch)
-    description = json.loads((folder / "dataset.json").read_text())
-    del description["shard_images"]
-    (folder / "dataset.json").write_text(json.dumps(description))
 
 
 def loose(folder, _):
@@ -117,42 +109,6 @@ def test_each_epoch_has_an_order_of_its_own_and_the_same_each_time(job, source):
     assert order("1 0") == order("1 0") != order("1 1") != order("2 1")
 
 
-def test_a_dataset_smaller_than_a_step_is_had_again_within_it(job, source):
-    """A crop is drawn by the place, which goes on: the same image is not seen the same twice."""
-    found = []
-    for rank in range(7):
-        items = source.dealt("1 0", job("data").Deal(rank, 7, 8))
-        found += [(place, number_of(item)) for place, item in itertools.islice(items, 8)]
-    assert [place for place, _ in found] == list(range(56))
-    numbers = [number for _, number in found]
-    assert (sorted(numbers[:40]), numbers[40:]) == (list(range(IMAGES)), numbers[:16])
-
-
-@pytest.mark.parametrize("ranks", [3, 7])
-def test_shards_without_indexes_of_which_all_ranks_have_some(job, tmp_path, monkeypatch, ranks):
-    without_indexes(tmp_path / "small", monkeypatch)
-    training = Trained(job, job("data").load(tmp_path / "small"))
-    training.run(ranks, 1)
-    training.run(3, 5)
-    first = training.seen[0]
-    assert len(first) == len(set(first)) > IMAGES - 3 * BATCH
-
-
-def test_shards_without_indexes_of_its_own_a_rank_goes_on_with(job, tmp_path, monkeypatch):
-    """They begin again where an epoch has more steps than they have images."""
-    without_indexes(tmp_path / "small", monkeypatch)
-    source = job("data").load(tmp_path / "small")
-
-    def of_a_rank(after, count):
-        items = source.dealt("1 0", job("data").Deal(1, 4, BATCH, after))
-        return [(place, number_of(item)) for place, item in itertools.islice(items, count)]
-
-    whole = of_a_rank(0, 14)
-    assert [place for place, _ in whole] == list(range(1, 56, 4))
-    assert [number for _, number in whole[10:]] == [number for _, number in whole[:4]]
-    assert of_a_rank(16, 10) == whole[4:]
-
-
 @pytest.mark.parametrize(
     ("kept", "per_step", "start", "first"),
     [
@@ -177,15 +133,3 @@ def test_by_epochs_steps_are_counted_so_that_the_last_is_the_end(job, kept, per_
     told = plan.place(plan.total)
     assert (told["epoch"], told["of_epoch"]) == (4, 0)
     assert told["images"] == (kept or {"images": 0})["images"] + (plan.total - start) * per_step
-
-
-def test_a_checkpoint_counts_more_images_after_each_step(job):
-    """It is named after them: the newest is the one with the most."""
-    kept, had = None, []
-    for per_step, steps in [(8, 3), (6, 2), (16, 1), (2, 5)]:
-        plan = job("schedule").Schedule(IMAGES, per_step, 9, 0, kept)
-        places = [plan.place(plan.start + step) for step in range(1, steps + 1)]
-        had += [place["images"] for place in places]
-        kept = places[-1]
-    assert had == sorted(set(had))
-    assert kept["images_per_step"] == 8

@@ -53,27 +53,6 @@ def test_the_shares_of_all_ranks_are_the_dataset(job, dataset, ranks):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("shards", "ranks", "whole"), [(4, 4, True), (6, 4, False), (79, 4, False), (81, 4, True)]
-)
-def test_a_rank_reads_shards_of_its_own_where_all_get_nearly_as_many(
-    job, dataset, monkeypatch, shards, ranks, whole
-):
-    source, opened = job("data").load(dataset), []
-    source._names = [f"{number}.tar" for number in range(shards)]
-    item = "image", lambda: b"image 0", 0
-
-    def read(path):
-        opened.append(path.name)
-        return [item]
-
-    monkeypatch.setattr(job("shards"), "all_of", read)
-    for rank in range(ranks):
-        deal = job("data").Deal(rank, ranks, batch=2)
-        list(itertools.islice(source.dealt("1 0", deal), shards // ranks))
-    assert (len(opened) == len(set(opened))) == whole
-
-
 def test_a_folder_per_class_is_a_dataset(job, tmp_path):
     for name in ("b/2.png", "a/1.JPG", "a/deep/3.jpeg", "a/notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,14 +92,6 @@ def test_a_broken_shard_is_named(job, dataset, damage):
     damage(dataset / "small-000-00002.tar")
     with pytest.raises(data.Unusable, match=r"shard .*small-000-00002.tar is broken: .*stage it"):
         shown(data.load(dataset).share(0, 1))
-
-
-def test_a_dataset_without_an_image_is_named(job, dataset):
-    """Nobody could take the first one of it."""
-    data = job("data")
-    (dataset / "dataset.json").write_text('{"images": 0, "classes": ["a"], "shards": []}')
-    with pytest.raises(data.Unusable, match=r"cannot be read as a dataset: .*it has no image"):
-        data.load(dataset)
 
 
 def test_a_dataset_that_is_none_is_named(job, dataset, tmp_path):

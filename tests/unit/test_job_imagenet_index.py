@@ -63,55 +63,6 @@ def test_a_rank_needs_no_shard_but_those_of_its_own_share(job, dataset, tmp_path
             path.rename(dataset / path.name)
 
 
-def dealt(job, source, order="1 0", *, after=0, count=40):
-    """So many images of an order, as one rank is dealt them."""
-    deal = job("data").Deal(0, 1, 2, after)
-    return shown(item for _, item in itertools.islice(source.dealt(order, deal), count))
-
-
-def test_what_a_training_had_before_is_passed_over_and_not_read(job, dataset):
-    source = job("data").load(dataset)
-    everything = dealt(job, source)
-    for shard in dataset.glob("*.tar"):
-        content = bytearray(shard.read_bytes())
-        for name, start, length, _ in json.loads(index(shard).read_text())["images"]:
-            if int(name.removesuffix(".jpg")) in everything[:25]:
-                content[start - 512 : start + length + 1024] = bytes(length + 1536)
-        shard.write_bytes(content)
-    assert dealt(job, source, after=25, count=15) == everything[25:]
-
-
-def test_images_of_many_shards_are_mixed_and_few_shards_are_open(job, dataset, monkeypatch):
-    """Those of one were neighbours in every epoch, and all of them in one step of many ranks."""
-    monkeypatch.setattr(job("data"), "TOGETHER", 2)
-    monkeypatch.setattr(job("data"), "MIXED", 2)
-    source = job("data").load(dataset)
-    opened, most = [], 0
-    real, close = job("shards").Shard, job("shards").Shard.close
-
-    def open_(path, images):
-        opened.append(path.name)
-        return real(path, images)
-
-    def close_(shard):
-        opened.remove(shard._path.name)
-        close(shard)
-
-    monkeypatch.setattr(job("shards"), "Shard", open_)
-    monkeypatch.setattr(real, "close", close_)
-    found = []
-    for _, item in itertools.islice(source.dealt("1 0", job("data").Deal(0, 1, 2)), 40):
-        found += shown([item])
-        most = max(most, len(opened))
-    assert sorted(found) == list(range(40))
-    assert most == 2
-    of_shard = {number: path.name for path in dataset.glob("*.tar") for number in numbers(path)}
-    first, second = ([of_shard[number] for number in part] for part in (found[:20], found[20:]))
-    assert (len({*first}), len({*second})) == (2, 2), "two shards at a time"
-    changes = sum(one != other for one, other in itertools.pairwise(first))
-    assert changes > 1, "and mixed among each other"
-
-
 def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
     staging = by_path.load(prepared.JOB.parent / "stage/staging.py", "stage_staging_of_indexes")
     manifest = staging.read_manifest((dataset / staging.MANIFEST).read_text())
@@ -122,23 +73,6 @@ def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
         for folder in (dataset, tmp_path / "scratch")
     ]
     assert shares[0] == shares[1]
-
-
-def without_indexes(folder):
-    """Let a dataset be one of a former version."""
-    description = json.loads((folder / "dataset.json").read_text())
-    del description["shard_images"]
-    (folder / "dataset.json").write_text(json.dumps(description))
-    for path in folder.glob("*.index.json"):
-        path.unlink()
-
-
-@pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_a_dataset_without_indexes_is_read_by_its_shards(job, dataset, ranks):
-    without_indexes(dataset)
-    source = job("data").load(dataset)
-    parts = [shown(source.share(rank, ranks)) for rank in range(ranks)]
-    assert sorted(itertools.chain(*parts)) == list(range(40))
 
 
 FIRST = "small-000-00000.tar"

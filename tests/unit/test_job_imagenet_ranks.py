@@ -4,21 +4,17 @@ They need what nodes have and the controller has not: GPUBED_NODE_PYTHON names t
 environment with the packages of recipe `cpu`, with Horovod or without.
 """
 
-import itertools
 import json
 import os
 import re
 import resource
-import signal
 import subprocess
 import tarfile
-from pathlib import Path
 
 import pytest
 
-from support import prepared
 from support.imagenet import job
-from support.job_ranks import JOB, SMALL, Ranks, is_whole
+from support.job_ranks import SMALL, Ranks, is_whole
 
 __all__ = ["job"]
 
@@ -50,14 +46,6 @@ def test_the_parts_of_a_step_are_the_step_on_two_ranks(on_two):
     assert on_two["images_per_s"] == pytest.approx(16 / on_two["step_s"], rel=0.05)
     assert on_two["busbw_bps"] is None
     assert [rank["rank"] for rank in on_two["ranks"]] == [0, 1]
-
-
-def test_the_parts_of_a_step_are_the_step_on_one_rank(ranks):
-    alone, said = ranks.run("one", "--steps", 6, "--warmup-steps", 2, ranks=1)
-    assert is_whole(alone)
-    parts = "data .* ms, compute .* ms, exposed communication 0.0 ms"
-    assert re.search(rf"^progress: 6/6 steps, \d+ images/s, {parts}$", said, re.MULTILINE), said
-    assert (alone["exposed_communication_s"], alone["sent_bytes_per_step"]) == (0, 0)
 
 
 def test_a_model_is_as_large_as_published(on_two):
@@ -110,46 +98,6 @@ def test_a_run_that_goes_on_learns_what_an_unbroken_one_does(ranks):
     assert again["val_accuracy"] == whole["val_accuracy"]
 
 
-def test_another_framework_on_another_number_of_ranks_goes_on(ranks):
-    options = ("--steps", 4, "--warmup-steps", 1, "--checkpoint", "moved")
-    ranks.run("before", *options, "--framework", "fsdp")
-    # Of two ranks, as it began: ten of one.
-    wanted = (*options[2:], "--steps", 5)
-    moved, told = ranks.run("after", *wanted, ranks=1)
-    assert "a step has 8 images on these ranks, and had 16 when it began: 10 steps" in told
-    assert (moved["resumed_at"], moved["steps"]) == (8, 2)
-    # As one that was killed before it told its figures.
-    again, said = ranks.run("told", *wanted, ranks=1)
-    assert (again["resumed_at"], again["steps"], again["timed_steps"]) == (10, 1, 1)
-    assert again["step_sd_s"] is None
-    assert "the checkpoint has 10 steps, and 10 are asked for" in said
-
-
-def test_on_other_ranks_an_epoch_goes_on_with_what_it_has_not_had(ranks, job, monkeypatch):
-    """Whatever it has had is broken meanwhile: who opens any of it again fails."""
-    ranks.make_images("loose", 1)
-    image = (ranks.storage / "loose/red/0.png").read_bytes()
-    prepare = prepared.Prepare(monkeypatch)
-    monkeypatch.setattr(prepare.shards, "resized", lambda *_: image)
-    prepare(ranks.storage / "halves")
-    options = ("--dataset", "halves", "--batch-size", 2, "--warmup-steps", 1)
-    kept = ("--checkpoint", "halves")
-    ranks.run("first-half", *options, *kept, "--steps", 5)
-    data = job("data")
-    deal = data.Deal(rank=0, ranks=1, batch=1)
-    had = itertools.islice(data.load(ranks.storage / "halves").dealt("1 0", deal), 20)
-    for name, _, path in (name.partition(" in ") for _, (name, *_) in had):
-        places = json.loads(Path(path).with_suffix(".index.json").read_text())["images"]
-        [start] = [start for file, start, _, _ in places if file == name]
-        with Path(path).open("r+b") as shard:
-            shard.seek(start)
-            shard.write(b"had already")
-    last, said = ranks.run("second-half", *options, *kept, "--epochs", 1, ranks=1)
-    assert (last["resumed_at"], last["steps"]) == (10, 10), said
-    anew = ranks.start("anew", (*SMALL, *map(str, options), "--steps", "1"))
-    assert "cannot be read as an image" in anew.communicate(timeout=600)[1]
-
-
 def test_a_run_that_goes_on_does_so_by_its_own_settings(ranks):
     """In another precision, too, whose losses nobody has scaled before."""
     options = ("--warmup-steps", 1, "--checkpoint", "other-settings")
@@ -190,32 +138,6 @@ def test_who_is_asked_to_end_keeps_what_it_has_on_all_ranks_first(ranks, asked):
     wanted = ("--steps", step + 2, "--warmup-steps", 1, "--checkpoint", name)
     again, _ = ranks.run(f"{name}-again", *wanted)
     assert again["resumed_at"] == step
-
-
-def test_who_is_asked_to_end_and_waits_for_a_rank_that_is_stuck_does_so_soon(ranks):
-    name = "stuck"
-    arguments = (*SMALL, "--steps", "100000", "--checkpoint", "stuck")
-    both = [ranks.start(name, arguments, rank, 2) for rank in range(2)]
-    for line in both[0].stdout:
-        if line.startswith("progress:"):
-            break
-    both[1].send_signal(signal.SIGSTOP)
-    both[0].terminate()
-    _, said = both[0].communicate(timeout=60)
-    both[1].kill()
-    both[1].communicate()
-    assert both[0].returncode == 128 + signal.SIGTERM
-    assert "the other ranks do not answer" in said
-
-
-def test_without_checkpoints_who_is_asked_to_end_does_so_at_once(ranks):
-    alone = ranks.start("at-once", (*SMALL, "--steps", "100000"))
-    for line in alone.stdout:
-        if line.startswith("progress:"):
-            break
-    alone.terminate()
-    alone.communicate(timeout=60)
-    assert alone.returncode == -signal.SIGTERM
 
 
 def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(ranks):
@@ -293,23 +215,3 @@ def test_a_model_that_cannot_be_is_one_sentence(ranks, arguments, sentence):
     assert process.returncode == 2
     assert said.startswith(sentence)
     assert said.count("\n") == 1
-
-
-def test_each_of_torchvisions_models_can_be_asked_for():
-    each = (
-        "[why for name in model.names() if (why := model.fault(name, model.image_size(name, 0)))]"
-    )
-    words = (PYTHON, "-B", "-c", f"import model; print({each})")
-    done = subprocess.run(words, cwd=JOB, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize("model", ["squeezenet1_1", "vgg11"])
-def test_a_model_that_is_shared_out_by_blocks_learns_as_a_whole_one(ranks, model):
-    """Lists of layers, and one that has most of the weights: each is gathered by itself."""
-    options = ("--model", model, "--image-size", 64, "--batch-size", 2, "--steps", 3)
-    options += ("--warmup-steps", 1)
-    whole, _ = ranks.run(f"whole-{model}", *options)
-    shared, _ = ranks.run(f"shared-{model}", *options, "--framework", "fsdp")
-    assert shared["loss"] == pytest.approx(whole["loss"], rel=1e-3)
-    assert shared["parameters"] == whole["parameters"]

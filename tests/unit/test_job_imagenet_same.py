@@ -154,18 +154,6 @@ def test_a_node_that_reads_something_else_ends_all_ranks_by_name(nodes, change, 
     )
 
 
-def test_all_nodes_that_read_something_else_are_named(nodes):
-    nodes.names = ["node-0", "node-1", "node-2", "node-3", "node-4"]
-    nodes.stage("small")
-    lose(nodes.scratch("node-0", "small"))
-    lose(nodes.scratch("node-3", "small"))
-    said = nodes.refused("small")
-    places = [f"{node}:{nodes.scratch(node, 'small')}" for node in ("node-0", "node-3")]
-    assert ": 7 images of 2 classes (" in said
-    assert f" in {', '.join(places)}, and 8 images" in said
-    assert "node-1" not in said
-
-
 @pytest.mark.parametrize("validation", [None, "held-out"])
 def test_held_out_images_must_be_the_same_too(nodes, validation):
     name = validation or "both"
@@ -183,40 +171,11 @@ def test_held_out_images_must_be_the_same_too(nodes, validation):
     assert said.endswith(f"{MEND}{name}")
 
 
-def test_a_node_that_holds_nothing_out_is_named(nodes):
-    nodes.images("shared", "both/train")
-    nodes.images("shared", "both/val", 3)
-    nodes.stage("both")
-    shutil.rmtree(nodes.scratch("node-1", "both") / "val")
-    said = nodes.refused("both")
-    assert f" in node-1:{nodes.scratch('node-1', 'both')}, and 8 images of 2" in said
-
-
 def test_what_one_rank_cannot_read_ends_all(nodes):
     nodes.stage("small")
     (nodes.scratch("node-1", "small") / "dataset.json").write_text("{")
     said = nodes.refused("small")
     assert said.startswith(f"node-1: {nodes.scratch('node-1', 'small')} cannot be read")
-
-
-def test_a_storage_that_does_not_answer_ends_all(nodes, monkeypatch):
-    """As find has it of a mount that is stale: no dataset, and no Unusable either."""
-    is_dir = Path.is_dir
-
-    def stale(path):
-        if os.uname().nodename == "node-2" and path.name == "small":
-            raise OSError(116, "Stale file handle")
-        return is_dir(path)
-
-    monkeypatch.setattr(Path, "is_dir", stale)
-    assert nodes.refused("small") == "node-2: [Errno 116] Stale file handle"
-
-
-def test_a_dataset_that_is_nowhere_ends_all(nodes):
-    assert nodes.refused("other").startswith("node-0: there is no dataset other: looked for ")
-
-
-# Shards
 
 
 @pytest.fixture
@@ -233,27 +192,12 @@ def shards(nodes):
     return nodes
 
 
-def test_shards_are_the_same_by_what_describes_them_and_their_sizes(shards):
-    [feed, *_] = shards.start("packed")
-    assert (feed.images, feed.classes) == (40, 3)
-    (shards.scratch("node-1", "packed") / "1.tar").write_text("other shard")
-    said = shards.refused("packed")
-    assert f" in node-1:{shards.scratch('node-1', 'packed')}, and 40 images of 3" in said
-    shards.stage("packed")
-    path = shards.scratch("node-2", "packed") / "dataset.json"
-    path.write_text(path.read_text().replace('"c"', '"d"'))
-    assert f" in node-2:{path.parent}, and 40 images of 3" in shards.refused("packed")
-
-
 def test_a_shard_that_is_missing_ends_all_before_they_train(shards):
     path = shards.scratch("node-1", "packed") / "1.tar"
     path.unlink()
     said = shards.refused("packed")
     assert said.startswith("node-1: ")
     assert str(path) in said
-
-
-# What is found where
 
 
 @pytest.fixture
@@ -276,22 +220,6 @@ def test_what_is_staged_is_read_from_the_scratch(nodes, find):
     assert find() == nodes.scratch("node-1", "small")
     shutil.rmtree(nodes.root / "shared/small")
     assert find() == nodes.scratch("node-1", "small")
-
-
-def test_what_a_stopped_staging_left_is_not_read(nodes, find):
-    nodes.stage("small")
-    place = nodes.scratch("node-1", "small")
-    place.rename(place.with_name(".small.part"))
-    assert find() == nodes.root / "shared/small"
-
-
-def test_a_part_of_what_is_staged_is_read_from_the_scratch(nodes, find):
-    nodes.images("shared", "both/held-out")
-    nodes.stage("both")
-    assert find("both/held-out") == nodes.scratch("node-1", "both/held-out")
-    nodes.images("shared", "both/held-out", 5)
-    nodes.sums("both")
-    assert find("both/held-out") == nodes.root / "shared/both/held-out"
 
 
 @pytest.mark.parametrize("stale", [True, False])

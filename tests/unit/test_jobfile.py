@@ -13,7 +13,6 @@ from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs import job_result, jobfile
 from gpubed.jobs.job_result import JobResult
-from gpubed.jobs.runs import checkpoints
 from support.samples import granted_cluster
 
 WHOLE = {
@@ -189,52 +188,6 @@ def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job
     assert not paths.runs.exists()
 
 
-def test_of_an_argument_as_long_as_it_likes_the_beginning_is_shown():
-    with pytest.raises(UsageError) as refused:
-        jobfile.load("imagenet").values("imagenet", {"steps": "9" * 5000})
-    assert "99… is not a whole number" in refused.value.message.replace("'", "")
-    assert len(refused.value.message) < 1000
-
-
-@pytest.mark.parametrize("words", [["--set", "variant=a\udcffb"], ["--", "--variant", "a\udcffb"]])
-def test_what_is_typed_must_be_text(tmp_path, monkeypatch, words):
-    """Bytes that are not UTF-8 come from the shell as lone surrogates."""
-    granted_cluster(tmp_path)
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    (tmp_path / "jobs" / "own").mkdir(parents=True)
-    job = {**WHOLE, "arguments": {"variant": {"default": "a", "help": ""}}}
-    (tmp_path / "jobs" / "own" / "job.yml").write_text(yaml.safe_dump(job))
-    words = ["run", "lab", "own", *words]
-    with pytest.raises(UsageError, match=r"--set variant=.*is not UTF-8 text \(character 2\)"):
-        CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
-
-
-@pytest.mark.parametrize("spelt", ["c1", "./c1", "c1/", "c1/.", ".//c1"])
-def test_a_folder_of_checkpoints_has_one_spelling(spelt):
-    job = jobfile.load("imagenet")
-    assert job.values("imagenet", {"checkpoint": spelt})["checkpoint"] == "c1"
-    words = job.words("imagenet", {"checkpoint": spelt})
-    assert "--checkpoint=c1" in words
-    assert checkpoints.folders(job, {"checkpoint": spelt}) == ("c1",)
-
-
-def test_arguments_reach_the_program_as_their_types():
-    allreduce = jobfile.load("allreduce")
-    words = allreduce.words("allreduce", {"seconds": "1", "bytes": "1024"})
-    assert words[:2] == ["python", "main.py"]
-    given = dict(word.split("=") for word in words[2:])
-    assert given["--seconds"] == "1"
-    assert given["--bytes"] == "1024"
-    assert "--rate" not in given
-
-
-@pytest.mark.parametrize(("epochs", "judged"), [("3", False), ("12", False), ("20", True)])
-def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
-    digits = jobfile.load("digits")
-    accuracy = next(c for c in digits.sanity if c.metric == "test_accuracy")
-    assert accuracy.applies({}, digits.values("digits", {"epochs": epochs})) is judged
-
-
 @pytest.mark.parametrize(
     ("epochs", "status", "not_judged"), [("3", "ok", ["test_accuracy"]), ("20", "failed", [])]
 )
@@ -281,19 +234,6 @@ def test_gpubed_s_own_keys_are_its_own(tmp_path, capsys):
     assert told["metrics"]["exit_code"] == "forged"
 
 
-def test_true_is_not_little_enough():
-    condition = jobfile.Condition.model_validate({"metric": "error", "at_most": 0.01})
-    assert condition.broken_by({"error": False}, ranks=1) == "error is False instead of a number"
-
-
-def test_a_condition_does_not_apply_where_something_else_explains_the_metric():
-    condition = jobfile.Condition.model_validate(
-        {"metric": "ratio", "at_least": 0.9, "unless": {"metric": "by", "equals": "cpu"}}
-    )
-    assert not condition.applies({"ratio": 0.1, "by": "cpu"}, {})
-    assert condition.applies({"ratio": 0.1, "by": "link"}, {})
-
-
 @pytest.mark.parametrize(
     ("condition", "metrics", "says"),
     [
@@ -319,12 +259,6 @@ def test_settings_of_a_job_are_name_and_value():
     }
     with pytest.raises(UsageError):
         jobfile.parse_settings(["epochs"])
-
-
-def test_choices_of_whole_and_other_numbers_are_numbers():
-    momentum = jobfile.Argument(choices=(1, 2.5), help="")
-    assert [momentum.fault(momentum.read(text)) for text in ("1", "2.5")] == ["", ""]
-    assert momentum.fault(momentum.read("2")) == "2.0 is not one of 1, 2.5"
 
 
 @pytest.mark.parametrize("given", ["-0.00001", "1E-05", "0.30", "5"])

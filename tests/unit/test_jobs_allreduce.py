@@ -3,7 +3,6 @@
 import itertools
 import socket
 import sys
-import threading
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -59,12 +58,6 @@ def test_a_node_has_one_partner_at_a_time(links, count):
         assert len(busy) == len(set(busy))
 
 
-def test_a_missing_node_is_named_in_the_error(links, tmp_path, monkeypatch):
-    monkeypatch.setattr(links, "PATIENCE_S", 0)
-    with pytest.raises(SystemExit, match="only 1 of 2 nodes"):
-        links.meet(tmp_path / "links", links.Peer(0, "node-0", "127.0.0.1", 1), 2)
-
-
 def test_a_socket_counts_headers_of_every_segment(links):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())
@@ -79,96 +72,12 @@ def test_a_socket_counts_headers_of_every_segment(links):
     assert 66 <= reading.wire - reading.payload <= 330
 
 
-def test_every_direction_is_measured_and_named_right(links, tmp_path, monkeypatch):
-    """Three nodes: one is early for every round, so senders queue at a receiver."""
-    monkeypatch.setattr(links, "WARM_UP_S", 0.01)
-    found, told = {}, []
-
-    def node(rank):
-        name, tell = f"node-{rank}", lambda *step: told.append((rank, *step))
-        found[rank] = links.measure(
-            tmp_path / "links", rank, 3, name, "127.0.0.1", 0.05, None, tell
-        )
-
-    threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    rows = [row for part in found.values() for row in part]
-    names = [f"node-{rank}" for rank in range(3)]
-    assert sorted((row["src"], row["dst"]) for row in rows) == sorted(
-        itertools.permutations(names, 2)
-    )
-    assert all(row["dst"] == f"node-{rank}" for rank, part in found.items() for row in part)
-    assert all(row["measured_bps"] > row["goodput_bps"] > 0 for row in rows)
-    assert [step for step in told if step[0] == 0] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
-
-
-def test_a_sender_out_of_turn_waits(links):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()
-        early, expected = (socket.create_connection(address) for _ in range(2))
-        early.sendall(links.RANK.pack(7))
-        expected.sendall(links.RANK.pack(3))
-        door = links.Door(listener)
-        [admitted] = door.admit(3)
-        with admitted, early, expected:
-            assert expected.recv(1) == links.GO
-            early.settimeout(0.05)
-            with pytest.raises(TimeoutError):
-                early.recv(1)
-            door.admit(7)[0].close()
-            early.settimeout(5)
-            assert early.recv(1) == links.GO
-
-
 @pytest.mark.parametrize(
     ("declared", "streams"),
     [(None, 1), (200e6, 1), (10e9, 1), (25e9, 3), (100e9, 10), (400e9, 40), (3.2e12, 64)],
 )
 def test_links_faster_than_a_stream_get_several(links, declared, streams):
     assert links.streams_for(declared) == streams
-
-
-def test_several_streams_are_measured_together(links, tmp_path, monkeypatch):
-    """Over real sockets: no two nodes of this machine have a link of 100 Gbit/s."""
-    monkeypatch.setattr(links, "WARM_UP_S", 0.05)
-    monkeypatch.setattr(links, "WINDOWS", 1)
-    found, opened = {}, []
-    admit = links.Door.admit
-
-    def counted(door, rank, count=1):
-        opened.append(count)
-        return admit(door, rank, count)
-
-    monkeypatch.setattr(links.Door, "admit", counted)
-
-    def node(rank):
-        found[rank] = links.measure(
-            tmp_path / "links", rank, 2, f"node-{rank}", "127.0.0.1", 0.2, 100e9, lambda *_: None
-        )
-
-    threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert opened == [10, 10]
-    # Loopback does more than this with a single stream, on any machine.
-    assert all(row["measured_bps"] > 1e9 for part in found.values() for row in part)
-
-
-def test_the_sum_of_all_sockets_counts(links):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        senders = [socket.create_connection(listener.getsockname()) for _ in range(3)]
-        streams = [listener.accept()[0] for _ in senders]
-        for sender, stream in zip(senders, streams, strict=True):
-            sender.sendall(bytes(1000))
-            stream.recv(1000, socket.MSG_WAITALL)
-        assert links.total(streams).payload == 3000
-        for one in (*senders, *streams):
-            one.close()
 
 
 SAID = """

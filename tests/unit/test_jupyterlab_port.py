@@ -11,11 +11,9 @@ from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, roles
 from gpubed.nodes.cluster import Cluster
-from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BEFORE, EDITED = sample_plan(), sample_plan(services={"jupyterlab": {"port": 9999}})
-NONE = sample_plan(services={"jupyterlab": None})
 GRANTED = sample_allocation(BEFORE)
 PENDING = (
     "cluster.yml says port 9999 for JupyterLab, which is at port 8888: gpubed up lab applies it"
@@ -45,29 +43,6 @@ def test_what_was_applied_is_where_it_is(cluster):
     assert ":8888/" in lab["url"]
     assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == [PENDING]
     assert jupyterlab_port.pending(Cluster(cluster, BEFORE, GRANTED)) == []
-
-
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_once_it_is_applied_nothing_is_pending(cluster, by_hand):
-    """Also by the playbook alone, which keeps no port."""
-    apply(cluster, EDITED)
-    if not by_hand:
-        jupyterlab_port.remember(Cluster(cluster, EDITED, GRANTED))
-    assert jupyterlab_port.port(Cluster(cluster, EDITED, GRANTED)) == 9999
-    assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
-
-
-def test_where_nobody_kept_it_the_specification_counts(cluster):
-    mark(cluster, jupyterlab_port=None)
-    assert jupyterlab_port.port(Cluster(cluster, EDITED, GRANTED)) == 9999
-    assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
-
-
-def test_one_that_is_to_go_is_named(cluster):
-    [said] = jupyterlab_port.pending(Cluster(cluster, NONE, GRANTED))
-    assert said.startswith("cluster.yml says no JupyterLab, which is at port 8888: gpubed up")
-    jupyterlab_port.remember(Cluster(cluster, NONE, GRANTED))
-    assert jupyterlab_port.pending(Cluster(cluster, NONE, GRANTED)) == []
 
 
 def test_open_prints_where_it_answers(cluster):

@@ -16,7 +16,6 @@ from gpubed.testbeds import left_out, registry
 from gpubed.testbeds.base import Existing, Fault
 from gpubed.testbeds.made_on import Testbeds
 from support.bound import kind
-from support.known import mark
 from support.samples import sample_plan
 
 PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"
@@ -95,22 +94,6 @@ def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(
     assert up() == ["node-0", "node-1", "node-2"]
 
 
-def test_one_that_is_left_out_for_good_is_not_asked_for_again(run):
-    cloud, up = run("leave_out", {"node-2": 1})
-    assert up() == ["node-0", "node-1"]
-    assert left_out.read(cloud.paths, cloud.plan) == {"node-2": NO_HOST}
-    assert up() == ["node-0", "node-1"]
-    assert [len(asked) for asked in cloud.asked] == [3, 2, 2]
-
-
-@pytest.mark.parametrize("least", [2, 3])
-def test_one_that_is_needed_now_is_asked_for_again(run, least):
-    _, up = run("leave_out", {"node-1": 1, "node-2": 1}, least=1)
-    assert up() == ["node-0"]
-    _, up = run("leave_out", {}, least=least)
-    assert up() == ["node-0", "node-1", "node-2"]
-
-
 @pytest.mark.parametrize(
     ("failures", "words"),
     [
@@ -126,14 +109,6 @@ def test_too_few_are_refused_in_the_testbeds_words_and_leave_no_note(run, failur
     assert not record.read(cloud.paths).left_out
 
 
-def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
-    cloud, up = run("replace", {"node-0": 1})
-    monkeypatch.setattr(kind("openstack"), "faults", lambda _: [])
-    with pytest.raises(GpubedError, match="unexpected state"):
-        up()
-    assert len(cloud.asked) == 1
-
-
 @pytest.mark.parametrize("on_failure", ["replace", "leave_out"])
 def test_a_node_of_another_cluster_of_the_name_is_neither_removed_nor_taken_for_ours(
     run, on_failure
@@ -144,9 +119,3 @@ def test_a_node_of_another_cluster_of_the_name_is_neither_removed_nor_taken_for_
         up()
     assert cloud.broken == ["node-1"]
     assert not record.read(cloud.paths).left_out
-
-
-def test_a_killed_run_leaves_nobody_out(run):
-    cloud, up = run("replace", {})
-    mark(cloud.paths, left_out={"node-1": "No valid host was found.", "gone-0": "x"})
-    assert up() == ["node-0", "node-1", "node-2"]

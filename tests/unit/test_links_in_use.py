@@ -1,11 +1,10 @@
 """Who may use a cluster's links while they are measured, and who counts as somebody else."""
 
-import os
 from types import SimpleNamespace
 
 import pytest
 
-from gpubed.checks import network, stages, verify
+from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cluster import handover
 from gpubed.core import runlock
@@ -66,21 +65,3 @@ def test_no_run_begins_during_the_checks_of_an_up(cluster, check):
     check(look)
     assert seen == ["wait for its end; gpubed runs lab lists what is at work"]
     assert runlock.measurer(cluster.state) is None
-
-
-def test_who_was_there_before_an_up_goes_on(cluster, check):
-    seen = []
-    with runlock.measuring(cluster.state, "run", shared=True):
-        check(lambda: seen.append(runlock.measurer(cluster.state).verb))
-    assert seen == ["run"]
-
-
-@pytest.mark.parametrize(("is_worker", "is_taken"), [(True, False), (False, True)])
-def test_who_repairs_is_nobody_else_to_its_own_worker(cluster, monkeypatch, is_worker, is_taken):
-    """The watch keeps jobs away, and its `up` verifies in a process of its own."""
-    context = SimpleNamespace(cluster=SimpleNamespace(paths=cluster))
-    own = os.getpid()
-    with runlock.hold(cluster.state, "watch"), runlock.measuring(cluster.state, "watch"):
-        monkeypatch.setattr(runlock.os, "getpid", lambda: own + 1)
-        monkeypatch.setenv(runlock.WORKER, str(cluster.state) if is_worker else "/other")
-        assert bool(network._taken(context)) == is_taken

@@ -68,19 +68,6 @@ def test_no_engine_ever_deletes_the_shared_volume(mocks: Mocks) -> None:
     assert mocks.retained == {"shared"}
 
 
-def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:
-    allocation, planned = declare(Cluster, DATA)
-    assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
-    assert allocation.head.id == "id of node-0"
-    assert allocation.one_host
-    assert allocation.uuid == UUID
-    assert allocation.experiment is not None
-    assert allocation.experiment.rate_bps == 200_000_000
-    assert [n.control_address for n in allocation.nodes] == [
-        str(node.control_address) for node in planned.nodes
-    ]
-
-
 def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     declare(Cluster, DATA)
     owned = {name: i for name, i in mocks.made.items() if name.split()[0] in _OWNED}
@@ -92,33 +79,4 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
     assert "uuid" not in mocks.made["image debian-12"]
 
 
-def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
-    vms = {"type": "local", "runtime": "vm"}
-    declare(Cluster, {**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
-    assert "volume shared" not in mocks.made
-    assert "shared" not in mocks.made["node node-0"]
-
-
-def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
-    group = {"name": "big", "count": 2, "gpus": 2}
-    declare(Cluster, {**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
-    given = [mocks.made[f"node {name}"]["gpus"] for name in ("node-0", "big-0", "big-1")]
-    assert given == [["0"], ["1", "2"], ["3", "4"]]
-
-
 _OWNED = {"network", "volume", "node"}
-
-
-def test_simulated_nodes_have_an_image_of_their_own_and_take_no_gpu(mocks: Mocks) -> None:
-    model = {"model": "A100-SXM4-80GB", "gpus": 8}
-    pretend = {"name": "a100", "count": 1, "gpus": 2, "simulate": model}
-    plain = {"name": "t4", "count": 1, "gpus": 1, "simulate": "T4"}
-    real = {"name": "real", "count": 1, "gpus": 1}
-    declare(Cluster, {**DATA, "recipe": "cuda13", "nodes": [{"count": 1}, pretend, plain, real]})
-    nodes = {name: mocks.made[f"node {name}-0"] for name in ("node", "a100", "t4", "real")}
-    assert nodes["a100"]["simulate"] == model
-    assert nodes["t4"]["simulate"] == {"model": "T4", "gpus": 1}
-    assert [nodes[name]["gpus"] for name in nodes] == [[], [], [], ["0"]]
-    assert "simulate" not in nodes["real"]
-    assert mocks.made["image debian-12-simulated"]["simulate"] is True
-    assert "simulate" not in mocks.made["image debian-12"]

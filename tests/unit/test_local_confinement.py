@@ -43,22 +43,6 @@ def test_with_cgroup_v2_a_node_writes_to_its_own_folder_of_the_tree(place: Any) 
     assert place(CgroupVersion="2", CgroupDriver="cgroupfs").parent == f"/{NAME}"
 
 
-def test_with_cgroup_v1_it_sees_the_hierarchies_that_systemd_needs(
-    place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(confinement, "_CGROUPS", tmp_path)
-    for hierarchy in ("systemd", "unified"):
-        assert place(CgroupVersion="1") is None, f"no {hierarchy}"
-        (tmp_path / hierarchy).mkdir()
-    found = place(CgroupVersion="1", CgroupDriver="cgroupfs")
-    assert {source: there["mode"] for source, there in found.mounts.items()} == {
-        str(tmp_path / "systemd"): "ro",
-        str(tmp_path / "systemd" / NAME): "rw",
-        str(tmp_path / "unified"): "ro",
-        str(tmp_path / "unified" / NAME): "rw",
-    }
-
-
 @pytest.fixture
 def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A function that tidies a STAND-IN for the cgroup tree, where so many nodes are left."""
@@ -83,13 +67,6 @@ def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> N
         folder.mkdir(parents=True)
     (tmp_path / "cpu" / OTHER).mkdir()
     assert tree(1) == [OTHER]
-
-
-def test_what_stays_in_use_stays(tree: Any, tmp_path: Path) -> None:
-    process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
-    process.parent.mkdir(parents=True)
-    process.touch()
-    assert tree(0) == [NAME]
 
 
 def test_nothing_is_confined_where_docker_maps_users(place: Any) -> None:

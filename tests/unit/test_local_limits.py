@@ -56,21 +56,6 @@ def test_refused_with_its_path(changes: dict[str, Any], path: str) -> None:
     assert [where for where, _ in found(**changes)] == [path]
 
 
-def test_gpus_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "has_gpu_runtime", lambda: True)
-    monkeypatch.setattr(limits, "gpus", lambda: 2)
-    assert found(group={"gpus": 1}) == []
-    assert [where for where, _ in found(group={"gpus": 2})] == ["nodes.0.gpus"]
-
-
-def test_machines_and_containers_pretend_what_this_machine_lacks() -> None:
-    group = {"gpus": 2, "simulate": "A100-SXM4-80GB"}
-    assert found(group=group, recipe="cuda13") == []
-    assert found(group=group, recipe="cuda13", runtime="vm") == []
-    more = {"gpus": 2, "simulate": {"model": "V100-SXM2-16GB", "gpus": 8}}
-    assert found(group=more, recipe="cuda12") == []
-
-
 @pytest.mark.parametrize(
     ("group", "recipe", "path", "words"),
     [

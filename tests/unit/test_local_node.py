@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pulumi
@@ -11,7 +10,6 @@ import pytest
 from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
-from gpubed.backends.local.runtime import simulation
 from gpubed.engines.embedded.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {
@@ -51,28 +49,6 @@ def test_limits_and_link_update_the_rest_replaces() -> None:
     assert (list(change.replace), list(change.update)) == ([], ["public_key"])
 
 
-def test_what_was_found_broken_is_put_right_by_an_update() -> None:
-    change = NodeDriver().diff({"faults": ["exited"]}, INPUTS, INPUTS)
-    assert (list(change.replace), list(change.update)) == ([], ["exited"])
-    assert not NodeDriver().diff({"faults": []}, INPUTS, INPUTS).update
-    assert not NodeDriver().diff({"running": True}, INPUTS, INPUTS).update, "of an earlier gpubed"
-
-
-def test_node_that_pretends_is_another_node() -> None:
-    asked = {**INPUTS, "simulate": {"model": "A100-SXM4-80GB", "gpus": 8.0}}
-    node = NodeInputs.model_validate(asked)
-    assert node.digest != NodeInputs.model_validate(INPUTS).digest
-    change = NodeDriver().diff({"faults": []}, INPUTS, asked)
-    assert list(change.replace) == ["simulate"]
-    assert node.simulate is not None
-    assert json.loads(simulation(node.name, node.simulate).content) == {
-        "schema": "gpubed/simulation/1",
-        "model": "A100-SXM4-80GB",
-        "gpus": 8,
-        "node": "node-0",
-    }
-
-
 def test_nodes_write_where_the_controller_makes_nothing(monkeypatch, tmp_path) -> None:
     """Else a node could alter an image in the making, or plant a link where a lock goes."""
     monkeypatch.setenv("GPUBED_CACHE", str(tmp_path))
@@ -98,12 +74,3 @@ def test_a_node_of_an_earlier_version_is_not_replaced_to_be_confined() -> None:
     assert (list(change.replace), list(change.update)) == ([], [])
     digests = {NodeInputs.model_validate(inputs).digest for inputs in (INPUTS, confined)}
     assert len(digests) == 1, "it is adopted as it is"
-
-
-def test_a_confined_node_that_must_do_more_is_replaced() -> None:
-    confined = {**INPUTS, "confined": True}
-    result = {"faults": [], "confined": True}
-    assert list(NodeDriver().diff(result, confined, INPUTS).replace) == ["confined"]
-    assert list(NodeDriver().diff(result, confined, confined).replace) == []
-    # Made by a machine that can confine none: it may do enough.
-    assert list(NodeDriver().diff({"faults": []}, confined, INPUTS).replace) == []

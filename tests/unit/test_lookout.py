@@ -68,15 +68,6 @@ def test_a_silent_training_with_a_silent_node_is_ended_soon(scene):
     assert not scene.it.makes_room
 
 
-def test_a_job_that_is_known_to_tell_is_stuck_where_it_never_does():
-    """A rank that is frozen while the world forms: all nodes answer."""
-    assert Scene().pass_(3600) == ""
-    telling = Scene(tells=True)
-    assert telling.pass_(3600).startswith("nothing was heard of its progress")
-    assert telling.now == pytest.approx(lookout._FIRST_S, abs=2 * lookout._TICK_S)
-    assert not telling.it.blames_nodes
-
-
 def test_a_node_that_only_we_cannot_reach_ends_nothing(scene):
     scene.sight = Sight(lost="node-2 does not answer")
     assert scene.pass_(600, step_s=4) == ""
@@ -88,18 +79,6 @@ def test_a_training_that_is_stuck_is_ended_though_all_nodes_answer(scene):
     assert "nothing was heard of its progress" in scene.pass_(600)
     assert scene.now - began <= lookout._STUCK_S + 2 * lookout._TICK_S
     assert not scene.it.blames_nodes
-
-
-def test_one_that_says_no_progress_is_never_ended_for_its_silence(scene):
-    assert scene.pass_(24 * 3600) == ""
-    assert scene.looks <= 24 * 3600 / lookout._LOOK_S + 10
-    scene.sight = Sight(lost="node-2 does not answer")
-    assert scene.pass_(2 * lookout._LOOK_S) == "node-2 does not answer"
-
-
-def test_what_ranks_print_on_stdout_is_a_sign_of_life(scene):
-    scene.pass_(60, step_s=4)
-    assert scene.pass_(600, step_s=60, line="[0]<stdout>:validation: 12 %") == ""
 
 
 def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
@@ -127,14 +106,3 @@ def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(wish):
     assert wish.pass_(40, step_s=2) == "node-3 is taken in"
     assert wish.it.blames_nodes
     assert wish.it.makes_room
-
-
-def test_a_checkpoint_that_is_being_written_is_none_yet(wish):
-    def write():
-        wish.kept = files("a", f"b {wish.now}")
-
-    assert wish.pass_(100, step_s=2, tick=write) == ""
-    wish.kept = files("a", beside=["draft", "b.sha256"])
-    assert wish.pass_(100, step_s=2) == ""
-    wish.kept = files("a", "b", beside=["b.sha256"])
-    assert wish.pass_(lookout._SOON_S + 4, step_s=2)

@@ -4,13 +4,12 @@ The state is a STAND-IN, and so is what the testbed has; the verbs are the real 
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import audit, condition, damage, status, up
+from gpubed.cluster import condition, status, up
 from gpubed.cluster.condition import Condition
 from gpubed.core import secret
 from gpubed.core.paths import Project
@@ -110,62 +109,7 @@ def test_up_goes_on_when_that_is_approved(call, refreshed):
     assert refreshed == ["refreshed"]
 
 
-def test_a_volume_that_is_there_is_no_matter(call, refreshed):
-    done = call("up", "lab", volume={"name": CALLED})
-    assert isinstance(done.exception, AtItsEnd)
-    assert "is gone" not in done.output
-    assert refreshed == ["refreshed"]
-
-
 def test_a_plan_says_it_first(call):
     found = json.loads(call("plan", "lab", "--json").stdout)
     assert found["lost"] == [GONE]
     assert GONE in call("plan", "lab").stderr
-
-
-def test_what_a_plugin_made_is_looked_for_among_all_that_there_is(monkeypatch):
-    """As on OpenStack, where no driver of ours knows it."""
-    type_ = "openstack:blockstorage/volume:Volume"
-    attachment = "openstack:compute/volumeAttach:VolumeAttach"
-    monkeypatch.setattr(kind("openstack"), "existing", lambda *_: [])
-    resources = [
-        {"type": kind, "urn": "u::data", "id": kind, "outputs": {"name": "lab-data"}}
-        for kind in (type_, attachment)
-    ]
-
-    class Stack:
-        paths = Project(Path("/nowhere")).cluster("lab")
-
-        def export(self):
-            return {"deployment": {"resources": resources}}
-
-    stack = Stack()
-    missing = audit.missing_data(stack, audit.testbeds(stack))
-    assert [volume.called for volume in missing] == ["lab-data"]
-
-
-def test_what_is_not_approved_leaves_what_is_known_of_the_cluster(call, tmp_path):
-    """Its last verification, and what counts as configured."""
-    known = Project(tmp_path).cluster("lab").verification
-    known.write_text("{}")
-    assert call("up", "lab").exception.exit_code == 2
-    assert known.exists()
-    call("up", "lab", "-y")
-    assert not known.exists()
-
-
-def test_damage_is_looked_for_where_the_cluster_is(call, tmp_path, monkeypatch):
-    """And not on the testbed that the specification names by now, which has none of its nodes."""
-    asked = []
-
-    def look(testbed, cluster, **_options):
-        asked.append((cluster.allocation.backend, testbed.backend.name))
-        return Condition({"node-0": "ready"})
-
-    monkeypatch.setattr(condition, "look", look)
-    paths = Project(tmp_path).cluster("lab")
-    wanted = sample_plan(
-        nodes=[{"count": 1}], backend={"type": "static", "user": "me", "hosts": {}}
-    )
-    assert damage.damaged(damage.look(paths, wanted)) is None
-    assert asked == [("local", "local")]

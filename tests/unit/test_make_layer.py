@@ -5,7 +5,6 @@ import importlib.util
 import pytest
 
 from gpubed.core.paths import assets
-from gpubed.jobs import packages
 from gpubed.jobs.jobfile import Job
 
 CONFLICT = """Using Python 3.11.2 environment at: /shared/env/cpu-0123456789ab
@@ -64,22 +63,6 @@ def test_another_layer_where_something_else_is_wanted(digest, change):
     assert digest(**change) != first
 
 
-def test_the_lock_of_uv_counts_where_there_are_no_requirements(digest, program, tmp_path):
-    first = digest(pyproject_toml="[project]\n")
-    locked = digest(uv_lock="version = 1\n")
-    assert locked != first
-    assert program.Wanted(tmp_path, [], "").sources == ["-r", "pyproject.toml"]
-    digest(pyproject_toml="[project]\n[build-system]\n")
-    assert program.Wanted(tmp_path, [], "").sources == ["-e", "."]
-    digest(requirements_txt="--no-index\neinops\n")
-    wanted = program.Wanted(tmp_path, ["timm"], "")
-    assert (wanted.sources, wanted.options) == (["timm", "-r", "requirements.txt"], ["--no-index"])
-
-
-def test_files_that_name_each_other_are_read_once(digest):
-    assert digest(requirements_txt="-r more.txt\n", more_txt="-r requirements.txt\nscipy\n")
-
-
 @pytest.mark.parametrize(
     ("said", "why", "hint"),
     [
@@ -93,20 +76,6 @@ def test_what_cannot_be_had_is_said_with_a_way_out(program, said, why, hint):
     assert why in told
     assert hint in way
     assert "Using Python" not in told
-
-
-@pytest.mark.parametrize(
-    ("names", "more", "wants"),
-    [
-        (["train.py"], [], False),
-        (["train.py"], ["einops"], True),
-        (["requirements.txt"], [], True),
-        (["pyproject.toml"], [], False),
-        (["pyproject.toml", "uv.lock"], [], True),
-    ],
-)
-def test_which_runs_want_packages(names, more, wants):
-    assert packages.wants(names, more) == wants
 
 
 def test_a_job_names_packages_as_pip_does():

@@ -7,18 +7,6 @@ from support import by_path
 
 ROLE = assets() / "roles" / "monitoring"
 
-# What the kernel logs, in the forms of drivers 535 to 595.
-XIDS = """\
-1763704000.1 n kernel: NVRM: Xid (PCI:0000:af:00): 31, pid=7, name=python, MMU Fault
-1763704001.2 n kernel: NVRM: Xid (PCI:0000:af:00 GPU-I:01): 79, GPU has fallen off the bus.
-1763704002.3 n kernel: NVRM: Xid (0000:3b:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09
-1763704003.4 n kernel: NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT  Nonfatal XC0 i0 Link 09
-1763704004.5 n kernel: NVRM: Xid (PCI:0000:af:00): 154, GPU recovery action changed from \
-0x0 (None) to 0x4 (Drain and Reset)
-1763704005.6 n kernel: NVRM: Xid (PCI:0000:af:00): 154, GPU recovery action changed from \
-0x4 (Drain and Reset) to 0x1 (GPU Reset Required)
-"""
-
 
 @pytest.fixture
 def collector(monkeypatch):
@@ -35,20 +23,6 @@ def test_a_lost_gpu_is_no_row_and_the_others_keep_theirs(collector, monkeypatch)
     found = list(collector.gpus())
     assert ("gpubed_gpus_present", 1, {}) in found
     assert any(one.name == "gpubed_gpu_info" and one.labels["gpu"] == "1" for one in found)
-
-
-def test_xids_come_with_what_role_health_says_is_to_be_done(collector, monkeypatch):
-    """A node that is in quarantine for an Xid and its alert must not disagree."""
-    monkeypatch.setattr(collector, "output", lambda *_: XIDS)
-    found = list(collector.xids())
-    assert {one.name for one in found} == {"gpubed_gpu_xid_timestamp_seconds"}
-    assert {(*one.labels.values(), one.value) for one in found} == {
-        ("0000:af:00", 31, "", 1763704000.1),
-        ("0000:af:00", 79, "switch the machine off and on", 1763704001.2),
-        ("0000:3b:00", 149, "reset the GPU, look at its NVLinks if it comes back", 1763704002.3),
-        ("0000:3b:00", 149, "", 1763704003.4),
-        ("0000:af:00", 154, "GPU Reset Required", 1763704005.6),
-    }
 
 
 def test_no_account_puts_a_node_out_of_use_by_the_name_of_a_file(collector, monkeypatch):
@@ -110,16 +84,3 @@ def test_a_container_tells_of_its_own_memory_and_cpus(collector, tmp_path, versi
     ticks = collector.os.sysconf("SC_CLK_TCK")
     started = told["gpubed_container_start_timestamp_seconds"]
     assert started == pytest.approx(1795708477 + 1330100 / ticks)
-
-
-@pytest.mark.parametrize("version", CGROUPS)
-def test_a_container_without_limits_tells_of_none(collector, tmp_path, version):
-    unlimited = {"memory.max": "max", "memory.limit_in_bytes": "9223372036854771712"}
-    unlimited |= {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1"}
-    files = {path: unlimited.get(path.split("/")[-1], s) for path, s in CGROUPS[version].items()}
-    kernel(tmp_path, *files.items())
-    told = [one.name for one in collector.container(tmp_path)]
-    assert told == [
-        "gpubed_container_cpu_seconds_total",
-        "gpubed_container_start_timestamp_seconds",
-    ]

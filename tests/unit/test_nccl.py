@@ -7,14 +7,12 @@ made-up names; what NCCL says was recorded from 2.30.7 on a node without a GPU.
 import json
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
 
 from gpubed.checks import cuda
 from gpubed.configuration import roles
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe as recipes
-from support import by_path, role_variables
+from support import by_path
 from support.samples import sample_allocation, sample_plan
 
 ADDRESSES = [
@@ -65,53 +63,6 @@ def test_of_ethernet_adapters_only_those_of_the_network_count(derive, sysfs):
     assert derive.adapters(tree, *OWN) == ["mlx5_0:1"]
 
 
-RAILS = [f"rail{number}" for number in range(4)]
-
-
-def test_adapters_of_the_network_as_fast_as_the_nodes_own_count(derive, sysfs):
-    """The firewall knows the node's own address alone; what adapters send does not pass it."""
-    for number, name in enumerate(RAILS):
-        tree = sysfs(f"mlx5_{number}", netdev=name, gbps=25 if number == 2 else 400)
-    addresses = [
-        {"ifname": name, "addr_info": [{"local": f"10.10.{number}.11"}]}
-        for number, name in enumerate(RAILS)
-    ]
-    own = derive.interfaces(addresses, "10.10.1.11")
-    found = derive.adapters(tree, own, derive.interfaces(addresses, "10.10.0.0/16"))
-    assert derive.settings(own, found, 26) == {
-        "NCCL_SOCKET_IFNAME": "=rail1",
-        "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_3:1",
-        "NCCL_NET": "IB",
-        "NCCL_IB_TC": "106",
-    }
-    assert derive.adapters(tree, own, own) == ["mlx5_1:1"]
-    assert derive.adapters(tree, ["bond0"], RAILS) == [], "none where the node's own has none"
-
-
-def test_infiniband_is_a_network_of_its_own_and_links_that_are_down_do_not_count(derive, sysfs):
-    sysfs("mlx5_0", layer="InfiniBand")
-    sysfs("mlx5_0", port="2", layer="InfiniBand", state="1: DOWN")
-    tree = sysfs("mlx5_10", layer="InfiniBand", state="2: INIT")
-    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
-
-
-def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs):
-    """HGX B200: four such ports are active beside those of its network."""
-    sysfs("mlx5_0", layer="InfiniBand")
-    tree = sysfs("mlx5_8", layer="InfiniBand")
-    for name, product in (("mlx5_0", b"ConnectX-7"), ("mlx5_8", b"\x00SW_MNG\x00")):
-        (tree / "class/infiniband" / name / "device").mkdir()
-        (tree / "class/infiniband" / name / "device/vpd").write_bytes(product)
-    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
-
-
-def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
-    tree = sysfs("mlx5_0", netdev="enp1s0f0np0")
-    # The kernel answers EINVAL for an empty entry; a folder answers with an error, too.
-    (tree / "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/00").mkdir()
-    assert derive.adapters(tree, *OWN) == ["mlx5_0:1"]
-
-
 @pytest.mark.parametrize(
     ("ports", "dscp", "expected"),
     [
@@ -128,17 +79,6 @@ def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
 def test_settings_ask_for_exact_names(derive, ports, dscp, expected):
     found = derive.settings(["eth1"], ports, dscp)
     assert found == {"NCCL_SOCKET_IFNAME": "=eth1", **expected}
-
-
-def test_collectives_and_mpi_mark_packets_alike(derive):
-    """As switches are set up for: another class is neither paused nor marked."""
-    given = {"rdma_dscp": 46, "__rdma_device": {"stdout": "mlx5_0"}}
-    mark = role_variables.value("rdma", "__rdma_tos", "debian-12", **given)
-    assert derive.settings(["eth1"], ["mlx5_0:1"], 46)["NCCL_IB_TC"] == str(mark) == "186"
-    template = trust_as_template((assets() / "roles/rdma/templates/ucx.conf.j2").read_text())
-    known = {**given, "__rdma_tos": mark, "ansible_managed": "managed"}
-    lines = Templar(DataLoader(), variables=known).template(template).splitlines()
-    assert "UCX_IB_TRAFFIC_CLASS=186" in lines
 
 
 @pytest.mark.parametrize("role", ["nccl", "rdma"])
@@ -192,3 +132,20 @@ def test_what_is_wrong_is_told(text, id_, why):
 def test_unlimited_memory_passes():
     found = results(said(adapters=["mlx5_0"], memlock=-1))["nccl.memlock"]
     assert (found.result, found.value) == ("pass", "unlimited")
+
+
+def test_infiniband_is_a_network_of_its_own_and_links_that_are_down_do_not_count(derive, sysfs):
+    sysfs("mlx5_0", layer="InfiniBand")
+    sysfs("mlx5_0", port="2", layer="InfiniBand", state="1: DOWN")
+    tree = sysfs("mlx5_10", layer="InfiniBand", state="2: INIT")
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]
+
+
+def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs):
+    """HGX B200: four such ports are active beside those of its network."""
+    sysfs("mlx5_0", layer="InfiniBand")
+    tree = sysfs("mlx5_8", layer="InfiniBand")
+    for name, product in (("mlx5_0", b"ConnectX-7"), ("mlx5_8", b"\x00SW_MNG\x00")):
+        (tree / "class/infiniband" / name / "device").mkdir()
+        (tree / "class/infiniband" / name / "device/vpd").write_bytes(product)
+    assert derive.adapters(tree, [], []) == ["mlx5_0:1"]

@@ -6,7 +6,6 @@ What nodes answer is a STAND-IN's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import before_end, lease, renewal
+from gpubed.cluster import lease
 from gpubed.configuration import node_lease
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import CommandFailed, CommandResult, Unreachable
+from gpubed.nodes.ssh import CommandResult, Unreachable
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import specification
 from support.samples import sample_allocation, sample_plan
@@ -29,7 +28,6 @@ from support.sessions import Session
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 MINDED = {"lease": {"duration": "12 h", "on_nodes": {"warning": "20 min", "stop": "5 min"}}}
-HELD = "its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab"
 
 
 class World:
@@ -40,7 +38,6 @@ class World:
         self.paths.state.mkdir(parents=True)
         self.heard: dict[str, list[Any]] = {}
         self.silent: dict[str, Exception] = {}
-        self.meanwhile: list[Callable[[], object]] = []  # while a node is told
         self.plan: ClusterPlan = sample_plan(**MINDED)
         self.granted: Allocation = sample_allocation(self.plan)
 
@@ -62,8 +59,6 @@ def world(tmp_path, monkeypatch):
 
         def run(self, command, verb, *words):
             assert command.startswith("sudo -n gpubed-lease %s")
-            if found.meanwhile:
-                found.meanwhile.pop()()
             if fault := found.silent.get(self.name):
                 raise fault
             said = [json.loads(word) for word in words] or [verb]
@@ -73,17 +68,6 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(node_lease, "SSH", Node)
     monkeypatch.setattr(lease, "now", lambda: NOW)
     return found
-
-
-def test_where_no_testbed_takes_nodes_back_the_end_is_the_clusters_own(world, monkeypatch):
-    record = lease.read(world.cluster)
-    assert (record.granted_until, record.own) == (NOW + 12 * HOUR, True)
-    monkeypatch.setattr(lease, "now", lambda: NOW + HOUR)
-    assert lease.read(world.cluster).granted_until == NOW + 12 * HOUR
-    renewed = lease.renew(world.cluster, NOW + 20 * HOUR)
-    assert renewed.granted_until == NOW + 20 * HOUR
-    shorter = lease.renew(world.cluster, NOW + 2 * HOUR)
-    assert shorter.granted_until == NOW + 20 * HOUR
 
 
 def test_nodes_hear_of_each_end_once(world, monkeypatch):
@@ -107,71 +91,6 @@ def test_nodes_hear_of_each_end_once(world, monkeypatch):
     assert world.heard["node-0"][1]["left_s"] == 23 * 3600
     world.tell(anew=True)  # they were set up anew, perhaps
     assert [len(heard) for heard in world.heard.values()] == [3] * 3
-
-
-def refused(code: int) -> CommandFailed:
-    return CommandFailed("node-1", "gpubed-lease", CommandResult("", "no", code, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        (Unreachable("node-1 does not answer"), "node-1: node-1 does not answer"),
-        (refused(127), "node-1: it has no gpubed-lease; repair: gpubed configure lab --tags"),
-        (refused(1), "node-1: "),
-    ],
-)
-def test_who_cannot_be_told_is_named_and_told_the_next_time(world, fault, why):
-    lease.read(world.cluster)
-    world.silent["node-1"] = fault
-    with pytest.raises(GpubedError, match="not all nodes know") as raised:
-        world.tell()
-    assert why in raised.value.message
-    [said] = renewal.look(world.cluster).said
-    assert (said.matter, said.is_fault) == ("nodes", True)
-    assert "node-1" in said.outcome
-    world.silent.clear()
-    assert renewal.look(world.cluster).said == []
-    assert [len(heard) for heard in world.heard.values()] == [1] * 3
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_renewal_by_hand_while_the_end_is_prepared_stays(world, monkeypatch, fails):
-    """What was known before was written back: nodes ended what ran, and nobody told them anew."""
-    lease.read(world.cluster)
-    world.tell()
-    now = NOW + 12 * HOUR - timedelta(minutes=25)
-    monkeypatch.setattr(lease, "now", lambda: now)
-    world.plan = sample_plan(lease={**MINDED["lease"], "renewal": {"most": "12 h"}})
-
-    def prepare(cluster):
-        lease.renew(cluster, now + 12 * HOUR)
-        lease.tell_nodes(cluster)
-        if fails:
-            raise GpubedError("no space left on device")
-        return ["collected"]
-
-    monkeypatch.setattr(before_end, "prepare", prepare)
-    looked = renewal.look(world.cluster)
-    assert looked.record.granted_until == now + 12 * HOUR
-    [said] = [one for one in looked.said if one.matter in ("", "end")]
-    why = "not prepared: no space left on device" if fails else "collected"
-    assert (said.outcome, said.is_fault) == (why, fails)
-    assert lease.last(world.paths).granted_until == now + 12 * HOUR
-    assert lease.last(world.paths).ended_for == (None if fails else NOW + 12 * HOUR)
-    later = ["2030-01-01T12:00:00+00:00", "2030-01-01T23:35:00+00:00"]
-    for heard in world.heard.values():
-        assert [said["until"] for said in heard] == later
-
-
-def test_an_end_of_its_own_that_is_over_is_renewed_and_not_replaced(world, monkeypatch):
-    lease.read(world.cluster)
-    monkeypatch.setattr(lease, "now", lambda: NOW + 13 * HOUR)
-    with pytest.raises(GpubedError, match="run no job any more") as raised:
-        lease.check_not_expired(world.paths)
-    assert raised.value.hint == "gpubed renew lab"
-    lease.renew(world.cluster, NOW + 15 * HOUR)
-    lease.check_not_expired(world.paths)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from gpubed.backends.granted import allocation
 from gpubed.core.errors import Refused
 from gpubed.nodes.allocation import Allocation
-from gpubed.spec import backend_config
 from gpubed.testbeds import resources
 from gpubed.testbeds.driver import Driver, NodeFailed
 from support.samples import sample_plan
@@ -78,25 +77,11 @@ def test_what_failed_is_kept_and_treated_as_the_group_says(
     assert (change.replaces, change.changes) == (again, bool(again))
 
 
-def test_a_node_that_was_left_out_is_asked_for_when_its_inputs_change(provider: Any) -> None:
-    made, _ = provider(1)
-    created = made.create(props("leave_out"))
-    assert made.diff(created.id, created.outs, {**props("leave_out"), "cpus": 2}).changes
-
-
 def test_the_others_make_the_cluster() -> None:
     plan = sample_plan(nodes=[{"count": 3, "min": 2}])
     granted = Allocation.model_validate(allocation(plan, "u", [GIVEN, {"failed": "busy"}, GIVEN]))
     assert [node.name for node in granted.nodes] == ["node-0", "node-2"]
     assert [(f.node, f.reason) for f in granted.failed] == [("node-1", "busy")]
-
-
-def test_a_network_that_no_node_is_on_was_not_granted() -> None:
-    """A node that is alone may be in no link: traffic takes the control network then."""
-    plan = sample_plan(nodes=[{"count": 1}], networks={"experiment": {"rate": "1 Gbit/s"}})
-    assert allocation(plan, "u", [GIVEN])["experiment"] is None
-    on_it = GIVEN | {"experiment_address": "10.0.0.10"}
-    assert allocation(plan, "u", [on_it])["experiment"]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +94,3 @@ def test_a_network_that_no_node_is_on_was_not_granted() -> None:
 def test_too_few_are_refused_with_the_testbeds_reasons(results: Any, message: str) -> None:
     with pytest.raises(Refused, match=message):
         allocation(sample_plan(nodes=[{"count": 3, "min": 2}]), "u", results)
-
-
-def test_the_local_backend_says_which_nodes_it_may_lose() -> None:
-    plan = sample_plan(nodes=[{"count": 3, "min": 2}])
-    assert [node.on_failure for node in plan.nodes] == [None, "replace", "replace"]
-    assert backend_config.named("local").shared_storage == "volume"

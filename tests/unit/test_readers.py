@@ -42,7 +42,7 @@ def test_what_is_nothing_is_refused_or_ignored(reader, data, tmp_path):
 
 @each
 @settings(
-    max_examples=60,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,

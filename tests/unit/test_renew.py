@@ -10,12 +10,11 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.core.errors import GpubedError, Refused, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
-from support.specs import BACKENDS
 
 SPEC = {
     "version": 1,
@@ -24,22 +23,15 @@ SPEC = {
     "networks": {"experiment": {"rate": "1 Gbit/s"}},
 }
 
-WALL = {
-    **SPEC,
-    "backend": BACKENDS["virtualwall"],
-    "lease": {"duration": "48 h"},
-}
-
 
 class Testbed:
-    """Stands for a testbed with an end and a limit; `refuses` says no to every renewal."""
+    """Stands for a testbed with an end and a limit."""
 
     __test__ = False
 
-    def __init__(self, left, most, refuses=False):
+    def __init__(self, left, most):
         self.until = datetime.now(UTC) + left
         self.most = datetime.now(UTC) + most
-        self.refuses = refuses
 
     def __getattr__(self, name):
         return getattr(REAL, name)
@@ -51,8 +43,6 @@ class Testbed:
         return Lease(self.until)
 
     def renew(self, _allocation, until):
-        if self.refuses:
-            raise Refused("the project has used up its hours")
         self.until = max(self.until, min(until, self.most))
         return Lease(self.until)
 
@@ -106,58 +96,3 @@ def test_auto_renews_by_the_policy(cluster, monkeypatch):
 def test_what_would_have_no_effect_is_refused(cluster, monkeypatch, words):
     done = run(monkeypatch, Testbed(HOUR, HOUR), *words)
     assert isinstance(done.exception, UsageError)
-
-
-def test_a_lease_that_is_over_ends_the_watch(cluster, monkeypatch):
-    assert run(monkeypatch, Testbed(-HOUR, HOUR), "--auto").return_value == 1
-
-
-@pytest.fixture
-def sleeping(monkeypatch):
-    """A function from what happens between looks, one after another, to an end of all looks."""
-
-    def sleeping(*happens):
-        left = [*happens]
-
-        def sleep(_):
-            if not left:
-                raise KeyboardInterrupt
-            left.pop(0)()
-
-        monkeypatch.setattr("gpubed.cli.commands.renew.time.sleep", sleep)
-
-    return sleeping
-
-
-@pytest.mark.parametrize(("anew", "said"), [(False, "lab is not up"), (True, "was made anew")])
-def test_auto_ends_with_its_cluster(cluster, monkeypatch, sleeping, anew, said):
-    """A `down` and another `up` leave nothing that this one was asked to keep."""
-
-    def happens():
-        granted = sample_allocation(sample_plan())
-        cluster.allocation.unlink()
-        if anew:
-            other = granted.model_copy(update={"uuid": granted.uuid.replace("6", "7")})
-            cluster.allocation.write_text(other.model_dump_json())
-
-    sleeping(happens)
-    done = run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
-    assert isinstance(done.exception, GpubedError)
-    assert said in done.exception.message
-
-
-def test_auto_asks_again_where_nothing_is_known_yet(cluster, monkeypatch, sleeping):
-    """That is no testbed whose nodes do not expire."""
-    testbed, silent = Testbed(HOUR, 100 * HOUR), [True]
-    answers = testbed.lease
-
-    def ask(*_):
-        if silent:
-            raise GpubedError("the authority does not answer")
-        return answers()
-
-    monkeypatch.setattr(testbed, "lease", ask)
-    sleeping(silent.clear)
-    done = run(monkeypatch, testbed, "--auto")
-    assert "the authority does not answer" in done.stderr
-    assert "granted until" in done.stdout

@@ -2,21 +2,40 @@
 
 import base64
 import csv
+import errno
 import hashlib
 import json
+import os
 import re
 from xml.etree import ElementTree as ET
 
 import pytest
 from lxml import html
+from typer.testing import CliRunner
 
-from gpubed.configuration import use
+from gpubed import cli
+from gpubed.core import files
 from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.nodes.ssh import SSH
 from support import measurements
-from support.report_verb import call, paths
+from support.samples import granted_cluster
 
-__all__ = ["paths"]
 
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    """A cluster that is up, and does not answer."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.setattr(SSH, "answers", lambda *_: False)
+    return granted_cluster(tmp_path)
+
+
+def call(*words):
+    return CliRunner().invoke(
+        cli.build(), ["report", "lab", *words], standalone_mode=False, catch_exceptions=False
+    )
+
+
+SMALL = {"nodes": [1, 2]}
 EVIL = "<script>alert(1)</script>\"'&]]>\x00\x1b"
 
 
@@ -85,29 +104,15 @@ def test_the_documents_have_all_means_with_what_they_stand_on(paths):
         assert metric["min"] <= metric["mean"] <= metric["max"]
     assert len(found["efficiency"]) == 12
     assert found["findings"]
-
-
-def test_each_figure_is_a_picture_on_its_own_that_says_what_it_shows(paths):
-    folder = measurements.write(paths) / "report"
-    call()
-    axes = {"throughput": "throughput, images/s", "efficiency": "efficiency, %", "steps": "share"}
-    for path in (folder / "figures").iterdir():
-        root = ET.parse(path).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert root.get("role") == "img"
-        assert root.get("aria-label")
-        assert axes.get(path.stem, "") in "".join(root.itertext())
-
-
-def test_colours_never_carry_a_meaning_alone(paths):
-    folder = measurements.write(paths) / "report"
-    call()
-    lines = re.findall(
-        r'd="M[^"]*L[^"]*" stroke="(#\w+)" stroke-width="2" stroke-dasharray="([^"]*)"',
-        (folder / "figures" / "throughput.svg").read_text(),
-    )
-    assert len({dashes for _, dashes in lines}) == len({colour for colour, _ in lines}) == 4
-    assert "55.3 %" in (folder / "figures" / "steps.svg").read_text()
+    points = {p.name: json.loads(p.read_text()) for p in (folder.parent / "points").iterdir()}
+    with (folder / "points.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 36
+    for row in rows:
+        point = points[f"{row['id']}.{row['repetition']}.json"]
+        assert float(row["images_per_s"]) == point["metrics"]["images_per_s"]
+        assert row["nodes"] == str(point["settings"]["nodes"])
+        assert row["simulated"] == "false"
 
 
 def test_the_newest_campaign_is_meant_where_none_is_named(paths):
@@ -142,23 +147,25 @@ BROKEN = {
     "status": json.dumps(measurements.point({"nodes": 1}, status="perhaps")).encode(),
     "settings": json.dumps(measurements.point({"nodes": {}}, id="x")).encode(),
     "another": json.dumps(measurements.point({"nodes": 2})).encode(),
-    "twice": json.dumps(measurements.point(A_POINT, id="broken")).encode(),
+    "twice": json.dumps(measurements.point(A_POINT, id="twice")).encode(),
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_point_that_cannot_be_read_is_named_and_the_others_count(paths, kind):
+def test_points_that_cannot_be_read_are_named_and_the_others_count(paths):
     folder = measurements.write(paths)
-    (folder / "points" / "broken.0.json").write_bytes(BROKEN[kind])
+    names = {f"{kind}.0.json" for kind in BROKEN}
+    for kind, content in BROKEN.items():
+        (folder / "points" / f"{kind}.0.json").write_bytes(content)
     done = call()
     assert done.return_value == 0
-    assert "broken.0.json is left out: " in done.stderr
     found = json.loads((folder / "report" / "report.json").read_text())
-    assert [one["file"] for one in found["broken"]] == ["broken.0.json"]
+    assert {one["file"] for one in found["broken"]} == names
     assert len(found["groups"]) == 12
     page = (folder / "report" / "report.html").read_text()
-    assert "broken.0.json" in page
-    assert "1 file could not be read: left out" in page
+    for name in names:
+        assert f"{name} is left out: " in done.stderr
+        assert name in page
+    assert f"{len(names)} files could not be read: left out" in page
 
 
 def evil_campaign():
@@ -188,7 +195,7 @@ def evil_points(campaign):
         yield one | {"metrics": metrics, "run_id": "@SUM(1)"} | failed
 
 
-def test_what_is_in_files_is_text_in_the_page_and_in_the_figures(paths):
+def test_what_is_in_files_is_text_in_the_page_the_figures_and_the_csv(paths):
     campaign = evil_campaign()
     folder = measurements.write(paths, campaign, evil_points(campaign)) / "report"
     done = call()
@@ -199,6 +206,15 @@ def test_what_is_in_files_is_text_in_the_page_and_in_the_figures(paths):
     for path in (folder / "figures").iterdir():
         assert not [one for one in ET.parse(path).getroot().iter() if "script" in one.tag]
         assert re.fullmatch(r"[a-z0-9-]+", path.stem)
+    with (folder / "points.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert len(rows) == 24
+    assert "device" in header
+    for row in rows:
+        assert len(row) == len(header)
+        for cell in row:
+            assert not re.match(r"[=+@\t\r\n]|-(?!\d)", cell), cell
+    assert "'=cmd|' /C calc'!A0" in rows[0]
 
 
 def test_a_shell_runs_nothing_of_what_is_in_files(paths):
@@ -220,35 +236,6 @@ def test_a_shell_runs_nothing_of_what_is_in_files(paths):
     ]
 
 
-def test_a_spreadsheet_computes_nothing_of_what_is_in_the_csv(paths):
-    campaign = evil_campaign()
-    folder = measurements.write(paths, campaign, evil_points(campaign)) / "report"
-    call()
-    with (folder / "points.csv").open(newline="") as file:
-        header, *rows = csv.reader(file)
-    assert len(rows) == 24
-    assert "device" in header
-    for row in rows:
-        assert len(row) == len(header)
-        for cell in row:
-            assert not re.match(r"[=+@\t\r\n]|-(?!\d)", cell), cell
-    assert "'=cmd|' /C calc'!A0" in rows[0]
-
-
-def test_the_csv_has_each_repetition_with_its_figures(paths):
-    folder = measurements.write(paths) / "report"
-    call()
-    with (folder / "points.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 36
-    points = {p.name: json.loads(p.read_text()) for p in (folder.parent / "points").iterdir()}
-    for row in rows:
-        point = points[f"{row['id']}.{row['repetition']}.json"]
-        assert float(row["images_per_s"]) == point["metrics"]["images_per_s"]
-        assert row["nodes"] == str(point["settings"]["nodes"])
-        assert row["simulated"] == "false"
-
-
 def test_simulated_gpus_are_said_to_be_everywhere(paths):
     folder = measurements.write(paths, measurements.document(simulated=True)) / "report"
     assert call().stdout.startswith("The GPUs are simulated")
@@ -263,71 +250,78 @@ def test_simulated_gpus_are_said_to_be_everywhere(paths):
         assert {row["simulated"] for row in csv.DictReader(file)} == {"true"}
 
 
-def test_what_was_measured_once_is_marked(paths):
-    folder = measurements.write(paths, measurements.document(repeat=1)) / "report"
+def test_figures_of_an_earlier_report_go_and_those_of_others_stay(paths):
+    folder = measurements.write(paths)
     call()
-    page = (folder / "report.html").read_text()
-    assert "12 of 12 points measured only once" in page
-    assert "n = 1: no repetition, so no interval" in page
-    figure = (folder / "figures" / "throughput.svg").read_text()
-    assert figure.count('fill="white" stroke="#') == 12
-    assert "Throughput over nodes; dotted: if it grew linearly (no repetition)" in figure
-
-
-def test_figures_are_only_those_with_data(paths):
-    campaign = measurements.document(factors={"nodes": [1, 2]}, job="digits", nodes=[], links=[])
-    points = [
-        measurements.point(
-            {"nodes": nodes}, 0, {"images_per_s": 10.0 * nodes, "test_accuracy": 0.98}
-        )
-        for nodes in (1, 2)
-    ]
-    folder = measurements.write(paths, campaign, points) / "report"
+    figures = folder / "report" / "figures"
+    (figures / "mine.svg").write_text("mine")
+    told = json.loads((folder / "report" / "report.json").read_text())
+    assert sorted(told["figures"]) == sorted(
+        f"figures/{path.name}" for path in figures.iterdir() if path.name != "mine.svg"
+    )
+    for path in (folder / "points").glob("*.json"):
+        path.write_text("{")
     call()
-    assert {p.stem for p in (folder / "figures").iterdir()} == {"throughput", "efficiency"}
+    left = {path.stem for path in figures.iterdir()}
+    assert "throughput" not in left
+    assert "mine" in left
+    page = (folder / "report" / "report.html").read_text()
+    assert all(f'id="{name}"' in page for name in left - {"mine"})
 
 
-def test_many_series_become_several_figures(paths):
-    factors = {"nodes": [1, 2], "batch_size": list(range(10))}
-    campaign = measurements.document(factors=factors, repeat=1)
-    points = [
-        measurements.point({"nodes": n, "batch_size": b}, 0, {"images_per_s": 1.0 * n * (b + 1)})
-        for n in (1, 2)
-        for b in range(10)
-    ]
-    folder = measurements.write(paths, campaign, points) / "report"
+def test_on_a_full_disk_the_report_before_stays_as_it_was(paths, monkeypatch):
+    """The disk is a STAND-IN's, which takes so many files."""
+    folder = measurements.write(paths)
     call()
-    names = {p.stem for p in (folder / "figures").iterdir()}
-    assert {"throughput-1", "throughput-2"} <= names
-    require_safe((folder / "report.html").read_text())
+
+    def there():
+        every = sorted((folder / "report").rglob("*"))
+        return {path: path.is_file() and path.read_bytes() for path in every}
+
+    before, left, write = there(), [None] * 3, files.write
+
+    def full(path, content, **options):
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left.pop()
+        write(path, content, **options)
+
+    # The next one has no figure of what rates make.
+    for path in (folder / "points").glob("*rate-1G*.json"):
+        path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write", full)
+        with pytest.raises(PrerequisiteMissing, match="cannot be written: No space left"):
+            call()
+    assert there() == before
+    call()
+    after = there()
+    assert {path.name for path in before.keys() - after.keys()} == {"ratio-rate.svg"}
+    assert not after.keys() - before.keys()
 
 
-def test_open_shows_the_page(paths, monkeypatch):
-    shown = []
-    monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or True)
-    folder = measurements.write(paths) / "report"
-    call("--open")
-    assert shown == [(folder / "report.html").as_uri()]
+def test_an_edited_report_removes_nothing_else(paths):
+    folder = measurements.write(paths, measurements.document(factors=SMALL))
+    call()
+    path = folder / "report" / "report.json"
+    written = json.loads(path.read_text())
+    for named in ("../points.csv", "figures/../../campaign.json", "/etc/hosts"):
+        path.write_text(json.dumps(written | {"figures": [named]}))
+        with pytest.raises(UsageError, match="is no report of campaign"):
+            call()
+        assert (folder / "campaign.json").exists()
 
 
-def test_open_without_a_browser_says_where_the_page_is(paths, monkeypatch):
-    monkeypatch.setattr("webbrowser.open", lambda _: False)
-    folder = measurements.write(paths) / "report"
-    with pytest.raises(PrerequisiteMissing) as refused:
-        call("--open")
-    assert str(folder / "report.html") in refused.value.hint
-
-
-def test_it_says_who_used_the_nodes_and_who_held_gpus_for_nothing(paths, monkeypatch):
-    rows = [
-        {"user": EVIL, "job": "train", "cpu_s": 7200.0, "gpu_s": 0.0, "held_s": 3600.0},
-        {"user": "bob", "job": "", "cpu_s": 9.0, "gpu_s": 0.0, "held_s": 0.0},
-    ]
-    said = use.Use(0.0, "in use", "", tuple(use.Row.model_validate(row) for row in rows), 2)
-    monkeypatch.setattr(use, "look", lambda *_: said)
-    folder = measurements.write(paths) / "report"
-    assert json.loads(call("--json").stdout)["use"] == [row.model_dump() for row in said.rows]
-    text = (folder / "report.html").read_text()
-    page = require_safe(text)
-    assert "Who used the nodes" in page.text_content()
-    assert "bob" not in text, "a login is no use"
+def test_files_of_others_are_never_written_over(paths, tmp_path):
+    measurements.write(paths, measurements.document(factors=SMALL))
+    measurements.write(paths, measurements.document("other", uuid="another"), [])
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "report.html").write_text("my thesis")
+    with pytest.raises(UsageError, match="no report of campaign smoke"):
+        call("smoke", "--out", str(out))
+    assert (out / "report.html").read_text() == "my thesis"
+    (out / "report.html").unlink()
+    call("smoke", "--out", str(out))
+    with pytest.raises(UsageError, match="no report of campaign other"):
+        call("other", "--out", str(out))

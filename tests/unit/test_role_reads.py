@@ -48,40 +48,6 @@ def test_another_variable_of_the_cluster_is_looked_at_here_first():
     assert given - KNOWN_TO_ALL == {"gpubed_nodes", "gpubed_networks"}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{{ hostvars[item].key }}", {"nodes"}),
-        ("{{ groups['workers'] }}", {"nodes"}),
-        ("{{ names | map('extract', groups) }}", {"nodes"}),
-        ("{{ ansible_play_hosts_all }}", {"nodes"}),
-        ("{% for node in gpubed_nodes %}{{ gpubed_head }}", {"nodes"}),
-        ("{{ (gpubed_nodes | selectattr('name', 'eq', inventory_hostname) | first).gpus }}", set()),
-        ("when: inventory_hostname == gpubed_head", set()),
-        ('delegate_to: "{{ gpubed_head }}"', {"head"}),
-        ("{{ hostvars[gpubed_head].x }}", {"head"}),
-        ("{{ gpubed_networks.experiment.subnet }}", {"networks"}),
-        ("{{ gpubed_networks.experiment.rate_bps }}", {"rates"}),
-        ("{{ slurm_home_root }}/{{ item }}", {"storage"}),
-        ("{{ jupyterlab_env_root }}/current", {"storage", "environment"}),
-        ("when: firewall_enabled", {"firewall"}),
-        ("ansible.builtin.user:\n  groups: docker\n# all groups of hosts", set()),
-    ],
-)
-def test_what_words_refer_to(text, told):
-    assert role_reads.told([text]) == told
-
-
-def test_what_is_called_of_other_roles_counts():
-    """JupyterLab's account logs in to all nodes, by the mesh's own tasks."""
-    assert "nodes" in role_reads.reads("jupyterlab")
-
-
-def test_what_is_called_of_other_roles_is_among_the_calls():
-    assert role_reads.calls("jupyterlab") == {"roles/base", "roles/firewall", "roles/ssh_mesh"}
-    assert role_reads.calls("cuda") == {"roles/base", "roles/nvidia_driver/vars"}
-
-
 def test_filters_know_only_what_they_are_given():
     """They run on the controller, where a context would tell of all nodes."""
     for path in (assets() / "playbooks" / "filter_plugins").glob("*.py"):

@@ -19,8 +19,6 @@ INCLUDED = re.compile(
     r"include_vars:\s+(?:file: )?\"\{\{ (\{.+?\})\[ansible_facts\['(\w+)'\]\] \}\}\""
 )
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-# Worked out from what nodes told, not from their release.
-NOT_NAMES = {"__nvidia_driver_packages"}
 
 
 def included(role):
@@ -39,23 +37,6 @@ def test_the_files_that_a_role_reads_are_there(role, release):
     assert [name for name in chosen if not (folder / name).is_file()] == []
 
 
-@pytest.mark.parametrize("role", roles.names())
-def test_no_file_of_a_distribution_is_read_by_nobody(role):
-    own = {path.name for path in (assets() / "roles" / role / "vars").glob("[A-Z]*.yml")}
-    assert own == {name for _, known in included(role) for name in known.values()}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("role", roles.names())
-def test_names_of_packages_are_worked_out(role, release):
-    given = roles.inputs(sample("static", "cuda13", "all", 2), role)
-    there = role_variables.variables(role, release, **given)
-    for name in there:
-        if re.search(r"_packages(_head)?$", name) and name not in NOT_NAMES:
-            found = role_variables.value(role, name, release, **given)
-            assert all(PACKAGE.fullmatch(package) for package in found), (name, found)
-
-
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_branch_of_the_driver_names_all_its_parts(release):
     catalog = role_variables.value("nvidia_driver", "__nvidia_driver_catalog", release)
@@ -67,15 +48,6 @@ def test_each_branch_of_the_driver_names_all_its_parts(release):
     keys = role_variables.value("nvidia_driver", "__nvidia_driver_keys", release)
     assert re.fullmatch(r"[0-9A-F]{40}", keys[key]["fingerprint"])
     assert keys[key]["fingerprint"].endswith(keys[key]["file"].removesuffix(".pub").upper())
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_persistenced_comes_with_the_library_that_it_loads(release):
-    """Its own package depends on it; those of Ubuntu that hold it among others do not."""
-    catalog = role_variables.value("nvidia_driver", "__nvidia_driver_catalog", release)
-    for row in (row for rows in catalog.values() for row in rows):
-        own = row.get("persistenced", "nvidia-persistenced")
-        assert own or any(name.startswith("libnvidia-cfg1-") for name in row["libraries"]), row
 
 
 @pytest.mark.parametrize(
@@ -101,8 +73,3 @@ def test_a_release_whose_python_is_too_old_is_refused_at_once(release, missed):
         "base", "__base_python_misses", release, __base_python_asked=asked, **given
     )
     assert found == missed
-
-
-def test_what_was_never_run_on_ubuntu_says_so():
-    for path in (assets() / "roles").glob("*/vars/Ubuntu.yml"):
-        assert re.match(r"---\n# (Unt|Not t)ested", path.read_text()), path

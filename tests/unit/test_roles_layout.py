@@ -1,8 +1,8 @@
 """A role is complete, or it is not a role."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,6 @@ from support.samples import sample_plan
 from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
-INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
-GOES = ["before.yml", "removed.yml"]
-# Whose scenarios do not compare their nodes yet.
-NOT_YET = {"nvidia_driver", "rdma"}
 # What of a role needs no mark, since all its files are gpubed's by their names.
 TOLD_OTHERWISE = {"__monitoring_owns head"}
 # How a task file that other roles borrow names the one that it runs for.
@@ -44,6 +40,7 @@ def role(request: pytest.FixtureRequest) -> Path:
     return request.param
 
 
+@cache
 def _yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
@@ -61,10 +58,6 @@ def _meta(role: Path) -> RoleMeta:
     return RoleMeta.model_validate(_yaml(role / "meta" / "gpubed.yml"))
 
 
-def _goes(role: Path) -> dict[str, Any]:
-    return _yaml(role / "molecule" / "goes.yml")
-
-
 def _top_block(role: Path) -> dict[str, Any]:
     tasks = _yaml(role / "tasks" / "main.yml")
     assert len(tasks) == 1, "tasks/main.yml has one top block"
@@ -75,11 +68,6 @@ def _top_block(role: Path) -> dict[str, Any]:
 def test_file_exists(role: Path, name: str) -> None:
     """Every part of a role is there."""
     assert (role / name).is_file(), f"docs/contributing/role.md shows a {name}"
-
-
-def test_has_molecule_tests(role: Path) -> None:
-    """The default scenario proves something."""
-    assert list((role / "molecule" / "default" / "tests").glob("test_*.py"))
 
 
 def test_what_another_role_may_leave_out_is_never_missed(role: Path) -> None:
@@ -113,17 +101,6 @@ def test_specified_defaults_are_the_defaults(role: Path) -> None:
     assert said == {name: _defaults(role)[name] for name in said}
 
 
-def test_inputs_carry_the_roles_name(role: Path) -> None:
-    """Inputs of different roles cannot meet."""
-    assert all(name.startswith(f"{role.name}_") for name in _options(role))
-
-
-def test_internal_variables_carry_the_roles_name(role: Path) -> None:
-    """Internal variables are marked, and cannot meet either."""
-    names = [name for path in role.glob("vars/*.yml") for name in _yaml(path) or {}]
-    assert all(name.startswith(f"__{role.name}_") for name in names)
-
-
 def test_rendered_variables_are_inputs(role: Path) -> None:
     """What gpubed renders for the role, the role takes."""
     assert set(_meta(role).variables) <= set(_options(role))
@@ -141,42 +118,10 @@ def test_tasks_carry_the_roles_tag(role: Path) -> None:
     assert _top_block(role)["tags"] == [role.name]
 
 
-def test_a_role_can_go_or_says_why_not(role: Path) -> None:
-    """Its scenario compares the node with what it was; whose does not yet is named."""
-    goes = _goes(role)
-    off = "switched_off" in goes
-    assert off is ("never" not in goes), "molecule/goes.yml says switched_off: {…}, or never: why"
-    sequence = _yaml(role / "molecule/default/molecule.yml")["scenario"].get("test_sequence", [])
-    steps = [Path(step.split()[1]).name for step in sequence if step.startswith("side_effect ")]
-    compares = off and role.name not in NOT_YET
-    assert ([name for name in steps if name in GOES] == GOES) is compares, (
-        f"a role that is switched off has these side effects, any other none: {GOES}"
-    )
-
-
-def test_the_tag_is_said_once(role: Path) -> None:
-    """What a tagged block includes has its tag, however deep, and what it borrows of others."""
-    tasks = [task for path in role.glob("tasks/**/*.yml") for task in _tasks(_yaml(path))]
-    assert [task for task in tasks if "tags" in task] == [_top_block(role)]
-    applied = [task["name"] for task in tasks for kind in INCLUDES if "apply" in task.get(kind, "")]
-    assert not applied
-
-
 def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
     last = _top_block(role)["block"][-1]
     assert last.get("gpubed_applied") == {"role": role.name}, "as docs/contributing/role.md shows"
-
-
-def test_task_files_are_short(role: Path) -> None:
-    """A task file can be read at a glance."""
-    long = [p.name for p in role.glob("tasks/**/*.yml") if len(p.read_text().splitlines()) > 75]
-    assert not long
-
-
-def test_galaxy_name_is_the_folder(role: Path) -> None:
-    """The role calls itself what its folder is called."""
-    assert _yaml(role / "meta" / "main.yml")["galaxy_info"]["role_name"] == role.name
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -220,45 +165,13 @@ def test_a_role_is_done_when_its_handlers_have_run(role: Path) -> None:
     )
 
 
-def test_a_handler_is_called_by_its_own_role_only() -> None:
-    """Ansible knows handlers of all roles by one list of names and topics."""
-    owners: dict[str, set[str]] = defaultdict(set)
-    for path in ROLES:
-        handlers = path / "handlers" / "main.yml"
-        for handler in _yaml(handlers) if handlers.exists() else ():
-            for name in (handler["name"], *_listed(handler.get("listen"))):
-                owners[name].add(path.name)
-    assert not {name: found for name, found in owners.items() if len(found) > 1}
-
-
-def test_a_scenario_shows_what_the_role_refuses(role: Path) -> None:
-    """On a node that is broken the role fails, in words that a scenario demands."""
-    scenarios = role / "molecule"
-    texts = [path.read_text() for path in scenarios.glob("*/*.yml")]
-    shows = (scenarios / "broken").is_dir() or any("/refused.yml" in text for text in texts)
-    assert shows is ("refuses" not in _goes(role)), (
-        "a scenario includes .config/molecule/refused.yml or is called broken; of a role that has "
-        "nothing to refuse, molecule/goes.yml says so, with the reason: `refuses: nothing, …`"
-    )
-
-
-def test_roles_agree_on_what_a_container_is() -> None:
-    """Ansible has many names for it."""
-    asked = [
-        sorted(re.findall(r"'([\w-]+)'", names))
-        for path in (assets() / "roles").glob("*/vars/*.yml")
-        for names in re.findall(r"virtualization_type'\] (?:not )?in \[(.*?)\]", path.read_text())
-    ]
-    assert len(asked) > 1
-    assert all(names == asked[0] for names in asked)
-
-
 def _tasks(found: Any) -> Iterator[dict[str, Any]]:
     for task in found or []:
         yield task
         yield from _tasks(task.get("block"))
 
 
+@cache
 def _with_borrowed(role: Path) -> list[dict[str, Any]]:
     texts = role_reads.task_files(role.name)
     return [task for text in texts for task in _tasks(yaml.safe_load(text))]

@@ -4,7 +4,6 @@ Read from the tasks, without running them; molecule compares whole nodes (`remov
 """
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -137,19 +136,3 @@ def test_what_tasks_make_is_owned(role):
     assert known.keys() <= {name for _, name in found}, "OTHERWISE has what is owned by now"
     left = [f"{file}: {name}" for file, name in found if name not in known]
     assert left == [], f"put them into __{role.name}_owns, or say in OTHERWISE what removes them"
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        {"ansible.builtin.copy": {"dest": "/etc/acme", "content": ""}},
-        {"ansible.builtin.template": {"dest": "/etc/udev/rules.d/9-acme.rules", "src": "a.j2"}},
-        {"ansible.builtin.user": {"name": "acme"}},
-        {"ansible.builtin.systemd_service": {"name": "acme.timer", "enabled": True}},
-        {"block": [{"ansible.builtin.file": {"path": "{{ item }}"}, "loop": ["/etc/acme"]}]},
-    ],
-)
-def test_what_nobody_owns_is_found(planted):
-    owned = Owned(Path(assets() / "roles/rdma"))
-    [name] = [name for task in tasks_of([planted]) for name in made(task)]
-    assert not owned.has(name)

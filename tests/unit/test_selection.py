@@ -18,11 +18,6 @@ def slots(chosen):
     return [node.slots for node in chosen.nodes]
 
 
-def test_all_are_used_where_nothing_is_asked():
-    whole = cluster(4, 4)
-    assert choose(whole) is whole
-
-
 @pytest.mark.parametrize(
     ("asked", "got"),
     [
@@ -56,8 +51,3 @@ def test_ranks_start_where_they_were_asked_for(asked, got):
 def test_what_cannot_be_is_refused(asked, words):
     with pytest.raises(UsageError, match=words):
         choose(cluster(4, 4), **asked)
-
-
-def test_a_testbed_without_nodes_has_none_to_choose_from():
-    with pytest.raises(UsageError, match="lends no nodes"):
-        choose(cluster(1).model_copy(update={"nodes": ()}), nodes=1)

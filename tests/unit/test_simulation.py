@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from string import Template
 from types import ModuleType
 from typing import Any
@@ -18,7 +16,6 @@ import yaml
 from gpubed.backends.local.simulated import facts_of
 from gpubed.cli import report
 from gpubed.core import paths
-from gpubed.hardware.table import table
 from gpubed.recipes.recipe import load, with_gpus
 from simulated_gpus import IMAGE, models
 
@@ -73,12 +70,6 @@ def test_every_recipe_finds_a_driver_in_the_archive() -> None:
         assert any(load(name).gpus.accept(version.partition("-")[0]) for version in versions)
 
 
-def test_models_are_of_generations_that_drivers_are_chosen_by() -> None:
-    assert {model.architecture for model in models().values()} <= set(table().generations)
-    assert models()["A100-SXM4-80GB"].most == 8
-    assert len(facts_of(models()["T4"], 2).gpus) == 2
-
-
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The node's module, with two GPUs whose kernel writes to a list."""
@@ -114,79 +105,6 @@ def test_faults_are_told_in_the_words_of_the_kernels_driver(
     where = faults.node.simulated()["gpus"][1]["pci"].removesuffix(".0")
     starts = [f"NVRM: Xid (PCI:{where}): {xid}, " for xid in xids]
     assert all(line.startswith(start) for line, start in zip(said, starts, strict=True))
-
-
-def test_xid_of_a_mig_instance_names_it(
-    faults: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(faults.kernel_log, "say", said.append)
-    faults.announce("xid-79", 0, instance=5)
-    assert said[0].startswith("NVRM: Xid (PCI:0000:07:00 GPU-I:05): 79, ")
-
-
-@pytest.fixture
-def sources(faults: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The node's /usr/src, with the driver's modules built in a folder beside it."""
-    driver = faults.driver
-    monkeypatch.setattr(driver, "_SOURCES", tmp_path / "src")
-    monkeypatch.setattr(driver, "_BUILT", tmp_path / "built")
-    monkeypatch.setattr(driver, "_INDEX", tmp_path / "modules.dep")
-    return tmp_path / "src"
-
-
-def source(folder: Path, version: str, *, broken: str = "no") -> None:
-    path = folder / f"nvidia-{version}" / "dkms.conf"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        f'# STAND-IN\nPACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\n'
-        f'LICENSE="Dual MIT/GPL"\nBROKEN="{broken}"\n'
-    )
-
-
-def test_module_is_built_discarded_and_built_again(faults: ModuleType, sources: Path) -> None:
-    source(sources, "580.65.06")
-    faults.driver.build("nvidia", "580.65.06")
-    assert faults.driver.built("nvidia")["version"] == "580.65.06"
-    assert faults.driver.built()["license"] == "Dual MIT/GPL"
-    faults.driver.discard("nvidia")
-    assert faults.driver.built() is None
-
-
-def test_module_that_does_not_build_leaves_none(faults: ModuleType, sources: Path) -> None:
-    source(sources, "580.70.99", broken="yes")
-    with pytest.raises(faults.driver.Failed, match="Bad return status for module build"):
-        faults.driver.build("nvidia", "580.70.99")
-    assert faults.driver.built() is None
-
-
-def test_kernel_update_ends_with_a_module_of_the_new_kernel(
-    faults: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(faults.node, "_REMEMBERED", tmp_path / "faults.json")
-    monkeypatch.setattr(faults, "show", lambda: None)
-    monkeypatch.setattr(faults.bus, "version", lambda _: None)
-    with pytest.raises(faults.driver.Failed, match="no module is built"):
-        faults.inject("kernel-update", 0)
-    source(sources, "580.65.06")
-    faults.driver.build("nvidia", "580.65.06")
-    faults.inject("kernel-update", 0)
-    assert faults.driver.built() is None
-    faults.inject("throttled", 1)
-    assert faults.present() == [("kernel-update", 0), ("throttled", 1)]
-    faults.driver.build("nvidia", "580.65.06")
-    assert faults.present() == [("throttled", 1)]
-    faults.heal()
-    assert faults.node.faults() == []
-
-
-def test_record_of_the_kernels_log_has_its_form_and_a_number_of_its_own(
-    faults: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(faults.kernel_log, "_SEQUENCE", tmp_path / "sequence")
-    records = [faults.kernel_log._record("NVRM: said").decode() for _ in range(2)]
-    numbers = [re.fullmatch(r"4,(\d+),\d+,-;NVRM: said\n", record) for record in records]
-    assert [number[1] for number in numbers if number] == ["0", "1"]
 
 
 def test_status_says_which_gpus_are_simulated() -> None:

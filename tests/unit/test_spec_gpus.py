@@ -141,68 +141,38 @@ def test_a_recipe_without_gpus_is_refused_on_all_backends(write, backend):
     ]
 
 
-class TestOwnHosts:
-    """The plan looks at the hosts that are to have GPUs."""
+@pytest.mark.parametrize(
+    ("recipe", "gpus", "ids", "said"),
+    [
+        ("cuda13", 2, "20b2 20b2", ""),
+        ("cuda13", 1, "20b2 20b2", ""),
+        ("cuda13", 2, "128b 20b2 20b2", ""),  # an older one is for a screen
+        ("cuda13", 2, "20b2", "node-0 (192.0.2.1) has 1 NVIDIA GPUs, 2 are asked for"),
+        ("cuda13", 1, "1db5", "no code for GPUs of compute capability 7.0; recipe cuda12 has"),
+        ("cuda12", 1, "102d", "compute capability 3.7; no recipe has"),
+        ("cuda13", 2, "1db5 20b2", "7.0"),
+        ("cuda13", 1, None, ""),  # `doctor` names a host that does not answer
+        ("cpu", 0, None, ""),
+    ],
+)
+def test_a_plan_looks_at_own_hosts_that_are_to_have_gpus(
+    write, monkeypatch, recipe, gpus, ids, said
+):
+    def look(*_):
+        if ids is None:
+            raise GpubedError("it does not answer")
+        required = (n for n, field in Found.model_fields.items() if field.is_required())
+        known = dict.fromkeys(required, "")
+        known |= {"sudo": True, "systemd": True, "clock": 0, "free_gib": 100}
+        known |= {"system": "Debian", "image": "debian-12", "user": "me", "python": "3.11.2"}
+        addresses = {"addresses": "192.0.2.1", "own_address": "192.0.2.1"}
+        return Found(**{**known, **addresses, "number": "1000", "gpu_ids": ids})
 
-    def said(self, write, monkeypatch, recipe, gpus, *ids):
-        def look(*_):
-            if ids == ("away",):
-                raise GpubedError("it does not answer")
-            return Found(
-                system="Debian",
-                image="debian-12",
-                user="me",
-                sudo=True,
-                systemd=True,
-                python="3.11.2",
-                driver="",
-                clock=0,
-                number="1000",
-                slurm_number="",
-                failed="",
-                unfinished="",
-                free_gib=100,
-                addresses="192.0.2.1",
-                own_address="192.0.2.1",
-                gpu_ids=" ".join(ids),
-            )
-
-        own = registry.bound("static", Project(Path("/nowhere")).cluster("lab"))
-        monkeypatch.setattr(own, "_on", look)
-        wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
-        return [finding.message for finding in own.fits(wanted)]
-
-    def test_that_serve_are_well(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cuda13", 2, "20b2", "20b2") == []
-
-    def test_that_have_more_are_well(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cuda13", 1, "20b2", "20b2") == []
-
-    def test_that_have_too_few(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cuda13", 2, "20b2") == [
-            "node-0 (192.0.2.1) has 1 NVIDIA GPUs, 2 are asked for"
-        ]
-
-    def test_whose_gpus_the_recipe_has_no_code_for(self, write, monkeypatch):
-        (said,) = self.said(write, monkeypatch, "cuda13", 1, "1db5")
-        assert "no code for GPUs of compute capability 7.0; recipe cuda12 has" in said
-
-    def test_whose_gpus_no_recipe_serves(self, write, monkeypatch):
-        (said,) = self.said(write, monkeypatch, "cuda12", 1, "102d")
-        assert "compute capability 3.7; no recipe has" in said
-
-    def test_of_two_kinds_of_which_one_is_not_served(self, write, monkeypatch):
-        (said,) = self.said(write, monkeypatch, "cuda13", 2, "1db5", "20b2")
-        assert "7.0" in said
-
-    def test_of_which_an_older_one_is_for_a_screen(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cuda13", 2, "128b", "20b2", "20b2") == []
-
-    def test_that_are_away_are_left_to_doctor(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cuda13", 1, "away") == []
-
-    def test_without_gpus_in_the_plan_nobody_is_asked(self, write, monkeypatch):
-        assert self.said(write, monkeypatch, "cpu", 0, "away") == []
+    own = registry.bound("static", Project(Path("/nowhere")).cluster("lab"))
+    monkeypatch.setattr(own, "_on", look)
+    findings = own.fits(specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}")))
+    assert len(findings) == bool(said)
+    assert all(said in finding.message for finding in findings)
 
 
 def test_a_path_of_the_login_is_explained(write):

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubed import cli
-from gpubed.spec import backend_config
 from gpubed.testbeds import specification
 
 WHOLE = {
@@ -208,28 +207,6 @@ def test_a_malformed_specification_is_refused_with_file_and_line(check, raw):
         assert len(error["message"]) < 400, "nobody reads that"
 
 
-@pytest.mark.parametrize("host", ["[::1", "wall:99999", "wall:port"])
-@pytest.mark.parametrize(
-    ("backend", "places"),
-    [
-        ("virtualwall", [("aggregate", "url"), ("authority", "slices"), ("authority", "members")]),
-        ("gpulab", [("master",)]),
-    ],
-)
-def test_a_url_of_no_host_or_port_is_refused(check, backend, places, host):
-    """`plan` ended in a traceback of it."""
-    document = yaml.safe_load(backend_config.template(backend).read_text())
-    for *parts, key in places:
-        owner = document["backend"]
-        for part in parts:
-            owner = owner[part]
-        owner[key] = f"https://{host}/api/"
-    code, errors = check(yaml.safe_dump(document).encode())
-    assert code == 2
-    wrong = {error["path"] for error in errors if "is no URL" in error["message"]}
-    assert wrong == {".".join(("backend", *place)) for place in places}
-
-
 EVIL = '/k"\n  ProxyCommand sh -c id\n  IdentityFile "/k'
 
 
@@ -268,14 +245,6 @@ def test_no_value_adds_a_line_to_a_configuration_file(check, place, value):
     assert {error["path"] for error in errors} == {".".join(map(str, place))}
 
 
-def test_up_refuses_what_check_refuses(check, monkeypatch):
-    check(with_value(("nodes", 0, "count"), 200))
-    monkeypatch.setattr("sys.argv", ["gpubed", "up", "lab"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 2
-
-
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "loop", "device"])
 def test_what_is_not_a_file_is_refused(check, kind):
     make = {
@@ -308,13 +277,3 @@ def test_any_value_anywhere_is_planned_or_refused(tmp_path_factory, path, value)
     file.write_bytes(with_value(path, value))
     found, errors = specification.planned(file)
     assert (found is None) == bool(errors)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_are_refused(tmp_path_factory, raw):
-    file = tmp_path_factory.mktemp("lab") / "cluster.yml"
-    file.write_bytes(raw)
-    found, errors = specification.planned(file)
-    assert found is None
-    assert errors

@@ -1,7 +1,6 @@
 """What a person reads of `gpubed status`: what is wrong first, skipped checks as a number."""
 
 import json
-from datetime import timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +9,6 @@ from gpubed import cli
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.cluster import condition, status
-from gpubed.cluster import lease as leases
 from gpubed.core import runlock, secret
 from gpubed.core.errors import Locked
 from gpubed.engines import stack
@@ -84,48 +82,11 @@ def read(capsys):
     return lines
 
 
-@pytest.mark.parametrize("word", ["lab", "lab/", "inventories/lab", "inventories/lab/cluster.yml"])
-def test_a_cluster_is_called_by_its_name_however_it_was_named(tmp_path, monkeypatch, word):
-    """What came next was `gpubed open inventories/lab`."""
-    granted_cluster(tmp_path)
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(status, "status", lambda *_, **__: document())
-    said = CliRunner().invoke(
-        cli.build("status"), ["status", word], standalone_mode=False, catch_exceptions=False
-    )
-    assert "✓ lab is ready" in said.stderr
-    assert "gpubed open lab --print" in said.stdout
-
-
 def test_skipped_checks_are_counted(read):
     lines = read(document())
     assert not [line for line in lines if "the node has no GPU" in line]
     [total] = [line for line in lines if line.startswith("verified")]
     assert total == "verified 3 min ago: 1 passed, 1 failed, 23 skipped"
-
-
-def test_without_a_verification_it_says_so(read):
-    """A repair takes the former one away before it begins, and no line was left."""
-    lines = read({**document(), "verification": None})
-    assert "not verified as it is now: gpubed verify lab" in lines
-    bare = read({**document(configured=False), "verification": None})
-    assert not [line for line in bare if "verified" in line]
-
-
-@pytest.mark.parametrize(("duration", "is_said"), [("1 h", False), ("24 h", True)])
-def test_a_lease_ends_soon_where_more_of_it_would_be_asked_for(
-    broken_state, read, monkeypatch, duration, is_said
-):
-    end = leases.now() + timedelta(hours=0.9)
-    monkeypatch.setattr(leases, "read", lambda _: leases.Record(granted_until=end))
-    spec = broken_state.parents[4].parent / "inventories/lab/cluster.yml"
-    spec.write_text(f"{spec.read_text()}lease: {{duration: {duration}}}\n")
-    done = CliRunner().invoke(cli.build(), ["status", "lab", "--json"], standalone_mode=False)
-    told = json.loads(done.stdout)["lease"]
-    assert told["ends_soon"] == is_said
-    lines = read({**document(), "lease": told})
-    assert ("✗ the lease ends soon: gpubed renew lab" in lines) == is_said
 
 
 def test_who_is_at_work_on_the_cluster_is_named(read):
@@ -138,52 +99,11 @@ def test_who_is_at_work_on_the_cluster_is_named(read):
     assert second.strip() == "✓ lab is ready"
 
 
-def test_a_verification_of_what_was_before_says_so(read):
-    found = document()
-    found["verification"]["current"] = False
-    lines = read(found)
-    [at] = [n for n, line in enumerate(lines) if line.startswith("verified")]
-    assert lines[at + 1].strip() == "nodes or roles have changed since: gpubed verify lab"
-
-
-def test_with_v_they_are_listed_with_their_reasons(read):
-    lines = read(document(), whole=True)
-    [skipped] = [line for line in lines if "the node has no GPU" in line]
-    assert skipped.startswith("- ")
-    assert [line for line in lines if "ssh.mesh" in line]
-
-
-def test_what_was_not_measured_beside_a_run_is_said(read):
-    """Only the numbers told: some fewer passed, and some more were skipped."""
-    why = "run (pid 7) uses the links: `gpubed verify CLUSTER` measures them once it has ended"
-    last = document()["verification"]
-    last["checks"] = [
-        *CHECKS,
-        check("link.rate", "skip", why),
-        check("allreduce.busbw", "skip", why),
-    ]
-    lines = read({**document(), "verification": last})
-    told = why.replace("CLUSTER", UI.cluster)
-    assert f"not measured: link.rate, allreduce.busbw: {told}" in lines
-
-
 def test_what_is_wrong_comes_first_and_says_what_ends_it(read):
     lines = read(document("degraded", UNWELL))
     assert lines[0].strip() == "✗ node-1 is quarantined, so jobs leave it out: fan is loud"
     assert lines[1] == "when it is repaired: gpubed health lab --requalify node-1"
     assert next(n for n, line in enumerate(lines) if line.split()[:1] == ["node"]) > 1
-
-
-def test_a_full_disk_says_where_to_free_space(read):
-    full = {"state": "full", "reason": "/var is 100 % full (0 MiB are free)"}
-    lines = read(document("degraded", full))
-    assert lines[0].strip() == "✗ node-1: /var is 100 % full (0 MiB are free)"
-    assert lines[1] == "free space there: gpubed ssh lab node-1, then gpubed up lab"
-    assert not [line for line in lines if "leave it out" in line]
-
-
-def test_a_cluster_that_is_well_says_so_first(read):
-    assert read(document())[0].strip() == "✓ lab is ready"
 
 
 def test_a_unit_that_stopped_is_named(read):
@@ -206,10 +126,6 @@ def test_after_an_interruption_one_remedy_is_named(read):
         "✗ the last configuration did not come to its end: gpubed up lab goes on with it"
     ]
     assert not [line for line in lines if "jupyterlab" in line.lower()]
-
-
-def test_a_node_that_is_gone_is_named_after_an_interruption(read):
-    assert "✗ node-1 is missing" in read(document("interrupted", {"state": "missing"}))
 
 
 def test_there_is_no_address_of_a_service_that_does_not_answer(read):
@@ -271,22 +187,6 @@ def test_a_lost_key_is_named(broken_state):
     assert "gpubed plan lab" in done.output
 
 
-def test_only_verbs_that_do_something_there_come_next(read):
-    assert read(document())[-1].startswith("next: gpubed open lab --print    gpubed run lab")
-    assert read(document(configured=False))[-1] == "next: gpubed ssh lab head"
-
-
-def test_programs_read_who_is_at_work(broken_state):
-    def held():
-        words = ["status", "lab", "--json"]
-        done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
-        return json.loads(done.stdout)["held_by"]
-
-    assert held() is None
-    with runlock.hold(broken_state.parents[4] / "lab", "up"):
-        assert held()["verb"] == "up"
-
-
 def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     cluster = granted_cluster(tmp_path)
@@ -300,3 +200,14 @@ def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch
     with runlock.hold(cluster.state, "down"), pytest.raises(allocation.NotUp) as caught:
         allocation.load(cluster.allocation)
     assert not isinstance(caught.value, Locked)
+
+
+def test_programs_read_who_is_at_work(broken_state):
+    def held():
+        words = ["status", "lab", "--json"]
+        done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+        return json.loads(done.stdout)["held_by"]
+
+    assert held() is None
+    with runlock.hold(broken_state.parents[4] / "lab", "up"):
+        assert held()["verb"] == "up"

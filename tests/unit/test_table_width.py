@@ -1,11 +1,8 @@
 """Tables: words stay whole, on a terminal where they have room, and elsewhere always."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
-from gpubed.cli import table_width
 from gpubed.cli.ui import UI
 
 RUNS = (
@@ -53,17 +50,3 @@ def test_a_narrow_terminal_has_all_of_it(capsys):
     lines = shown(capsys, RATIOS, 40)
     assert all(len(line) <= 40 for line in lines)
     assert len("".join("".join(lines).split())) >= len("".join(map(str, sum(RATIOS, ()))).split())
-
-
-@given(
-    st.lists(st.lists(st.text("a_- ", max_size=40), min_size=1, max_size=3), min_size=1),
-    st.integers(1, 200),
-)
-def test_columns_have_the_room_that_there_is(columns, room):
-    found = table_width.of_columns(columns, room)
-    assert sum(found) <= room or max(found) <= 1
-
-
-@given(st.text("ab_-/ ", max_size=60), st.integers(1, 30))
-def test_what_is_broken_is_the_same_text(text, width):
-    assert table_width.broken(text, width).replace("\n", "") == text

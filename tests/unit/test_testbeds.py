@@ -3,23 +3,19 @@
 Testbeds are STAND-INS; the stack is a real one of the embedded engine.
 """
 
-import json
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, resources
+from gpubed import cli
 from gpubed.backends.openstack import cloud
-from gpubed.backends.static import access
-from gpubed.cluster import audit, status
 from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import Existing, Identity
-from gpubed.testbeds.driver import NodeFailed
 from support.bound import kind
 from support.known import apply, last
 
@@ -85,27 +81,6 @@ def test_down_asks_the_testbed_that_the_specification_names_no_more(lab):
     assert record.uuid(lab.paths) is None
 
 
-def test_audit_lists_what_is_on_each(lab):
-    """As of a volume that stayed where an `up` has gone to another testbed."""
-    lab.paths.spec.write_text(STATIC)
-    apply(lab.paths, "static")
-    mark = {"cluster": "lab", "node": "node-0", "id": "node-0-1", "uuid": UUID}
-    lab.marked["node-0"] = mark
-    found = json.loads(call("audit", "lab", "--json").stdout)
-    assert [row["name"] for row in found["unrecorded"]] == ["gpubed-lab-shared", "node-0"]
-
-
-def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_is_back(lab):
-    lab.paths.spec.write_text(STATIC)
-    apply(lab.paths, "static")
-    lab.paths.spec.write_text(LOCAL)
-    lab.silent.add("node-1")
-    done = call("down", "lab", "-y")
-    assert done.return_value == 1
-    assert "node-1 (192.0.2.8): node-1 does not answer SSH" in done.output
-    assert record.uuid(lab.paths) == UUID
-
-
 def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     lab.paths.spec.write_text(STATIC)
     apply(lab.paths, "static")
@@ -118,11 +93,6 @@ def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     assert record.uuid(lab.paths) == UUID
     last(lab.paths, "local").unlink()
     assert call("down", "lab", "-y").return_value == 0
-
-
-def test_data_that_is_kept_keeps_where_it_is(lab):
-    assert call("down", "lab", "--keep-data", "-y").return_value == 0
-    assert made_on.kinds(lab.paths) == ["local"]
 
 
 @pytest.mark.parametrize("verb", ["down", "audit", "up", "plan"])
@@ -138,61 +108,11 @@ def test_another_daemon_is_not_taken_for_the_clusters(lab, verb):
     assert record.uuid(lab.paths) == UUID
 
 
-def test_what_was_installed_anew_can_be_said_to_be(lab):
-    lab.daemon.identity = OTHER
-    lab.there.clear()
-    last(lab.paths, "local").unlink()  # as the hint says
-    done = call("down", "lab", "-y")
-    assert done.return_value == 0, done.output
-
-
 def test_one_that_has_the_clusters_things_is_its_own_whatever_its_id(lab):
     lab.daemon.identity = OTHER
     made_on.require_same(registry.bound("local", lab.paths))
     lab.there.clear()
     made_on.require_same(registry.bound("local", lab.paths))
-
-
-def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
-    """As plain `pulumi destroy` calls it."""
-    lab.daemon.identity = OTHER
-    lab.there.clear()
-    monkeypatch.setattr("gpubed.testbeds.resources._driver", lambda _: pytest.fail("removed"))
-    node = {"backend": "local", "kind": "node", "cluster": "lab", "name": "node-0", "result": {}}
-    for do in (resources.Provider().delete, resources.Provider().read):
-        with pytest.raises(made_on.AnotherTestbed):
-            do("c0", node)
-
-
-class Silent:
-    """A driver of nodes that fail after they were marked, and then are silent."""
-
-    def create(self, _inputs):
-        raise NodeFailed("the connection broke")
-
-    def delete(self, _id, _inputs):
-        raise Unreachable("node-1 does not answer SSH")
-
-
-def test_what_a_failed_node_left_is_recorded_and_looked_for(lab, monkeypatch):
-    lab.paths.spec.write_text(STATIC)
-    monkeypatch.setattr("gpubed.testbeds.resources._driver", lambda _: Silent())
-    given = {"backend": "static", "kind": "node", "cluster": "lab", "name": "node-1"}
-    made = resources.Provider().create({**given, "on_failure": "leave_out", "result": None})
-    assert made.outs["result"]["left"] == "node-1 does not answer SSH"
-    good = {**given, "name": "node-0", "result": {"id": "node-0-1"}}
-    state = [
-        {"type": "x:Node", "urn": f"u::{outputs['name']}", "id": "i", "outputs": outputs}
-        for outputs in (good, made.outs)
-    ]
-    stack = SimpleNamespace(paths=lab.paths, export=lambda: {"deployment": {"resources": state}})
-    assert (audit.nodes(stack), audit.left_nodes(stack)) == ({"node-0"}, {"node-1"})
-    lab.silent.add("node-1")
-    asked = audit.testbeds(stack)
-    asked.existing()
-    [said] = asked.unseen(audit.nodes(stack), audit.left_nodes(stack))
-    assert said.startswith("node-1 ")
-    resources.Provider().delete(made.id, made.outs)  # goes on, as an `up` that asks again must
 
 
 def test_down_goes_without_a_host_that_is_named(lab):
@@ -230,16 +150,6 @@ def test_verbs_that_work_from_the_state_need_no_specification(lab):
     assert call("audit", "lab").exception is None
     assert call("down", "lab", "-y").return_value == 0
     assert lab.removed == ["volume gpubed-lab-shared"]
-
-
-def test_status_tells_of_what_was_applied_last(lab):
-    lab.paths.spec.unlink()
-    assert [node.name for node in status._wanted(lab.paths, "local").nodes] == ["node-0"]
-
-
-def test_status_does_so_too_where_the_specification_has_an_error_by_now(lab):
-    lab.paths.spec.write_text(f"{LOCAL}\nxx: 1\n")
-    assert [node.name for node in status._wanted(lab.paths, "local").nodes] == ["node-0"]
 
 
 @pytest.mark.parametrize("words", [("plan", "lab"), ("up", "lab"), ("audit", "lab", "--adopt")])
@@ -315,54 +225,3 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
     assert "project p1 in region One" in refused.message
     assert "OS_CLOUD" in refused.hint
     assert record.uuid(lab.paths) == UUID
-
-
-def test_a_cloud_by_another_name_is_the_same(lab, clouds):
-    lab.paths.spec.write_text(CLOUD.replace("mine", "same"))
-    made_on.require_same(registry.bound("openstack", lab.paths))
-    assert call("down", "lab", "--keep-data", "-y").return_value == 0
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it(
-    lab, monkeypatch, again
-):
-    """As after an `up` that was killed, or a lost state, and an edit of `hosts`.
-
-    And after another `up` with the edited file, which was killed, too.
-    """
-    lab.paths.spec.write_text(STATIC)
-    last(lab.paths, "local").unlink()
-    apply(lab.paths, "static")
-    mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
-    lab.marked["node-1"] = mark
-    one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
-    lab.paths.spec.write_text(one)
-    if again:
-        apply(lab.paths, "static")
-    released = []
-    monkeypatch.setattr(
-        kind("static"),
-        "remove",
-        lambda _, thing: released.append(lab.marked.pop(thing.node or thing.name)["node"]),
-    )
-    assert call("down", "lab", "-y").return_value == 0
-    assert released == ["node-1"]
-    assert record.uuid(lab.paths) is None
-
-
-def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
-    for text in (STATIC, STATIC.replace("192.0.2.8", "192.0.2.9"), STATIC):
-        lab.paths.spec.write_text(text)
-        apply(lab.paths, "static")
-    reach = registry.reach("static", lab.paths)
-    addresses = {
-        str(host.address) for config in access.attempted(reach) for host in config.hosts["node"]
-    }
-    assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
-    made_on.forget_attempts(registry.bound("static", lab.paths))
-    assert [str(host.address) for host in access.known(reach).hosts["node"]] == [
-        "192.0.2.7",
-        "192.0.2.8",
-    ]
-    assert len(access.attempted(reach)) == 1

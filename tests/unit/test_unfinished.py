@@ -7,13 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import configuration_driver, drivers, handover
+from gpubed.cluster import handover
 from gpubed.configuration import unfinished
-from gpubed.core import record, runlock
+from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
-from support.known import mark
 from support.samples import sample_allocation, sample_plan
 
 
@@ -46,40 +45,6 @@ def test_a_run_at_work_is_named(cluster):
         assert unfinished.state(cluster) == "configuring"
         with pytest.raises(GpubedError, match=f"`gpubed up` .pid {os.getpid()}.* is at work"):
             unfinished.require_none(cluster)
-
-
-@pytest.mark.parametrize("verb", ["audit", "down", "configure --check"])
-def test_who_holds_the_cluster_and_applies_no_role_is_not_configuring_it(cluster, verb):
-    mark(cluster, unfinished="roles")
-    with runlock.hold(cluster.state, verb):
-        assert unfinished.state(cluster) == "interrupted"
-        with pytest.raises(GpubedError, match="did not come to its end"):
-            unfinished.require_none(cluster)
-
-
-@pytest.mark.parametrize("verb", ["up", "configure"])
-def test_who_goes_on_with_it_is_configuring(cluster, verb):
-    mark(cluster, unfinished="roles")
-    with runlock.hold(cluster.state, verb):
-        assert unfinished.state(cluster) == "configuring"
-
-
-def test_a_holder_without_a_name_may_be_configuring(cluster):
-    """A full disk leaves the lock empty."""
-    mark(cluster, unfinished="roles")
-    with runlock.hold(cluster.state, "up"):
-        (cluster.state / "lock").write_text("")
-        assert unfinished.state(cluster) == "configuring"
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_part_that_is_done_leaves_what_was_noted_before(cluster, before):
-    """`gpubed configure --tags base` is no end of an `up` that was cut off."""
-    if before:
-        mark(cluster, unfinished="roles")
-    with unfinished.noted(cluster, whole=False):
-        assert record.read(cluster).unfinished
-    assert bool(record.read(cluster).unfinished) == before
 
 
 @pytest.fixture
@@ -118,14 +83,6 @@ def test_a_node_that_does_not_answer_leaves_it_unfinished(cluster, hand_over):
     assert unfinished.state(cluster) == "interrupted"
 
 
-@pytest.mark.parametrize(("backend", "waited_for"), [("openstack", True), ("local", False)])
-def test_bare_servers_that_still_boot_are_waited_for(cluster, hand_over, backend, waited_for):
-    refused = pytest.raises(GpubedError) if waited_for else nullcontext()
-    with refused:
-        hand_over(configure=False, backend=backend, wait_ready=GpubedError("no"))
-    assert unfinished.state(cluster) == ("interrupted" if waited_for else "")
-
-
 def test_a_cluster_whose_checks_fail_can_be_used_to_find_out_why(cluster, hand_over):
     with pytest.raises(GpubedError):
         hand_over(verify_cluster=GpubedError("1 of 9 checks failed"))
@@ -142,29 +99,3 @@ def test_nodes_are_not_judged_while_roles_are_applied_to_them(cluster, verb, mon
         done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)
     assert isinstance(done.exception, Locked)
     assert f"lab is held by `gpubed {verb}` (pid {os.getpid()}" in done.exception.message
-
-
-def test_the_checks_of_another_run_are_no_reason_not_to_verify(cluster):
-    with runlock.hold(cluster.state, "up"):
-        unfinished.require_still(cluster)
-    mark(cluster, unfinished="roles")  # a run was killed: it may be looked at
-    unfinished.require_still(cluster)
-
-
-def test_up_goes_on_with_a_configure_that_was_cut_off_before_any_role(cluster, monkeypatch):
-    """All roles are as recorded then: nothing but the note tells that something was begun."""
-    plan = sample_plan()
-    granted = sample_allocation(plan)
-    monkeypatch.setattr(configuration_driver, "_paths", lambda _: cluster)
-    monkeypatch.setattr(configuration_driver.ConfigurationDriver, "_stale", lambda *_: set())
-    monkeypatch.setattr(configuration_driver, "load_plan", lambda *_: plan)
-    monkeypatch.setattr(configuration_driver.inventory, "is_rendered", lambda *_: True)
-    inputs = {"configure": True, "allocation": granted.model_dump(mode="json"), "cluster": "lab"}
-    driver = drivers.driver("configuration")
-    assert driver.diff({}, inputs, inputs).update == []
-    mark(cluster, unfinished="roles")
-    assert driver.diff({}, inputs, inputs).update == ["unfinished"], "as `plan` sees it"
-    with runlock.hold(cluster.state, "up"):
-        assert driver.diff({}, inputs, inputs).update == ["unfinished"]
-    bare = {**inputs, "configure": False}
-    assert driver.diff({}, bare, bare).update == []

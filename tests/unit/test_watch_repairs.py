@@ -9,8 +9,7 @@ from gpubed import cli
 from gpubed.configuration import due
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.jobs.runs import checkpoints
+from gpubed.core.errors import GpubedError
 from support.known import apply, mark
 from support.watched import HOUR, MINUTE, SPEC, world
 
@@ -108,15 +107,6 @@ def test_a_job_is_not_disturbed(world):
     assert world.kinds == ["amiss", "waits"]
 
 
-def test_a_training_that_outlives_its_nodes_is_no_reason_to_wait(world):
-    world.states = {"node-1": "missing"}
-    lock = checkpoints.lock(world.cluster, "mine")
-    other = runlock.measuring(world.cluster.state, "run", shared=True)
-    with runlock.locked(lock, checkpoints.ELASTIC), other:
-        world.looks(2)
-    assert len(world.repairs) == 1, "whoever measures besides was the last to write its name"
-
-
 def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):
     world.cluster.allocation.unlink()
     for path in world.cluster.project.pulumi.glob(".pulumi/stacks/*/*"):
@@ -166,16 +156,6 @@ def test_what_is_more_than_a_repair_is_for_a_person(world, change, said):
     assert "gpubed" in world.events[-1].outcome
 
 
-def test_roles_that_nobody_applied_are_for_a_person(world):
-    """A variable that was edited, or a new version of gpubed."""
-    world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
-    apply(world.cluster, "local")
-    world.states = {"node-1": "missing"}
-    world.looks(3)
-    assert world.repairs == []
-    assert "roles are due that nobody has applied yet: base" in world.events[-1].why
-
-
 def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     """Also when it no longer answers: somebody may be at work on it."""
     monkeypatch.setattr(due, "now", lambda *_: {})
@@ -197,29 +177,3 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     del world.states["node-1"]
     world.looks(1)
     assert world.states == {}, "node-1 answers, and is no longer in quarantine"
-
-
-@pytest.mark.parametrize("state", ["unreachable", "missing"])
-@pytest.mark.parametrize(
-    "held",
-    [
-        Quarantine(reason="1 GPUs answer, 2 are expected", since="2030", own=True),
-        Quarantine(reason="its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab", since="2030"),
-    ],
-)
-def test_a_node_that_nobody_took_out_of_use_is_repaired(world, held, state):
-    """It did so itself since it was broken, or for the end of a lease that was renewed since."""
-    world.unwell = [NodeHealth(node="node-1", quarantine=held)]
-    world.looks(1)
-    world.states, world.unwell = {"node-1": state}, []
-    world.looks(4)
-    assert len(world.repairs) == 1
-
-
-def test_a_testbed_that_cannot_be_asked_is_waited_for(world):
-    world.states = PrerequisiteMissing("no Docker daemon answers", "start it")
-    assert world.looks(3) == ["amiss"] * 3
-    world.states = {}
-    assert world.looks(1) == ["well"]
-    assert world.kinds == ["unasked", "well"]
-    assert world.events[0].why == "local cannot be asked: no Docker daemon answers"

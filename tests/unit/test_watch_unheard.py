@@ -2,11 +2,9 @@
 
 import pytest
 
-from gpubed.cluster import hung
 from gpubed.configuration.systemd import Stopped
 from gpubed.core.errors import GpubedError
-from gpubed.testbeds import registry
-from support.watched import HOUR, NAMES, world
+from support.watched import NAMES, world
 
 __all__ = ["world"]
 
@@ -50,26 +48,3 @@ def test_a_repair_that_fails_as_the_last_one_did_is_not_counted_again(world):
     world.states = {"node-2": "missing"}
     world.looks(2)
     assert world.events[-1].why == "node-2 is missing"
-
-
-def test_another_failure_counts_and_so_does_a_restart_in_vain(world):
-    world.states, world.fails = {"node-1": "missing"}, GpubedError("no room")
-    one = world.watch()
-    world.looks(2, of=one)
-    world.fails = GpubedError("no key")
-    world.looks(3, of=one)
-    assert (len(world.repairs), len(one.telling.memory.repairs)) == (2, 2)
-    world.fails = hung.StaysSilent("node-1: restarted, and silent")
-    world.looks(300, of=one)
-    assert len(one.telling.memory.repairs) == 5, "each takes the node's power for a moment"
-    assert world.kinds[-1] == "spent"
-
-
-def test_a_restart_is_told_and_the_node_not_waited_for_again(world, monkeypatch):
-    world.states, world.restarts = {"node-1": "unreachable", "node-2": "cut"}, ("node-1",)
-    monkeypatch.setattr(type(registry.backend("local")), "boots_within_s", 600.0)
-    began = world.now
-    world.looks(12)
-    assert [each - began >= HOUR / 6 for each in world.repairs] == [True]
-    assert world.given_time == {"node-1"}
-    assert world.events[-1].outcome.endswith(" s; restarted, since silent: node-1")

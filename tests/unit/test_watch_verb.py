@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked
-from gpubed.testbeds import registry
+from gpubed.core.errors import Locked
 from support.watched import world
 
 __all__ = ["world"]
@@ -25,20 +24,6 @@ def test_once_remembers_the_look_of_the_process_before(world):
     assert set(documents[0]) == {"schema", "time", "event", "why", "outcome", "nodes"}
     assert documents[1]["schema"] == "gpubed/watch/1"
     assert [document["nodes"] for document in documents] == [["node-1"], ["node-1"]]
-
-
-def test_ctrl_c_is_logged_and_loses_nothing(world, monkeypatch):
-    world.states = {"node-1": "missing"}
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gpubed.cli.commands.watch.time.sleep", interrupt)
-    done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
-    assert done.return_value == 130
-    log = (world.cluster.logs / "watch.log").read_text()
-    assert "ended: interrupted" in log
-    assert "node-1" in world.watch().telling.memory.amiss
 
 
 @pytest.fixture
@@ -59,38 +44,6 @@ def watching(world, monkeypatch):
         return waits, done
 
     return watch
-
-
-@pytest.mark.parametrize(
-    ("error", "why", "traced"),
-    [
-        (ValueError("not enough \x1b[2Jvalues"), "ValueError: not enough values", True),
-        (GpubedError("no route", "see the cable"), "no route (see the cable)", False),
-        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left", True),
-    ],
-)
-def test_a_look_that_breaks_off_does_not_end_the_watch(
-    world, watching, monkeypatch, error, why, traced
-):
-    healthy = registry.bound
-
-    def broken(*_):
-        raise error
-
-    def heal(number):
-        if number == 8:
-            monkeypatch.setattr(registry, "bound", healthy)
-
-    monkeypatch.setattr(registry, "bound", broken)
-    waits, done = watching(10, heal)
-    assert waits == [60, 120, 240, 480, 960, 1800, 1800, 1800, 60, 60]
-    assert done.return_value == 130
-    log = (world.cluster.logs / "watch.log").read_text()
-    assert log.count(" failed: a look failed: ") == 1, "of one error one event"
-    assert why in log
-    assert ("\n  Traceback (most recent call last):\n" in log) is traced
-    assert "well: lab can be looked at again" in log
-    assert "\x1b" not in log
 
 
 def test_what_nodes_say_moves_no_cursor_in_the_log(world):

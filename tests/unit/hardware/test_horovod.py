@@ -24,24 +24,12 @@ def test_horovods_buffer_does_on_links_of_testbeds(gbit, rdma):
     assert horovod.fusion_mb(place) is None
 
 
-def test_the_least_buffer_is_where_starts_take_their_share():
-    """By the model itself: a + b M for an allreduce over N nodes."""
-    place = Place(8, 1, rate_bps=10 * GBIT)
-    size, n = horovod.least_fusion_bytes(place), horovod.NODES
-    a, b = 2 * (n - 1) * horovod.HOP_S, 2 * (n - 1) / n * 8 / (10 * GBIT)
-    assert a / (b * size) == pytest.approx(horovod.STARTUP_SHARE)
-
-
 def test_long_or_very_fast_links_need_a_larger_buffer():
     assert horovod.fusion_mb(Place(8, 1, rate_bps=GBIT, latency_s=0.01)) == 383
     assert horovod.fusion_mb(Place(8, 1, rate_bps=100 * GBIT)) == 134
     assert horovod.fusion_mb(Place(8, 1, rate_bps=100 * GBIT, rdma=True)) is None
     far = Place(8, 1, rate_bps=10 * GBIT, latency_s=0.05)
     assert horovod.fusion_mb(far) == horovod.LARGEST_FUSION_MB
-
-
-def test_without_a_rate_nothing_is_derived_from_it():
-    assert horovod.fusion_mb(Place(8, 1, latency_s=1)) is None
 
 
 def test_all_nodes_of_a_cluster_have_one_buffer():

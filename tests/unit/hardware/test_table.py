@@ -1,6 +1,5 @@
 """The table of GPUs against the PCI ID Repository."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ PREFIXES = {
     "GH": "Hopper",
     "GB": "Blackwell",
 }
-# Engineering samples, and names that the repository itself gives a second chip.
-UNLISTED = {"0fa5", "130b", "3340"}
 DEVICES = [
     line.split("  ", 1)
     for line in (Path(__file__).parent / "pci-ids-nvidia.txt").read_text().splitlines()
@@ -38,17 +35,9 @@ def test_every_known_device_has_its_generation(collector):
     wrong = [
         (device, name)
         for device, name in DEVICES
-        if device not in UNLISTED
-        and collector.chip(chips, device)["generation"] != PREFIXES[name[:2]]
+        if collector.chip(chips, device)["generation"] != PREFIXES[name[:2]]
     ]
-    assert len(DEVICES) > 700
     assert not wrong
-
-
-def test_k80_is_not_taken_for_a_k40(collector):
-    chips = collector.table()["chips"]
-    assert collector.chip(chips, "102d")["compute_capability"] == "3.7"
-    assert collector.chip(chips, "1024")["compute_capability"] == "3.5"
 
 
 def test_an_unknown_id_is_no_chip(collector):
@@ -58,8 +47,3 @@ def test_an_unknown_id_is_no_chip(collector):
 def test_every_chip_belongs_to_a_generation_that_is_described(collector):
     named = {chip["generation"] for chip in collector.table()["chips"]}
     assert named == set(table().generations) == set(PREFIXES.values())
-
-
-def test_ranges_are_in_order(collector):
-    for chip in collector.table()["chips"]:
-        assert int(chip["first"], 16) <= int(chip["last"], 16), json.dumps(chip)

@@ -1,0 +1,226 @@
+"""What job imagenet is given: arguments, a place among ranks, options of GPUs, NCCL and Horovod."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.jobs import jobfile
+from gpubed.recipes import recipe
+from gpubed.recipes import recipe as recipes
+from support.imagenet import CPU, GPU, job
+
+__all__ = ["job"]
+
+
+@pytest.mark.parametrize("recipe", recipe.names())
+def test_every_recipe_brings_what_the_job_imports(recipe):
+    locked = {entry.name for entry in recipes.load(recipe).locked()}
+    assert {"torch", "torchvision", "numpy", "pillow", "psutil"} <= locked
+
+
+def test_the_program_has_the_defaults_of_its_description(job):
+    described = {name: one.default for name, one in jobfile.load("imagenet").arguments.items()}
+    given = vars(job("main").make_parser().parse_args([]))
+    assert {name: given[name] for name in described} == described
+
+
+def test_the_program_reads_what_gpubed_writes(job):
+    settings = {"overlap": "false", "model": "vgg16", "learning_rate": "0.5", "epochs": "3"}
+    _, _, *words = jobfile.load("imagenet").words("imagenet", settings)
+    given = job("main").make_parser().parse_args(words)
+    assert (given.overlap, given.channels_last, given.learning_rate) == (False, False, 0.5)
+    assert (given.model, given.epochs) == ("vgg16", 3)
+
+
+def test_an_unknown_model_is_answered_with_those_near_it(job):
+    model = job("model")
+    model.torchvision.models.list_models.return_value = ["resnet50", "resnet101", "vgg16"]
+    assert model.fault("resnet51", 224).startswith(
+        "torchvision has no model 'resnet51'; near it are resnet50"
+    )
+    assert model.fault("zzz", 224).endswith("it has resnet50, resnet101, vgg16")
+
+
+def test_inception_has_images_of_299_pixels_unless_others_are_wanted(job):
+    size = job("model").image_size
+    assert [size("inception_v3", None), size("resnet50", None), size("vgg16", 32)] == [299, 224, 32]
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [(0, 0.1 + 0.7 / 50), (24, 0.1 + 0.7 / 2), (49, 0.8), (299, 0.8), (300, 0.08), (600, 0.008),
+     (800, 0.0008), (899, 0.0008)],
+)  # fmt: skip
+def test_the_learning_rate_is_that_of_goyal_et_al(job, step, rate):
+    """8 x 256 images a step, 900 steps that stand for 90 epochs, 5 of them warm-up."""
+    found = job("model").learning_rate(0.1, 2048, step, 900, 50)
+    assert found == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
+def test_a_rank_knows_its_place_from_whoever_started_it(job, monkeypatch, prefix):
+    averaging = job("averaging")
+    assert averaging.place() == (0, 1, 0)
+    for name, value in {"RANK": "5", "SIZE": "8", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(prefix + name, value)
+    assert averaging.place() == (5, 8, 1)
+
+
+def refused(job, monkeypatch, *words, device="cpu"):
+    main = job("main")
+    monkeypatch.setattr(main.model, "fault", lambda *_: "")
+    monkeypatch.setenv("GPUBED_DEVICE", device)
+    return main.fault(main.make_parser().parse_args(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--precision", "tf32"), "precision=tf32 is for GPUs"),
+        (("--transport", "rdma"), "transport=rdma is for GPUs"),
+        (("--hierarchical-allreduce", "true"), "hierarchical_allreduce is for GPUs"),
+    ],
+)
+def test_what_only_gpus_have_is_refused_on_a_cpu_and_not_passed_over(job, monkeypatch, words, why):
+    assert refused(job, monkeypatch, *words).startswith(why)
+    assert refused(job, monkeypatch, *words, device="cuda:1") == ""
+
+
+def test_what_is_horovods_is_refused_by_others(job, monkeypatch):
+    words = ("--hierarchical-allreduce", "true", "--framework", "ddp")
+    said = refused(job, monkeypatch, *words, device="cuda:0")
+    assert said.startswith("hierarchical_allreduce is Horovod's")
+
+
+@pytest.mark.parametrize(
+    ("precision", "newer", "older"), [("fp32", "ieee", False), ("tf32", "tf32", True)]
+)
+def test_fp32_is_fp32_wherever_factors_are_multiplied(job, precision, newer, older):
+    """torch's default rounds them in convolutions alone."""
+    main = job("main")
+    backends = main.torch.backends
+    backends.cudnn = SimpleNamespace(conv=SimpleNamespace())
+    main.round_factors(wanted=precision == "tf32")
+    assert backends.cudnn.conv.fp32_precision == backends.cuda.matmul.fp32_precision == newer
+    backends.cudnn = SimpleNamespace()
+    main.round_factors(wanted=precision == "tf32")
+    assert backends.cudnn.allow_tf32 is backends.cuda.matmul.allow_tf32 is older
+
+
+def test_what_nccl_cannot_do_is_a_sentence(job):
+    main = job("main")
+    main.torch.OutOfMemoryError = MemoryError
+    given = main.make_parser().parse_args(["--transport", "rdma"])
+    error = RuntimeError("NCCL error in: x.cpp:1, invalid usage\nmore")
+    assert main.words(error, given, GPU).startswith("NCCL does not start with transport=rdma here")
+
+
+@pytest.fixture
+def counters(job, monkeypatch, tmp_path):
+    """The module that reads counters, and folders as Linux has them: two ports, an interface."""
+    usage = job("usage")
+    monkeypatch.setattr(usage, "SYS", tmp_path)
+    for adapter, (sent, received) in {"mlx5_0": (100, 10), "mlx5_1": (200, 20)}.items():
+        folder = tmp_path / "infiniband" / adapter / "ports/1/counters"
+        folder.mkdir(parents=True)
+        (folder / "port_xmit_data").write_text(f"{sent}\n")
+        (folder / "port_rcv_data").write_text(f"{received}\n")
+    for name, kind in (("eth1", "1"), ("ib0", "32")):
+        (tmp_path / "net" / name).mkdir(parents=True)
+        (tmp_path / "net" / name / "type").write_text(f"{kind}\n")
+    moved = SimpleNamespace(bytes_sent=7, bytes_recv=3)
+    usage.psutil.net_io_counters.return_value = {"eth1": moved, "ib0": moved}
+    return usage
+
+
+@pytest.mark.parametrize(
+    ("device", "interface", "moved"),
+    [
+        (CPU, "eth1", (7, 3)),
+        (GPU, "eth1", (1207, 123)),
+        (GPU, "ib0", (1200, 120)),  # IP over InfiniBand is in the adapter's count
+        (GPU, "none", (1200, 120)),
+        (CPU, "none", (None, None)),
+    ],
+)
+def test_what_rdma_moves_no_interface_counts(counters, monkeypatch, device, interface, moved):
+    monkeypatch.setenv("GPUBED_INTERFACE", interface)
+    assert counters.Usage(device)._moved() == moved
+
+
+# Cores
+
+
+def environment(averaging, **options):
+    rank = object.__new__(averaging.Horovod)
+    rank.options = averaging.Options(**options)
+    return rank._environment()
+
+
+def test_options_of_horovod_are_in_its_environment_before_it_starts(job):
+    averaging = job("averaging")
+    given = {"fusion_mb": 32.0, "cycle_ms": 2.5, "hierarchical": True, "autotune": True}
+    assert environment(averaging, **given, folder=Path("/run")) == {
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+        "HOROVOD_CYCLE_TIME": "2.5",
+        **averaging.AUTOTUNE,
+        "HOROVOD_TORUS_ALLREDUCE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "/run/autotune.csv",
+    }
+    assert environment(averaging) == {}
+    assert environment(averaging, fusion_mb=0.0) == {"HOROVOD_FUSION_THRESHOLD": "0"}
+
+
+# What autotune found. The log is Horovod 0.28.1's own, of this job on two ranks.
+
+
+@pytest.fixture
+def searched(job, tmp_path):
+    """What a log tells, and the lines of one of a search that came to its end."""
+    autotune, log = job("autotune"), tmp_path / "autotune.csv"
+    lines = (Path(__file__).parents[1] / "support/horovod-autotune.csv").read_text().splitlines()
+
+    def found(lines):
+        log.write_text("".join(f"{line}\n" for line in lines))
+        return autotune.found(log)
+
+    return found, lines
+
+
+def test_the_best_settings_are_in_the_metrics(searched):
+    found, lines = searched
+    assert found(lines) == {
+        "tuned_fusion_mb": 7.4725,
+        "tuned_cycle_ms": 9.96357,
+        "tuned_hierarchical_allreduce": False,
+        "tuned_cache": True,
+        "tuned_rate_bps": pytest.approx(168.327 * 8e6),
+        "tuned_tries": 21,
+    }
+
+
+def test_the_job_describes_what_was_tuned(job):
+    assert job("autotune").NOTHING.keys() <= jobfile.load("imagenet").metrics.keys()
+
+
+def test_what_was_tuned_is_said_with_the_arguments_for_it(searched, job):
+    found, lines = searched
+    autotune = job("autotune")
+    said = autotune.told(found(lines))
+    assert said == (
+        "autotune tried 21 settings; the best: --set fusion_mb=7.473 --set cycle_ms=9.964"
+    )
+    given = dict(word.split("=") for word in said.split() if "=" in word)
+    assert (
+        job("main")
+        .make_parser()
+        .parse_args(
+            [
+                word
+                for name, value in given.items()
+                for word in (f"--{name.replace('_', '-')}", value)
+            ]
+        )
+    )
+    assert autotune.told(autotune.NOTHING).startswith("autotune did not come to its end")
