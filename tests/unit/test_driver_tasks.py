@@ -10,10 +10,8 @@ import shutil
 import subprocess
 
 import pytest
-import yaml
 
-from gpubed.core.paths import assets
-from support import machines, role_variables
+from support import machines
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
@@ -135,11 +133,6 @@ def test_leave_to_reboot_is_asked_for_before_anything_is_changed(chosen, tmp_pat
     assert not [call for call in done.calls if call.startswith("base.")]
 
 
-def test_nouveau_that_can_be_unloaded_takes_no_reboot(chosen):
-    done = chosen(nouveau=True, nvidia_driver_may_reboot=False)
-    assert done.tasks["Check that a node which will have to reboot may"] == "ok"
-
-
 def test_nouveau_and_what_watches_the_gpus_let_go_of_them(tmp_path):
     told = {"driver": {"loaded": None, "nouveau": True}}
     log, watching = tmp_path / "asked", ["nvidia-dcgm.service", "gpubed-health.timer"]
@@ -187,24 +180,6 @@ def test_after_a_kernel_update_the_module_is_built_in_the_next_run(tmp_path):
     assert done.code == 0, done.said
     assert "dkms autoinstall --kernelver 6.1.0-50-amd64" in done.calls
     assert "base.packages linux-headers-6.1.0-50-amd64 linux-headers-amd64" in done.calls
-
-
-def test_each_run_looks_at_the_module_of_a_driver_that_is_changed_or_stays():
-    folder = assets() / "roles/nvidia_driver/tasks"
-    for name in ("replace", "stay", "install"):
-        included = [
-            task.get("ansible.builtin.include_tasks")
-            for task in yaml.safe_load((folder / f"{name}.yml").read_text())
-        ]
-        assert "module.yml" in included, name
-
-
-def test_a_driver_that_stays_gets_the_headers_of_the_next_kernels(tmp_path):
-    """A metapackage of kernels brings new ones; modules are built for those with headers."""
-    programs = {"dpkg-query": KERNELS, "modinfo": f"echo {VERSION}"}
-    done = tasks(tmp_path, "stay", kept=VERSION, programs=programs)
-    assert "base.packages linux-headers-amd64" in done.calls
-    assert not [call for call in done.calls if call.startswith("dkms")]
 
 
 def loaded(folder, error, *, may_reboot=True):
@@ -265,13 +240,6 @@ def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
     assert bool(added) == (not offered)
 
 
-def test_nvidias_packages_come_the_way_that_uses_an_owners_source_as_it_is(tmp_path):
-    """Two sources of one repository with two keys, and apt reads none at all any more."""
-    done = tasks(tmp_path, "source_nvidia", release="debian-13")
-    assert [call.partition(" ")[0] for call in done.calls] == ["base.repository"], done.said
-    assert done.calls[0].endswith("/repos/debian13/x86_64/")
-
-
 @pytest.mark.parametrize(
     ("release", "image"),
     [("debian-12", "amd64"), ("debian-13", "cloud-amd64"), ("ubuntu-24.04", "generic")],
@@ -290,24 +258,6 @@ def test_a_kernel_whose_headers_are_gone_is_told_before_anything_is_changed(
     )
     assert (done.code == 0) == offered, done.said
     assert (f"sudo apt-get install linux-image-{image} && sudo reboot" in done.said) != offered
-
-
-def test_headers_are_looked_for_before_the_driver_is_changed():
-    replaced = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/replace.yml").read_text())
-    includes = [task.get("ansible.builtin.include_tasks") for task in replaced]
-    assert includes.index("buildable.yml") < includes.index("change.yml")
-
-
-def test_a_change_is_noted_as_begun_before_any_package_is_touched():
-    """One that fails, and cannot be taken back, is due again; what is as before is not."""
-    changed = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/change.yml").read_text())
-    noted = [task.get("gpubed_applied", {}).get("state") for task in changed].index("begun")
-    touched = [
-        index
-        for index, task in enumerate(changed)
-        if {"block", "ansible.builtin.dpkg_selections", "ansible.builtin.apt"} & set(task)
-    ]
-    assert noted < min(touched)
 
 
 @pytest.mark.parametrize("solvable", [True, False])
@@ -531,19 +481,6 @@ def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_
     assert "(item=nvidia-gpubed-test)" not in done.said
 
 
-def test_a_removal_that_was_killed_lets_go_of_no_package_that_it_has_removed(tmp_path):
-    """Dpkg would take that for a wish to have it again."""
-    done = take_away(tmp_path, held="")
-    assert done.code == 0, done.said
-    assert "Let go of packages that stay" not in done.tasks, done.said
-    assert "base : Remove the mark" in done.tasks
-
-
-def test_services_of_the_driver_go_with_it():
-    owns = role_variables.variables("nvidia_driver", "debian-12")["__nvidia_driver_owns"]
-    assert owns["units"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
-
-
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
 def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     done = tasks(
@@ -589,17 +526,3 @@ def test_gpus_that_are_cut_into_instances_are_refused_by_name(tmp_path, mig):
     assert (done.code != 0) == (mig is True), done.said
     assert ("MIG is on on GPU 1 of node-0" in done.said) == (mig is True)
     assert ("sudo nvidia-smi -mig 0" in done.said) == (mig is True)
-
-
-def test_adapters_that_lead_to_nvswitches_are_driven_at_every_boot(tmp_path):
-    """From NVLink 5 on: B200's NVSwitches are not on the bus."""
-    done = tasks(
-        tmp_path,
-        "services",
-        check=True,
-        __nvidia_driver_wanted=VERSION,
-        __nvidia_driver_choice=choice(subnet_manager=["node-0"]),
-        __nvidia_driver_bridges=str(tmp_path / "gpubed-nvlink.conf"),
-    )
-    name = "Load the modules of these adapters at every boot"
-    assert done.tasks.get(name) == "changed", done.said

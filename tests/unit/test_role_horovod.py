@@ -27,25 +27,6 @@ def test_a_node_without_ranks_is_in_no_hostfile():
     assert render("ssh_mesh", "hostfile.j2", gpubed_nodes=NODES) == ["node-0 slots=4"]
 
 
-def test_a_node_without_ranks_has_settings_for_what_is_started_there():
-    lines = render(
-        "horovod",
-        "horovod.env.j2",
-        ansible_managed="managed",
-        inventory_hostname="head-0",
-        __horovod_simulated="",
-        __horovod_settings={"threads": 8, "fusion_mb": None, "wait_us": 50},
-        horovod_cycle_ms=-1,
-        __horovod_address="10.0.0.1",
-        __horovod_secrets="/shared/rendezvous",
-        __horovod_interface="eth1",
-        __horovod_network={},
-        __horovod_subnet="10.0.0.0/24",
-        __horovod_node=NODES[0],
-    )
-    assert "OMP_NUM_THREADS=8" in lines
-
-
 def test_the_page_has_every_setting_and_no_other():
     page = runpy.run_path(str(machines.ROOT / "docs/horovod_settings.py"))
     text = (machines.ROOT / "roles/horovod/templates/horovod.env.j2").read_text()
@@ -79,20 +60,6 @@ def test_ranks_are_told_what_follows_from_their_node():
     big = [{"name": "node-0", "slots": 2, "gpus": 2}]
     assert settings(gpubed_nodes=big)["wait_us"] == 0
     assert settings(gpubed_nodes=big, __horovod_simulated="A100")["wait_us"] == 50
-
-
-def test_cores_of_containers_are_those_of_their_machine():
-    big = {"gpubed_nodes": [{"name": "node-0", "slots": 1, "gpus": 1}], "gpubed_one_host": True}
-    kvm, docker = {"virtualization_type": "kvm"}, {"virtualization_type": "docker"}
-    assert settings(facts=kvm, **big)["wait_us"] == 0, "a machine in a container has its own"
-    assert settings(facts=docker, **big)["wait_us"] == 50
-    assert settings(facts=docker, **{**big, "gpubed_one_host": False})["wait_us"] == 0
-
-
-def test_a_network_without_a_rate_leaves_horovods_buffer():
-    networks = {"experiment": None, "control": {"subnet": "10.1.0.0/24"}}
-    assert settings(gpubed_networks=networks)["fusion_mb"] is None
-    assert settings(horovod_latency=0.01)["fusion_mb"] == 383
 
 
 def test_a_node_that_is_alone_is_found_by_its_own_address():
@@ -164,13 +131,6 @@ def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, varia
     """Ranks with thresholds of 0 and 128 MiB ended with a segmentation fault."""
     assert told(**{variable: "1"}) == (None, None)
     assert told(**{variable: "1"}, HOROVOD_FUSION_THRESHOLD="64") == ("64", None)
-
-
-@pytest.mark.process
-def test_what_is_to_be_tuned_is_not_set(told):
-    """Horovod leaves alone what its environment has (parameter_manager.cc, `fixed`)."""
-    assert told(HOROVOD_AUTOTUNE="1") == (None, None)
-    assert told(HOROVOD_AUTOTUNE="0") == (str(382 * 2**20), "2.5")
 
 
 def test_ranks_that_are_not_to_be_bound_have_their_gpu_all_the_same():

@@ -165,14 +165,6 @@ def test_what_the_owner_may_need_nfs_3_for_is_not_masked(tmp_path, mounting, sai
     assert not [call for call in played.calls if call.startswith("systemctl")]
 
 
-def test_another_mount_in_the_place_of_ours_is_not_gone_on_with(tmp_path, mounting):
-    line = f"10.0.0.1:/srv {tmp_path}/shared nfs4 hard 0 0\n"
-    played = mounting(line, mounted=line.replace("10.0.0.1", "nas"), entry="mounted")
-    said = " ".join(played.said.split())
-    assert played.code != 0
-    assert f"has not the shared folder at {tmp_path}/shared after mounting it" in said
-
-
 KERNELS = "rw,nosuid,noatime,vers=4.2,rsize=262144,hard,nocto,acregmin=600,proto=tcp,nconnect=8"
 WANTED = "ro,nocto,actimeo=600,vers=4.2,hard,rsize=1048576,_netdev,proto=tcp,nconnect=8"
 
@@ -291,12 +283,3 @@ def owners(folder, paths):
         __nfs_exports=str(folder / "exports"),
         __nfs_paths=paths,
     )
-
-
-def test_what_is_the_owners_is_refused_in_words(tmp_path):
-    (tmp_path / "mounts").write_text("/dev/sdb1 /shared ext4 rw 0 0\n")
-    played = owners(tmp_path, paths=["/shared"])
-    said = " ".join(played.said.split())
-    assert played.code != 0
-    assert "/dev/sdb1 is mounted at /shared. Nothing of it was touched." in said
-    assert "storage.shared.path" in said

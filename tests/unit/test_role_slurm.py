@@ -66,12 +66,6 @@ def test_nodes_offer_their_gpus_by_model():
     ]
 
 
-def test_all_gpus_and_those_of_each_model_are_accounted_for():
-    lines = render("slurm.conf.j2", [offer(A100), offer(T4), NONE])
-    assert f"AccountingStorageTRES=gres/gpu,gres/gpu:{A100},gres/gpu:{T4}" in lines
-    assert "AccountingStorageTRES=gres/gpu" in render("slurm.conf.j2", [NONE])
-
-
 def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     """As on an AMD board: what ranks and containers call GPU 0 is /dev/nvidia2 there.
 
@@ -96,19 +90,6 @@ def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     assert [gpu["device"] for gpu in found] == [f"/dev/nvidia{number}" for number in (2, 3, 0, 1)]
     lines = render("gres.conf.j2", [{**CPU, "gpus": found, "nvml": False, "cgroup": True}])
     assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
-
-
-def test_devices_of_which_the_driver_tells_nothing_are_given_out_too():
-    found = role_variables.value(
-        "slurm",
-        "__slurm_gpus",
-        "debian-12",
-        inventory_hostname="node-0",
-        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
-        __slurm_gpu_devices={"files": [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidia2"}]},
-        __slurm_gpu_information={"stdout": ""},
-    )
-    assert [gpu["device"] for gpu in found] == ["/dev/nvidia2", "/dev/nvidia10"]
 
 
 @pytest.mark.parametrize("nvml", [False, True])
@@ -199,13 +180,6 @@ def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(comes, 
     assert install["when"] == "__slurm_nvml_fits"
 
 
-def test_slurms_own_detection_is_installed_before_it_is_looked_for():
-    tasks = yaml.safe_load((ROLE / "tasks/hardware.yml").read_text())
-    included = [task.get("ansible.builtin.include_tasks") for task in tasks]
-    asked = [task.get("register") for task in tasks]
-    assert included.index("nvml.yml") < asked.index("__slurm_nvml")
-
-
 @pytest.fixture
 def prolog(tmp_path):
     """A function that runs a prolog, and returns its exit code and what gpubed-health was asked."""
@@ -262,14 +236,6 @@ def test_a_rank_has_the_cpus_of_its_job_and_is_kept_with_its_run(srun, monkeypat
     srun.become_rank(["true", "x"])
     assert became == [("gpubed-environment", ["gpubed-environment", "true", "x"])]
     assert os.environ["OMP_NUM_THREADS"] == "4"
-
-
-def test_how_a_rank_of_a_run_ends_is_kept(srun, monkeypatch, tmp_path):
-    became = []
-    monkeypatch.setattr(os, "execvp", lambda *words: became.extend(words[1]))
-    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8", "GPUBED_RUN_DIR": str(tmp_path)}
-    srun.become_rank(["true", "x"])
-    assert became == ["gpubed-environment", "gpubed-exit", "true", "x"]
 
 
 @pytest.fixture
@@ -330,10 +296,6 @@ def test_ranks_find_each_other_with_a_secret_of_the_run(started):
     assert started("true")[2] != secret
 
 
-def test_ranks_that_may_have_another_horovod_have_none(started):
-    assert started("gpubed-container", "image", "true")[2] is None
-
-
 @pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -355,12 +317,3 @@ def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
     after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
     assert (after in lines) == bool(gpus)
     assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)
-
-
-@pytest.mark.parametrize(
-    ("release", "confines"),
-    [("debian-12", True), ("debian-13", True), ("ubuntu-22.04", False), ("ubuntu-24.04", True)],
-)
-def test_jobs_are_confined_where_slurm_knows_the_control_groups_of_its_release(release, confines):
-    """Slurm 21.08 of Ubuntu 22.04 would not start: it looks for the first version of them."""
-    assert bool(role_variables.value("slurm", "__slurm_cgroup", release)) is confines
