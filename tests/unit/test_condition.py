@@ -322,11 +322,6 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
     assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
 
 
-def test_units_are_asked_for_once_a_node(serving, found):
-    assert serving().state == "ready"
-    assert sorted(found.asked) == ["node-0", "node-1", "node-2"]
-
-
 def test_what_only_the_head_runs_is_not_missed_elsewhere(serving):
     assert serving(units={("node-1", "slurmctld.service"): ABSENT}).state == "ready"
 

