@@ -123,16 +123,6 @@ def test_the_command_is_run_once_before_an_end_whatever_becomes_of_the_rest(
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
-def test_a_release_saves_what_is_new_and_does_not_run_the_command_again(
-    head, ending, shared, tmp_path
-):
-    cluster = ending(command=f"echo asked >> {tmp_path}/asked", margin="10 min")
-    before_end.prepare(cluster)
-    write(shared.runs / "slurm", "metrics.json")
-    assert before_end.prepare(cluster, again=True)[0].startswith("collected 1 run(s)")
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
 @pytest.mark.parametrize(("server", "told"), [(None, 1), ("node-0", 1), ("node-2", 2)])
 def test_nodes_take_what_is_saved_for_no_use(monkeypatch, head, ending, shared, server, told):
     """Neither the head, nor who serves the storage; those that serve nothing are not asked."""

@@ -158,7 +158,7 @@ def in_bash(offered, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("verb", ["status", "up", "plan", "run", "ssh"])
+@pytest.mark.parametrize("verb", ["status"])
 def test_bash_offers_clusters_where_nothing_is_typed_yet(in_bash, verb):
     assert in_bash("gpubed", verb, "") == ["lab"]
 

@@ -42,7 +42,6 @@ def test_no_experiment_network_is_no_rdma():
     ("type_", "address", "refused"),
     [
         ("infiniband", "10.0.0.2", True),
-        ("ether", "10.0.0.2", False),
         ("infiniband", "10.9.0.2", False),  # a storage network
     ],
 )

@@ -8,10 +8,8 @@ import shlex
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from gpubed.configuration import roles
-from support import machines, role_variables
+from support import machines
 from support.shell_host import ShellHost
-from support.specs import BACKENDS, sample
 
 pytestmark = pytest.mark.process
 
@@ -46,12 +44,6 @@ def accept(host, lines, file=".ssh/authorized_keys", *, may_root=False):
     words = ("accept-keys", "me", TAG, "root" if may_root else "")
     given = shlex.quote("".join(f"{line}\n" for line in lines))
     return host.sh(f"printf %s {given} | {shlex.join(['sh', '-c', text, *words])}")
-
-
-def test_the_clusters_keys_lie_in_a_folder_of_gpubeds_own():
-    """An owner's sshd may read /etc/ssh/authorized_keys.d: his keys there are not written over."""
-    place = role_variables.value("ssh_mesh", "__ssh_mesh_authorized_keys", "debian-12")
-    assert place == "/etc/gpubed/authorized_keys.d/%u"
 
 
 def test_keys_stand_beside_the_accounts_own(host):
@@ -127,9 +119,3 @@ def test_on_a_machine_of_gpubeds_own_the_rules_hold_for_everybody():
         "PerSourceMaxStartups",
         "LoginGraceTime",
     }
-
-
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
-def test_only_hosts_that_outlive_their_cluster_belong_to_somebody(backend):
-    given = roles.inputs(sample(backend, "cpu", "none", 0), "ssh_mesh")
-    assert given["ssh_mesh_whole_host"] is (backend != "static")

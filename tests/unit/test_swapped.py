@@ -144,8 +144,7 @@ BOOK = """
 
 
 @pytest.mark.usefixtures("nobody_came")
-@pytest.mark.parametrize("strategy", ["gpubed_linear", "linear"])
-@pytest.mark.parametrize("task", ["", AT_WORK], ids=["idle", "busy"])
+@pytest.mark.parametrize(("strategy", "task"), [("gpubed_linear", AT_WORK), ("linear", "")])
 def test_configure(cluster, host, tmp_path, monkeypatch, strategy, task):
     """It names both keys, though Ansible does not say which it saw."""
     monkeypatch.setenv("GPUBED_ANSIBLE_STRATEGY", strategy)
