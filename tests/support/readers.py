@@ -31,13 +31,12 @@ from gpubed.backends.gpulab import record as gpulab_record
 from gpubed.backends.gpulab.client import Answer, Client
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
-from gpubed.backends.local import apt_sources, environment, runtime
+from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
     aggregate,
     documents,
-    journal,
     manifest,
     prepare,
     reservation,
@@ -46,24 +45,23 @@ from gpubed.backends.virtualwall import (
 )
 from gpubed.backends.virtualwall import faults as virtualwall_faults
 from gpubed.backends.virtualwall import login as virtualwall_login
-from gpubed.campaigns import drive, matrix, records, repeat
+from gpubed.campaigns import drive, matrix, records
 from gpubed.campaigns import file as campaign_file
 from gpubed.checks import cuda, monitoring, software, throughput
 from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, collected, handover, lease, watch_memory
-from gpubed.configuration import applied, health, inventory, packages, roles, served_folder
+from gpubed.cluster import audit
 from gpubed.configuration import events as ansible_events
-from gpubed.core import finite, progress, reading, runlock, secret
+from gpubed.configuration import health, inventory, packages, served_folder
+from gpubed.core import finite, progress, reading, secret
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project, assets, recipes
-from gpubed.engines.embedded import checkpoint, locks
+from gpubed.core.paths import Project
+from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.project import Project as PulumiProject
-from gpubed.engines.embedded.project import StackConfig
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret
@@ -76,9 +74,8 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import known_hosts
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
-from gpubed.nodes.verification import Check, Verification
 from gpubed.recipes import recipe
-from gpubed.report import analysis, page, summary, tables, together
+from gpubed.report import analysis, page, summary, tables
 from gpubed.report import read as report_read
 from gpubed.report import write as report_write
 from gpubed.spec import backend_config
@@ -225,21 +222,6 @@ def _state(data, folder):
         stack.open(save_salt=False)
 
 
-def _stack_config(data, folder):
-    with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
-        StackConfig.load(_file(folder / "Pulumi.dev.yaml", data)).open("p", CIPHER)
-
-
-def _pulumi_yaml(data, folder):
-    _file(folder / "Pulumi.yaml", data)
-    PulumiProject.load(folder)
-
-
-def _engine_lock(data, folder):
-    _file(folder / "locks" / "a.json", data)
-    locks.require_free(folder / "locks")
-
-
 # A cluster's own files.
 
 
@@ -252,61 +234,11 @@ def _allocation(data, folder):
         inventory.text(granted)
 
 
-def _verification(data, folder):
-    verification = Verification.last(_file(_cluster(folder).verification, data))
-    json.dumps(verification.summary())
-    report.verification(_Quiet(), verification.summary(), whole=True)
-    handover.metrics_text(ALLOCATION, verification)
-
-
-class _Quiet:
-    """STAND-IN for the terminal."""
-
-    def say(self, text):
-        pass
-
-    def table(self, titles, rows):
-        [list(map(str, row)) for row in rows]
-
-
-def _lease(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.lease, data)
-    known = lease.last(cluster)
-    known.state(60)
-    known.document()
-    if known.granted_until:
-        lease.local(known.granted_until)
-    lease.check_not_expired(cluster)
-
-
-def _watch(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.watch, data)
-    watch_memory.load(cluster).recent(lease.now())
-
-
-def _collected(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.collected, data)
-    plan = sample_plan()
-    collected.load(Cluster(cluster, plan, sample_allocation(plan)))
-
-
 def _known(data, folder):
     cluster = _cluster(folder)
     _file(cluster.record, data)
     left_out.read(cluster, sample_plan(nodes=[{"name": "node", "count": 3, "min": 2}]))
     served_folder.left_behind(cluster, PLAN, ())
-
-
-def _former(name):
-    def read(data, folder):
-        cluster = _cluster(folder)
-        _file(cluster.state / name, data)
-        served_folder.left_behind(cluster, PLAN, ())
-
-    return read
 
 
 def _facts(data, folder):
@@ -317,16 +249,6 @@ def _facts(data, folder):
         binding.bind(found, 4)
         with contextlib.suppress(drivers.NoDriver):
             drivers.choose({"node-0": found}, {"debian": [drivers.Offer(535), drivers.Offer(570)]})
-
-
-def _applied(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.applied / f"{NODE.id}.json", data)
-    applied.missing(cluster, ALLOCATION, {node.name: {"base": "1"} for node in ALLOCATION.nodes})
-
-
-def _run_lock(data, folder):
-    runlock._refusal(_file(folder / "lab" / "lock", data))
 
 
 def _events(data, folder):
@@ -353,26 +275,6 @@ def _metrics(data, folder):
 
 MEASURED = measurements.document(factors={"nodes": [1, 2], "rate": ["1G"]}, repeat=2)
 MEASURED_POINTS = list(measurements.measured(MEASURED))
-REPEATED = {
-    "schema": "gpubed/report/1",
-    "campaign": {
-        "name": "smoke",
-        "cluster": "lab",
-        "campaign": {
-            "schema": "gpubed/campaign-file/1",
-            "job": "digits",
-            "factors": {"nodes": [1, 2], "batch": [16]},
-            "repeat": 2,
-        },
-    },
-    "groups": [
-        {
-            "id": "nodes-1.batch-16",
-            "settings": {"nodes": 1, "batch": 16},
-            "metrics": {"images_per_s": {"mean": 9.0, "sd": 1.0, "n": 2}},
-        }
-    ],
-}
 MEASURED_POINT = MEASURED_POINTS[-1]
 
 
@@ -384,34 +286,11 @@ def _report_campaign(data, folder):
     _reported(cluster, folder)
 
 
-def _report_together(data, folder):
-    """As the second campaign of a report of two."""
-    first, cluster = Project(folder).cluster("other"), _cluster(folder)
-    measurements.write(first, MEASURED, MEASURED_POINTS)
-    at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
-    _file(at / "campaign.json", data)
-    each = [report_read.load(paths, "smoke") for paths in (first, cluster)]
-    _told(together.put(each))
-
-
 def _report_point(data, folder):
     cluster = _cluster(folder)
     at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
     _file(at / "points" / f"{MEASURED_POINT['id']}.{MEASURED_POINT['repetition']}.json", data)
     _told(report_read.load(cluster, report_read.chosen(cluster, None)))
-
-
-def _report_before(data, folder):
-    cluster = _cluster(folder)
-    measurements.write(cluster, MEASURED, MEASURED_POINTS[:1])
-    _file(folder / "out" / "report.json", data)
-    _reported(cluster, folder)
-
-
-def _report_repeated(data, folder):
-    before = repeat.load(_file(folder / "report.json", data))
-    points = matrix.expand(before.source, jobfile.load(before.source.campaign.job))
-    repeat.compare(before, drive.Series(before.source.campaign, points), "images_per_s")
 
 
 def _told(measured):
@@ -427,18 +306,6 @@ def _reported(cluster, folder):
     """Write the whole report, which every figure of the files reaches."""
     measured = report_read.load(cluster, report_read.chosen(cluster, None))
     report_write.write(analysis.analyse(measured), folder / "out")
-
-
-def _slice(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.state / journal.FILE, data)
-    journal.load(cluster)
-
-
-def _acquaintance(data, folder):
-    cluster = _cluster(folder)
-    _file(cluster.state / "nodes" / "node-0.json", data)
-    journal.load_node(cluster, "node-0")
 
 
 def _key(data, folder):
@@ -467,42 +334,11 @@ def _specification(data, folder):
         str(error)
 
 
-def _recipe(data, folder):
-    reading.file(_file(folder / "recipe.yml", data)).yaml(recipe.Recipe)
-
-
-def _job(data, folder):
-    reading.file(_file(folder / "job.yml", data)).yaml(jobfile.Job)
-
-
 def _campaign(data, folder):
     source = campaign_file.load(str(_file(folder / "mine.yml", data)), Project(folder))
     points = matrix.expand(source, jobfile.load(source.campaign.job))
     matrix.require_room(source, ALLOCATION, ALLOCATION)
     return source, points
-
-
-def _campaign_sample():
-    with tempfile.TemporaryDirectory() as folder:
-        source, points = _campaign(CAMPAIGN, Path(folder))
-    return {
-        "schema": "gpubed/campaign/1",
-        "digest": records.digest(source, points),
-        "campaign": source.campaign.content(),
-        "uuid": ALLOCATION.uuid,
-        "nodes": [{"name": "node-0", "slots": 1}],
-    }
-
-
-def _campaign_begun(data, folder):
-    source, points = _campaign(CAMPAIGN, folder)
-    _file(folder / "mine" / "campaign.json", data)
-    begun = records.Folder(folder / "mine").begun()
-    if begun is None:  # an empty file, as a power cut leaves it, and no point
-        assert not data
-        return
-    assert isinstance(begun.with_ranks, list)
-    records.require_same(begun, source, points, ALLOCATION.uuid, {})
 
 
 def _campaign_point(data, folder):
@@ -515,35 +351,10 @@ def _campaign_point(data, folder):
     records.Folder(folder / "mine").keep(next(iter(ended.values())))
 
 
-def _role(data, folder):
-    reading.file(_file(folder / "gpubed.yml", data)).yaml(roles.RoleMeta)
-
-
-def _pins(data, folder):
-    _file(folder / "cpu" / "requirements.txt", data)
-    cpu = recipe.load("cpu")
-    with mock.patch("gpubed.core.paths.recipes", return_value=folder):
-        cpu.locked()
-
-
-def _architectures(data, folder):
-    recipe.read_record(_file(folder / "architectures.json", data))
-
-
 def _known_hosts(data, folder):
     path = _file(folder / "known_hosts", data)
     known_hosts.keys(path, "10.0.0.1")
     known_hosts.keys(path, "gate", 2222)
-
-
-def _apt(data, folder):
-    _file(folder / "sources.list", data)
-    _file(folder / "sources.list.d" / "debian.sources", data)
-    apt_sources.sources("bookworm", folder)
-
-
-def _resolvers(data, folder):
-    environment.nameservers([_file(folder / "resolv.conf", data)])
 
 
 # What nodes answer.
@@ -903,10 +714,6 @@ EVENT = {
     "name": "node-0",
     "seconds": 1.5,
 }
-CHECKS = (
-    Check(id="gpu.driver", node="node-0", result="pass", value=1.5, unit="s", limit="≤ 2"),
-    Check(id="link.rate", node="node-0>node-1", result="fail", reason="slow"),
-)
 
 
 def _pem(folder):
@@ -917,50 +724,9 @@ def _pem(folder):
 
 
 def _readers():
-    import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         pem = _pem(Path(folder))
-    verification = Verification(
-        cluster="lab", at="2026-11-22T10:00:00Z", node_ids=("id-node-0",), checks=CHECKS
-    )
-    record = lease.Record(granted_until="2126-11-22T10:00:00Z", since="2026-11-21T10:00:00Z")
-    came = collected.Memory(
-        of="id-node-0", place="20261122-100000", looked={"runs/1-digits": "0" * 64}
-    )
-    remembered = watch_memory.Memory(
-        amiss={"node-1": "2026-11-21T10:00:00Z"}, repairs=["2026-11-21T09:00:00Z"], failures=1
-    )
-    holder = {
-        "pid": 1,
-        "verb": "up",
-        "user": "me",
-        "username": "me",
-        "hostname": "h",
-        "since": "now",
-    }
-    slice_ = {
-        "uuid": "u",
-        "slice_urn": "urn:s",
-        "testbed": {
-            "type": "virtualwall",
-            "aggregate": {"url": "https://a", "urn": "urn:publicid:IDN+a+authority+cm"},
-            "authority": {"slices": "https://b", "members": "https://c"},
-            "project": "p",
-            "login": "/login.pem",
-        },
-        "slivers": [{"urn": "u", "client_id": "n", "allocation": "a", "operational": "o"}],
-        "granted_until": "2026-11-22T10:00:00Z",
-    }
-    known = {
-        "id": "i",
-        "control_address": "10.0.0.1",
-        "experiment_address": None,
-        "port": 22,
-        "user": "me",
-        "host_keys": [f"ssh-ed25519 {KEY}"],
-        "via": [],
-    }
     fio = {
         "jobs": [
             {
@@ -970,42 +736,17 @@ def _readers():
         ]
     }
     nccl = {"version": 23007, "memlock": -1, "adapters": ["mlx5_0"]}
-    config = (
-        f"encryptionsalt: {CIPHER.salt}\n"
-        f'config:\n  p:pw: {{secure: "{CIPHER.encrypt("y")}"}}\n  a: [1, x]\n'
-    ).encode()
     return (
         Reader("state", _state, json_text(_state_sample())),
-        Reader("stack-config", _stack_config, config, yaml_text),
-        Reader("pulumi-yaml", _pulumi_yaml, (assets() / "Pulumi.yaml").read_bytes(), yaml_text),
-        Reader("engine-lock", _engine_lock, json_text({**holder, "timestamp": "now"})),
         Reader("allocation", _allocation, ALLOCATION.model_dump_json().encode()),
-        Reader("verification", _verification, verification.model_dump_json().encode()),
-        Reader("lease", _lease, record.model_dump_json().encode()),
-        Reader("watch", _watch, remembered.model_dump_json().encode()),
-        Reader("collected", _collected, came.model_dump_json().encode()),
         Reader("record", _known, json_text({"left_out": {"node-2": "broken"}, "served": SERVED})),
-        Reader("former-left-out", _former("left_out.json"), json_text({"node-2": "broken"})),
-        Reader("former-served-folder", _former("served.json"), json_text(SERVED)),
-        Reader("former-testbed", _former("testbeds/local.json"), json_text({"id": "a"})),
         Reader("facts", _facts, json_text(FACTS)),
         Reader("packages", _packages, json_text(PACKAGES)),
-        Reader("applied", _applied, json_text({"base": "1"})),
-        Reader("run-lock", _run_lock, json_text(holder)),
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),
         Reader("ansible-events", _ansible_events, json_text(ANSIBLE_EVENT), json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
         Reader("report-campaign", _report_campaign, json_text(measurements.document(nodes=[]))),
-        Reader("report-together", _report_together, json_text(MEASURED)),
         Reader("report-point", _report_point, json_text(MEASURED_POINT)),
-        Reader(
-            "report-before",
-            _report_before,
-            json_text({"schema": "gpubed/report/1", "campaign": MEASURED}),
-        ),
-        Reader("report-repeated", _report_repeated, json_text(REPEATED)),
-        Reader("slice", _slice, json_text(slice_)),
-        Reader("acquaintance", _acquaintance, json_text(known)),
         Reader("private-key", _key, _key_sample(), None),
         Reader(
             "specification",
@@ -1013,37 +754,14 @@ def _readers():
             backend_config.template("local").read_bytes(),
             yaml_text,
         ),
-        Reader("recipe", _recipe, (recipes() / "cuda12/recipe.yml").read_bytes(), yaml_text),
-        Reader("job", _job, (assets() / "jobs/digits/job.yml").read_bytes(), yaml_text),
         Reader("campaign", _campaign, CAMPAIGN, yaml_text),
-        Reader("campaign-begun", _campaign_begun, json_text(_campaign_sample())),
         Reader("campaign-point", _campaign_point, json_text(POINT)),
-        Reader("role", _role, (assets() / "roles/base/meta/gpubed.yml").read_bytes(), yaml_text),
-        Reader(
-            "pins",
-            _pins,
-            b"a==1 ; python_version < '4' \\\n    --hash=sha256:" + b"0" * 64 + b"\nb==2\n",
-            None,
-        ),
-        Reader(
-            "architectures",
-            _architectures,
-            json_text({"torch==2": {"lib.so": {"cubin": ["8.0"], "ptx": []}}}),
-        ),
         Reader(
             "known-hosts",
             _known_hosts,
             f"10.0.0.1,[gate]:2222 ssh-ed25519 {KEY}\n{HASHED} ssh-ed25519 {KEY}\n".encode(),
             None,
         ),
-        Reader(
-            "apt-sources",
-            _apt,
-            b"deb http://mirror.example/debian bookworm main\n\nTypes: deb\nURIs: http://x\n"
-            b"Suites: bookworm\nComponents: main\n",
-            None,
-        ),
-        Reader("resolv-conf", _resolvers, b"nameserver 10.0.0.1\n", None),
         Reader(
             "health",
             _health,

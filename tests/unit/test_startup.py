@@ -40,7 +40,7 @@ def start(*words, **settings):
     return said, loaded.replace("verbs:", "").split()
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--version"]])
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
 def test_what_concerns_no_verb_imports_none(words):
     assert start(*words)[1] == []
 
