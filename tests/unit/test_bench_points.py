@@ -73,16 +73,6 @@ def test_bench_and_report_agree_on_what_a_point_lacks(bench, value, lacks):
     assert len(found.failed) == (8 if lacks else 0)
 
 
-def test_the_order_is_random_and_repeats_itself(bench):
-    bench()
-    first = bench.calls
-    rounds = [[(c["nodes"], c["settings"]) for c in first[at : at + 4]] for at in (0, 4)]
-    assert rounds[0] != rounds[1]
-    bench("--new")
-    asked = [[(c["nodes"], c["settings"]) for c in calls] for calls in (first, bench.calls[8:])]
-    assert asked[0] == asked[1]
-
-
 def test_repetitions_end_once_the_interval_is_narrow(bench):
     stop = "repeat: 10\nstop: {metric: images_per_s, relative_width: 0.05, at_least: 3}\n"
     bench.file.write_text(PLAIN.replace("repeat: 2\n", stop))

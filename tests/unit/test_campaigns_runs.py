@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.campaigns.records import Folder
 from gpubed.core.errors import UsageError
-from gpubed.jobs import execution, images
+from gpubed.jobs import images
 from gpubed.jobs.runs import record
 from support import stand_in_head
 from support.samples import granted_cluster
@@ -130,24 +130,6 @@ def test_a_point_without_the_number_that_it_is_repeated_for_has_failed(campaign)
     assert len(campaign.launched) == before, "what failed is repeated only when asked for"
     assert campaign("--again-failed").return_value == 1
     assert len(campaign.launched) == 2 * before
-
-
-def test_a_job_that_is_edited_while_its_campaign_is_at_work_ends_it(campaign, monkeypatch):
-    real = execution.run
-
-    def run(*words, **named):
-        result = real(*words, **named)
-        if len(campaign.launched) == 2:
-            program = campaign.job / "training.py"
-            program.write_text(program.read_text() + "# faster\n")
-        return result
-
-    monkeypatch.setattr(execution, "run", run)
-    with pytest.raises(UsageError, match="the job's files") as refused:
-        campaign()
-    assert "--new" in refused.value.hint
-    assert len(campaign.launched) == 2
-    assert len(campaign.folder.ended()) == 2, "what ended before the edit does not count"
 
 
 def test_an_image_that_was_rebuilt_under_its_name_is_another_measurement(campaign, monkeypatch):

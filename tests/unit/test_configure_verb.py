@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,11 +52,6 @@ def test_a_role_that_the_cluster_does_not_have_is_refused(asked, tags, hint):
         call("--tags", tags)
     assert hint in refused.value.hint or hint in refused.value.message
     assert "words" not in asked
-
-
-def test_what_it_did_can_be_read(asked):
-    done = json.loads(call("--json").stdout)
-    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
 
 
 @pytest.mark.process
@@ -112,14 +106,6 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
         call("--limit", "node-1", *words)
     assert not record.read(asked["cluster"]).unfinished
     assert "words" not in asked
-
-
-def test_interruptions_stay_ours(asked):
-    """ansible-runner's handlers would make a failure of Ctrl-C, after its own time."""
-    before = signal.getsignal(signal.SIGINT)
-    assert call().exit_code == 0
-    assert signal.getsignal(signal.SIGINT) is before
-    assert asked["cancel_callback"]() is False
 
 
 @pytest.mark.parametrize("words", [(), ("--tags", "nfs"), ("--check",)])

@@ -55,17 +55,6 @@ def test_a_terminal_full_of_lines_comes_to_its_end():
     assert "came to its end" in said.text
 
 
-@pytest.mark.parametrize(
-    ("role", "shown"), [("base", "phase base: base · Set it up"), (None, "phase base: Set it up")]
-)
-def test_a_task_of_no_role_names_none(role, shown):
-    """Before a role comes what the playbook itself asks, of which Ansible names no role."""
-    display = Display(UI())
-    display._live = object()
-    display.handle({"what": "task", "phase": "base", "role": role, "task": "Set it up"})
-    assert [text for text, _ in display._running.values()] == [shown]
-
-
 def test_what_a_verification_looks_at_is_named_while_it_looks():
     """Links are measured for 20 seconds; what was shown was the check before them."""
     display = Display(UI())

@@ -125,20 +125,3 @@ def test_the_time_left_follows_from_the_steps_that_were_made():
 @pytest.mark.parametrize("line", ["progress: x", "in progress: 1/2 x", "progress: 1/0 x", ""])
 def test_other_lines_are_no_progress(line):
     assert Estimate().read(line) is None
-
-
-def test_the_lines_that_a_log_already_has_tell_nothing_of_the_pace():
-    clock = iter([0.0, 0.01, 0.02, 10.02])
-    estimate = Estimate(lambda: next(clock))
-    for done in (1, 2, 3):
-        assert estimate.read(f"progress: {done}/5 epochs") == f"epochs: {done} of 5"
-    assert estimate.read("progress: 4/5 epochs") == "epochs: 4 of 5, 10 s left"
-
-
-def test_what_begins_again_is_estimated_anew():
-    clock = iter([0, 10, 1000, 1010])
-    estimate = Estimate(lambda: next(clock))
-    estimate.read("progress: 10/20 steps")
-    estimate.read("progress: 11/20 steps")
-    assert estimate.read("progress: 10/20 steps") == "steps: 10 of 20"
-    assert estimate.read("progress: 11/20 steps") == "steps: 11 of 20, 90 s left"

@@ -3,9 +3,6 @@
 The programs of the host are STAND-INS; the scripts are those that run there.
 """
 
-import fcntl
-import os
-
 import pytest
 
 from gpubed.backends.static import membership
@@ -69,17 +66,6 @@ def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
         membership.release(host, UUID)
     assert mark.exists()
     assert caught.value.result.stderr == f"{host.etc}/gpubed/leave.d/role failed\n"
-
-
-def test_who_comes_while_a_host_is_being_let_go_waits(host, monkeypatch):
-    monkeypatch.setattr(membership, "_PATIENCE", 0)
-    held = os.open(host.etc / "gpubed", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(GpubedError, match="is kept busy") as caught:
-        membership.release(host, UUID)
-    os.close(held)
-    assert caught.value.hint
-    assert host.called == []
 
 
 def test_a_host_that_joined_another_cluster_meanwhile_is_not_let_go(host):

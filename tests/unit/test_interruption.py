@@ -86,13 +86,6 @@ def test_a_hangup_that_was_ignored_is_ignored_still():
     assert process.wait(15) == 143
 
 
-def test_a_run_behind_a_shell_s_back_is_interrupted_all_the_same():
-    """A shell that is no terminal's ignores SIGINT for `gpubed up lab &`."""
-    process, _ = start("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + STUCK)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(15) == 130
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_verb_says_which_signal_ended_it(number, code, tmp_path):
     program = """

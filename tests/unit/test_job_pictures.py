@@ -172,15 +172,6 @@ def test_parts_with_other_classes_are_refused(raw, prepare):
     assert not made.exists()
 
 
-def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
-    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
-        raw(name)
-    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
-    code, said, made = prepare()
-    assert code == 0, said
-    assert packed(made) == {"a": 2, "b": 1}
-
-
 def test_links_are_followed_and_come_to_an_end(raw, prepare, tmp_path):
     raw("a/1.png")
     raw("../elsewhere/deep/1.png")
@@ -203,3 +194,12 @@ def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tm
     assert "raw has no image in a folder per class" in said
     assert "Traceback" not in said
     assert [path.name for path in made.parent.iterdir()] == ["raw"]
+
+
+def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
+    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
+        raw(name)
+    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
+    code, said, made = prepare()
+    assert code == 0, said
+    assert packed(made) == {"a": 2, "b": 1}

@@ -93,19 +93,6 @@ def test_a_second_run_copies_and_touches_nothing(stage, dataset, target):
     assert [path.stat().st_ctime_ns for path in (target, target.parent)] == before
 
 
-def test_an_interrupted_file_goes_on_where_it_ended(stage, dataset, target, draft):
-    (draft / "a/.one.part").write_bytes(b"1" * 60_000)
-    assert stage()["a/one"].bytes == 40_000
-    assert is_whole(dataset, target)
-
-
-def test_a_changed_copy_is_replaced(stage, dataset, target):
-    stage()
-    (target / "two").write_bytes(b"3" * 50)
-    assert copied(stage()) == 50
-    assert is_whole(dataset, target)
-
-
 def test_a_run_that_was_stopped_leaves_nothing_in_place_and_the_next_goes_on(
     staging, stage, dataset, target, monkeypatch
 ):

@@ -94,18 +94,6 @@ def test_whoever_gives_no_reason_is_told_the_same_of_this_cluster_and_node(docum
     assert refused.value.hint == 'gpubed health lan --quarantine gpu-3 --reason "fan is loud"'
 
 
-def test_what_export_is_to_write_to_stays_what_it_is(document, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        found = document("export", "lab", "ssh-config", "--out", str(pipe))
-        assert pipe.is_fifo()
-        assert os.read(reader, 2**16).decode() == next(iter(found["files"].values()))
-    finally:
-        os.close(reader)
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("stderr", ["2>/dev/full"])
 def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, stderr):

@@ -85,15 +85,6 @@ def test_only_what_is_new_comes_again_and_the_one_before_goes(storage):
     assert storage.here() == {"c1/images-2.pt": "2"}
 
 
-def test_one_that_is_damaged_later_keeps_its_whole_copy(storage):
-    storage.write("c1/images-1.pt", "1", beside="1")
-    storage.write("c1/images-2.pt", "2", beside="2")
-    storage.collect()
-    storage.write("c1/images-2.pt", "other", beside="2")
-    assert "is damaged" in storage.collect()[0]
-    assert storage.here() == {"c1/images-2.pt": "2"}
-
-
 def test_what_came_from_another_storage_stays(storage, monkeypatch):
     """A training that begins anew must not replace what the lost one came to."""
     storage.write("c1/images-9.pt", "from before")
@@ -194,3 +185,12 @@ def test_a_folder_of_a_run_may_be_a_link(storage, tmp_path):
         "team%2Fc5/images-5.pt": "5",
     }
     assert storage.collect() == []
+
+
+def test_one_that_is_damaged_later_keeps_its_whole_copy(storage):
+    storage.write("c1/images-1.pt", "1", beside="1")
+    storage.write("c1/images-2.pt", "2", beside="2")
+    storage.collect()
+    storage.write("c1/images-2.pt", "other", beside="2")
+    assert "is damaged" in storage.collect()[0]
+    assert storage.here() == {"c1/images-2.pt": "2"}

@@ -97,13 +97,6 @@ def test_a_run_whose_storage_has_a_clock_behind_is_left_alone(cluster, rank):
     assert process.poll() is None
 
 
-def test_what_was_told_to_end_has_none(cluster, rank):
-    _, beat = rank
-    beat.write_text("end\n")
-    [said] = leftovers.end(cluster)
-    assert "no owner" in said
-
-
 def test_what_is_at_work_is_named_and_left_alone(cluster, rank):
     process, _ = rank
     [said] = leftovers.end(cluster)
@@ -163,15 +156,6 @@ def test_a_number_that_is_another_process_by_now_is_left_alone(cluster, rank, sa
         subprocess.run(["sh", "-c", again], check=False)
         assert other.poll() is None
         other.kill()
-
-
-def test_a_heartbeat_that_is_a_pipe_holds_up_nobody(cluster, rank):
-    process, beat = rank
-    beat.unlink()
-    os.mkfifo(beat)
-    [said] = leftovers.end(cluster)
-    assert "no owner" in said
-    assert process.wait(5) == -15
 
 
 def test_a_look_that_is_held_up_is_said_and_is_not_the_end_of_a_run(cluster, monkeypatch):

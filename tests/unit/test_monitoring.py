@@ -5,20 +5,17 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpubed.access import services
 from gpubed.cluster import handover
-from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project, assets
+from gpubed.core.paths import assets
 from gpubed.jobs import execution
 from gpubed.jobs.launchers import ssh
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from support import local_launch
 from support.samples import sample_allocation, sample_plan
@@ -86,23 +83,6 @@ def test_a_verification_becomes_figures():
         'gpubed_verification_checks{result="simulated"} 0',
         'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
     ]
-
-
-def test_the_end_of_a_lease_becomes_a_figure():
-    until = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
-    text = handover.metrics_text(sample_allocation(sample_plan()), verification("pass"), until)
-    assert "gpubed_lease_end_timestamp_seconds 1800003600\n" in text
-
-
-def test_the_page_has_a_url_only_if_the_cluster_is_monitored(tmp_path):
-    plan = sample_plan()
-    allocation = sample_allocation(plan)
-    cluster = Project(tmp_path).cluster("lab")
-    with pytest.raises(GpubedError, match="is not monitored"):
-        services.token_url(Cluster(cluster, plan, allocation), services.STATUS)
-    plan = sample_plan(services={"monitoring": {}})
-    names = [service["name"] for service in services.urls(Cluster(cluster, plan, allocation))]
-    assert names == ["jupyterlab", "status"]
 
 
 def sample(value, **labels):
@@ -383,13 +363,6 @@ def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
 def test_a_name_that_is_no_text_or_many_lines_costs_the_queue_nothing(page, squeue):
     squeue(b"caf\xe9", b"a\nb", lines=b"slurm_load_jobs error\n\n")
     assert [job["name"] for job in page[2].queue()] == ["caf\ufffd", "a"]
-
-
-def test_a_run_whose_name_is_no_text_is_shown(page, tmp_path):
-    (tmp_path / os.fsdecode(b"20260101-120000000-caf\xe9")).mkdir()
-    [row] = page[2].runs([tmp_path], time.time())
-    assert row["job"] == "caf\ufffd"
-    assert rendered(page, jobs=[row]).encode()
 
 
 def pipe(path, _there):

@@ -127,18 +127,6 @@ def test_it_measures_one_node_two_nodes_and_all_that_have_ranks(notebook):
     assert names["results"][16, 3]["images_per_s"] == pytest.approx(400 / 3)
 
 
-def test_each_run_is_shown_while_it_goes_on(notebook):
-    notebook("run")
-    table, picture = notebook.handles
-    running = [html for html in table.shown if "12 images/s" in html]
-    assert running
-    assert "<progress value=0.250>" in running[0]
-    assert "&lt;2.0 ms" in running[0]  # a job's words are no HTML
-    assert table.shown[0].count("<tr>") == table.shown[-1].count("<tr>") == 7
-    assert table.shown[-1].count("images/s over the timed steps") == 6
-    assert len(picture.shown) == 7
-
-
 def test_a_run_that_fails_says_what_it_said_last(notebook):
     with pytest.raises(RuntimeError, match=r"(?s)exit code 1; see .*node-1 is on fire"):
         notebook("run", fails=True)

@@ -174,17 +174,6 @@ def test_an_owner_gets_his_file_back_also_after_a_removal_that_was_killed(tmp_pa
     assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
 
 
-def test_what_is_kept_of_an_owner_tells_of_a_file_that_is_not_there(asked, tmp_path):
-    file = str(tmp_path / "nccl.conf")
-    written(tmp_path / "nccl.conf.before-gpubed", "A=owners\n")
-    entry = {"path": file, "says": SAYS}
-    assert asked(files=[entry]) == {"kept": [file]}
-    written(tmp_path / "nccl.conf", "# Written by the role.\n")
-    assert asked(files=[entry]) == {"kept": [file]}
-    written(tmp_path / "nccl.conf", "A=owners, again\n")
-    assert asked(files=[entry]) == {}, "he has written one since"
-
-
 @AS_ROOT
 def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
     keeps.file.mkdir(parents=True)
@@ -211,13 +200,6 @@ def test_what_others_use_by_now_stays_with_what_it_needs(asked, tmp_path):
     note = written(tmp_path / "brought", "game\nlib\nlone\n")
     assert asked(packages={"noted": note}) == {"packages": ["game", "lib", "lone"]}
     assert asked(packages={"noted": note, "kept": ["game"]}) == {"packages": ["lone"]}
-
-
-def test_a_former_version_noted_no_packages(asked, tmp_path):
-    packages = {"noted": str(tmp_path / "brought"), "former": ["tool"]}
-    assert asked(packages=packages) == {"packages": ["tool"]}
-    written(tmp_path / "brought")
-    assert asked(packages=packages) == {}, "the owner had all of them"
 
 
 @pytest.mark.parametrize(("number", "ours"), [(59001, True), ("59001", True), (1005, False)])

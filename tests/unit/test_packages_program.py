@@ -117,12 +117,6 @@ def system(tmp_path):
     return System(tmp_path)
 
 
-def test_what_only_adds_packages_is_not_refused(system):
-    [role] = system.look("docker.io")["roles"]
-    assert role["changes"] == []
-    assert role["comes"] == ["runc", "containerd", "docker.io"]
-
-
 @pytest.fixture
 def docker_com(system):
     system.archive("docker", "Docker", {"containerd.io": CONTAINERD})

@@ -105,14 +105,6 @@ def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says
     assert cause(read(lines)[0], ["node-0", "node-0", "node-1"]) == says
 
 
-def test_another_reason_of_the_launcher_is_shown():
-    why = "TimeoutError: no answer of node-2"
-    output, shown = read([*PLAIN, *LAUNCHER[:3], why])
-    assert shown[-1] == why
-    assert cause(output, ["node-0"]) == ""
-    assert output.last_words == []
-
-
 # What it prints as ranks end, before its traceback.
 OF_PROCESSES = [
     "Process 2 exit with status code 2.",

@@ -33,21 +33,6 @@ def test_an_owners_toolkit_stays_if_it_serves(told, ours, kept):
     assert bool(found) is kept
 
 
-@pytest.mark.parametrize(("listed", "right"), [(1, False), (4, True)])
-def test_more_gpus_than_were_asked_for_are_well_and_fewer_are_not(tmp_path, listed, right):
-    devices = "".join(f"echo nvidia.com/gpu={number}\n" for number in (*range(listed), "all"))
-    done = play(
-        tmp_path,
-        "nvidia_container_toolkit",
-        "check",
-        programs={"nvidia-ctk": devices},
-        nvidia_container_toolkit_gpus=2,
-        __nvidia_container_toolkit_cdi=True,
-    )
-    assert (done.code == 0) == right
-    assert right or f"Containers on node-0 can have {listed} of 2 GPU(s)" in done.said
-
-
 @pytest.mark.parametrize(
     ("runtimes", "mode", "said"),
     [

@@ -74,15 +74,6 @@ def test_a_node_that_is_alone_is_found_by_its_own_address():
         assert role_variables.value(role, name, "debian-12", **there) == "10.0.0.0/24"
 
 
-def test_what_a_user_gives_wins():
-    given = {"horovod_threads": 1, "horovod_fusion_mb": 0, "horovod_wait_us": 0}
-    assert settings(**given) == {"threads": 1, "fusion_mb": 0, "wait_us": 0}
-    chosen = role_variables.value(
-        "horovod", "__horovod_interface", "debian-12", horovod_interface="ib0"
-    )
-    assert chosen == "ib0"
-
-
 @pytest.fixture
 def told(tmp_path):
     """A function that reads the settings as ranks do, after others were set or not."""

@@ -101,9 +101,6 @@ def test_devices_are_named_and_compared_with_slurms_own_detection_where_it_is(nv
     ]
 
 
-FULL = "CPUs=4 Boards=1 SocketsPerBoard=2 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=30000"
-
-
 def outside_sockets(root, *near):
     """Return what the role's program says of a machine with two sockets of two processors and
     GPUs that are near to these."""
@@ -134,27 +131,6 @@ def outside_sockets(root, *near):
 )
 def test_gpus_that_are_near_to_a_part_of_a_socket_are_found(tmp_path, near, says):
     assert outside_sockets(tmp_path, *near) == says
-
-
-@pytest.mark.parametrize(
-    ("outside", "cpus", "detects"),
-    [("", None, True), ("0000:01:00.0", None, False), ("", 2, False)],
-)
-def test_slurms_own_detection_is_left_out_where_it_would_take_the_node_out(outside, cpus, detects):
-    """It knows whole sockets only, and knows none where not all processors are granted."""
-    group = {"name": "gpu", "machine": {"cpus": cpus, "memory": None}}
-    found = role_variables.value(
-        "slurm",
-        "__slurm_detects",
-        "debian-13",
-        group_names=["group_gpu"],
-        slurm_node_groups=[group],
-        __slurm_hardware={"stdout": FULL},
-        __slurm_nvml={"stat": {"exists": True}},
-        __slurm_outside={"stdout": outside},
-        __slurm_gpus=[{"device": "/dev/nvidia0", "type": A100}],
-    )
-    assert found is detects
 
 
 @pytest.mark.parametrize("cgroup", [False, True])
@@ -281,12 +257,6 @@ def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, started):
     words, environment, _ = started("true")
     assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
     assert not srun.BINDING & set(environment)
-
-
-@pytest.mark.parametrize(("cpus", "crowded"), [("2", False), ("8(x2),1", True)])
-def test_a_node_may_have_more_gpus_than_cpus(started, cpus, crowded):
-    os.environ["SLURM_JOB_CPUS_PER_NODE"] = cpus
-    assert ("--overcommit" in started("true")[0]) == crowded
 
 
 def test_ranks_find_each_other_with_a_secret_of_the_run(started):

@@ -76,12 +76,6 @@ def test_keys_stand_where_sshd_looks_for_them(host, file):
     assert at.stat().st_mode & 0o777 == (0o644 if place[0] == "/" else 0o600)
 
 
-def test_where_sshd_reads_no_keys_it_is_said(host):
-    done = accept(host, [OURS], "none")
-    assert done.returncode == 1
-    assert "AuthorizedKeysFile" in done.stderr
-
-
 def test_root_follows_no_link_that_an_account_put_there(host):
     """What may not become root writes as itself, and cannot there."""
     host.program("runuser", 'echo "as $2: $4" >&2\nshift 3\nexec "$@"', told=False)

@@ -11,7 +11,6 @@ import pytest
 
 from gpubed.core.errors import GpubedError
 from gpubed.jobs import launchers, leftovers
-from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs import record
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
@@ -57,19 +56,6 @@ def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
     assert "  failed: x is y folder: /tmp\n" in shown
 
 
-def test_what_was_changed_since_is_named(call, cluster):
-    call("run", "lab", "digits")
-    folder = next(cluster.runs.iterdir())
-    (folder / "metrics.json").write_text("{}")
-    (folder / "output.log").unlink()
-    (folder / "new").touch()
-    assert record.unsealed(folder) == ["metrics.json", "new", "output.log"]
-    assert (
-        "not as at its end: metrics.json, new, output.log"
-        in call("runs", "lab", "show", "last").stderr
-    )
-
-
 def test_nothing_secret_is_kept(call, cluster):
     cluster.secrets.mkdir()
     (cluster.secrets / "token").write_text("hush-hush")
@@ -89,23 +75,6 @@ def test_metrics_that_the_description_has_not_or_has_alone_are_a_note(call, monk
     assert line.startswith("metrics.json is not as job.yml says: not declared: lost; not reported:")
     assert "test_loss" in line
     assert "test_accuracy" not in line
-
-
-def test_changes_on_top_of_a_commit_are_told_apart(tmp_path):
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
-
-    git("init")
-    (tmp_path / "play.yml").write_text("a")
-    git("add", ".")
-    git("commit", "-m", "first")
-    seen = [origins.commit(tmp_path)]
-    for text in ("b", "c"):
-        (tmp_path / "play.yml").write_text(text)
-        seen.append(origins.commit(tmp_path))
-    assert [one.clean for one in seen] == [True, False, False]
-    assert len({str(one) for one in seen}) == 3
 
 
 @pytest.mark.parametrize("name", ["new\nline", "back\\nslash", "a\r", "\u2028", "two  words", "\\"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from gpubed.checks.context import Context
 from gpubed.core.errors import UsageError
 from gpubed.testbeds.specification import load_cluster
 from support.run_verb import call, cluster, document
-from support.stand_in_head import Head
 
 pytestmark = pytest.mark.process
 
@@ -111,23 +109,3 @@ def test_the_order_is_that_of_time_whatever_the_names_say(call, cluster):
     assert [run["run_id"] for run in listed] == [second, first]
     done = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
     assert done["removed"] == [second]
-
-
-def test_figures_by_step_are_listed_drawn_and_reported(call, cluster, monkeypatch):
-    def get(_head, _, here, _own):
-        (here / "metrics.csv").write_text("step,loss\n1,2.5\n2,1\n3,0.5\n")
-        return []
-
-    monkeypatch.setattr(Head, "get", get)
-    mine = cluster.project.jobs / "mine"
-    mine.mkdir(parents=True)
-    (mine / "job.yml").write_text("command: [python, train.py]\n")
-    told = document(call("run", "lab", "mine", "--json"))
-    assert (told["status"], told["metrics"]) == ("ok", {"loss": 0.5})
-    assert "loss 0.5" in call("runs", "lab").stdout
-    assert "  loss  █▂▁  2.5 to 0.5, least 0.5" in call("runs", "lab", "show", "last").stdout
-    shown = document(call("runs", "lab", "show", "last", "--json"))
-    assert shown["curves"] == {"loss": [[1, 2.5], [2, 1.0], [3, 0.5]]}
-    [page] = document(call("report", "lab", "last", "--json"))["files"]
-    assert "<figcaption>loss" in Path(page).read_text()
-    assert document(call("runs", "lab", "show", "last", "--json"))["changed_files"] == []

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli.commands import get
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import transfer
@@ -141,14 +140,6 @@ def test_what_does_not_fit_is_refused_before_it_starts(shared, mine, tmp_path):
     with pytest.raises(GpubedError, match="are free there"):
         call("put", "lab", str(mine))
     assert not [*(shared / "datasets").iterdir()]
-
-
-def test_what_is_large_comes_after_a_question(shared, monkeypatch, tmp_path):
-    monkeypatch.setattr(get, "_ASK_FROM", 3)
-    (shared / "model").write_text("four")
-    with pytest.raises(UsageError, match="Copy 4 bytes"):
-        call("get", "lab", "model", "--to", str(tmp_path / "back"))
-    assert copied("get", "lab", "model", "--to", str(tmp_path / "back"), "-y")["files"] == 1
 
 
 def test_what_is_no_file_and_leads_out_is_left_out_and_named(shared, mine, tmp_path, monkeypatch):

@@ -52,11 +52,6 @@ def test_on_a_terminal_lines_break_at_words_and_words_stay_whole(capsys, narrow,
     assert " ".join(line.strip() for line in lines).endswith(SENTENCE)
 
 
-def test_elsewhere_a_line_stays_one(capsys):
-    UI().note(SENTENCE)
-    assert capsys.readouterr().err == SENTENCE + "\n"
-
-
 def test_a_command_to_be_copied_stays_whole(capsys, narrow):
     command = "gpubed audit lab --adopt --uuid 5b90f46f-0000-0000-0000-000000000000"
     narrow.error("it is somebody else's", command)
@@ -94,11 +89,6 @@ def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
     assert "gpu" in told
     assert not set(told) & set("\x1b\x07\x9b\x7f\r\b\u202e\ud800")
     assert "[31m" not in told
-
-
-def test_lines_stay(capsys):
-    UI().say("a\nb\x1b", whole=True)
-    assert capsys.readouterr().out == "a\nb\n"
 
 
 @pytest.mark.parametrize("how", ["document", "event"])

@@ -69,23 +69,6 @@ def test_what_is_there_and_does_nothing_is_no_use(use, always):
     assert fold(use, always, always, always)["idle_s"] == 120
 
 
-def test_who_holds_gpus_for_nothing_is_seen(use):
-    held = {"gpus": [{"utilization": 0.0, "held": [["alice", "run-1"]]}, GPU]}
-    record = fold(use, held, held, held)
-    assert use.judging.total(record) == [
-        {"user": "alice", "job": "", "cpu_s": 0, "gpu_s": 36, "held_s": 120},
-        {"user": "alice", "job": "run-1", "cpu_s": 0, "gpu_s": 0, "held_s": 120},
-    ]
-
-
-def test_what_is_older_than_a_day_or_of_a_clock_that_was_wrong_is_forgotten(use):
-    work = {"work": [["bob", "", 5.0]]}
-    record = fold(use, {}, work)
-    for hour, kept in ((HOUR + 23, True), (HOUR + 24, False), (HOUR - 1, False)):
-        later = use.judging.fold(record, {**QUIET, "uptime": 220.0}, hour)
-        assert bool(use.judging.total(later)) is kept
-
-
 def process(use, **changes):
     plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "name": "python", "uid": 1000}
     plain |= {"group": "/system.slice/x.service", "terminal": False}
@@ -174,27 +157,6 @@ def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def test_gpus_and_who_is_on_them(use, monkeypatch):
-    answers = {
-        "query-gpu": (0, "GPU-1, 37\nGPU-2, [N/A]\nGPU-3, 0"),
-        "query-compute-apps": (0, "GPU-1, 12\nGPU-2, [Not Found]"),
-    }
-    monkeypatch.setattr(
-        use.machine.command, "run", lambda _, what, *__: answers[what[2:].split("=")[0]]
-    )
-    mute = []
-    found = use.machine._gpus({"gpus": 3}, lambda pid: ["alice", f"job {pid}"], mute)
-    assert mute == []
-    assert found == [
-        {"utilization": 0.37, "held": [["alice", "job 12"]]},
-        {"utilization": None, "held": [["", ""]]},
-        {"utilization": 0.0, "held": []},
-    ]
-    answers["query-gpu"] = (9, "Unable to determine the device handle")
-    assert use.machine._gpus({"gpus": 3}, lambda _: ["", ""], mute) == []
-    assert "Unable to determine" in mute[0]
 
 
 def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):

@@ -81,13 +81,6 @@ def test_a_pinned_branch_must_serve_the_nodes(nodes, name, pinned):
         choose(cluster(nodes, name), DEBIAN_12, Wanted(branch=pinned))
 
 
-def test_kernel_modules_are_each_nodes_own(nodes):
-    """Open from Turing on where the branch prefers it; Pascal and Volta only have the other."""
-    found = choose(cluster(nodes, "p100", "t4", "v100-dgx1", "b200"), DEBIAN_12)
-    assert found.branch == 580
-    assert found.open_module == ("node-1", "node-3")
-
-
 def test_one_node_cannot_have_both_kernel_modules(nodes):
     both = nodes["b200"].model_copy(update={"gpus": nodes["b200"].gpus + nodes["p100"].gpus})
     with pytest.raises(NoDriver, match="no kernel module serves all GPUs of node-0"):
@@ -220,16 +213,6 @@ def test_what_the_installer_put_there_is_not_installed_over(nodes):
         choose({"node-0": old}, DEBIAN_12, RECIPE)
     serving = having(nodes["t4"], "580.65.06", runfile=True)
     assert choose({"node-0": serving}, DEBIAN_12, RECIPE).kept
-
-
-def test_nodes_without_a_driver_take_the_branch_of_those_that_keep_theirs(nodes):
-    offers = {**DEBIAN_12, "nvidia": [*DEBIAN_12["nvidia"], Offer(590, fabric_manager=True)]}
-    one = {"node-0": having(nodes["t4"], "580.126.20"), "node-1": nodes["a100-dgx"]}
-    assert choose(one, offers, RECIPE).branch == 580
-    assert choose({"node-1": nodes["a100-dgx"]}, offers, RECIPE).branch == 590
-    # Where it cannot be had, both serve.
-    other = {"node-0": having(nodes["t4"], "595.10"), "node-1": nodes["a100-dgx"]}
-    assert choose(other, offers, RECIPE).branch == 590
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,6 @@ def test_bridges_to_nvswitches_are_told_by_their_product_data(tmp_path, vpd, fou
     assert [hca.name for hca in told.hcas] == ([] if found else ["mlx5_8"])
 
 
-def test_nvswitches_on_the_bus_are_managed_without_a_subnet(tmp_path):
-    told = read("h100-hgx", tmp_path)
-    assert (told.fabric, told.nvlink5) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("module", "installed"),
     [
@@ -215,11 +210,6 @@ def test_an_unknown_gpu_is_called_unknown(tmp_path):
     assert found.gpus[0].title == "NVIDIA fff0"
 
 
-def test_a_machine_without_sysfs_has_nothing(tmp_path):
-    found = Facts.model_validate(machines.collect(tmp_path))
-    assert (found.gpus, found.hcas, found.disks, found.numa) == ((), (), (), ())
-
-
 def test_disks_and_soft_roce_are_found(tmp_path):
     """Neither is in the recordings: their sysfs files are written here."""
     machines.build("none", tmp_path / "m")
@@ -275,23 +265,3 @@ def of_cgroups(root, session, files):
         path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    ("limit", "kib"),
-    [
-        ("6442450944", 6291456),
-        ("max", 25165824),
-        ("9223372036854771712", 25165824),  # no limit, in v1's words
-        (None, 25165824),
-    ],
-)
-@pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_a_container_has_the_memory_that_it_may_use(tmp_path, file, limit, kib):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       25165824 kB\n")
-    if limit:
-        place = tmp_path / "sys/fs/cgroup" / file
-        place.parent.mkdir(parents=True)
-        place.write_text(f"{limit}\n")
-    assert machines.collect(tmp_path)["memory_kib"] == kib

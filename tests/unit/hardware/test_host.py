@@ -213,12 +213,6 @@ def test_what_dkms_signs_is_taken_where_the_firmware_knows_its_key(tree, signer,
         assert "apt-get install mokutil" in wrong["secure_boot"].fix
 
 
-def test_a_key_that_is_enrolled_will_sign_what_is_built_here(tree):
-    unsigned(tree)
-    tree.dkms_key(enrolled=True)
-    assert tree.wrong() == {}
-
-
 @pytest.mark.parametrize(
     ("mode", "fine"), [("Enabled", False), ("Disabled", True), ("[N/A]", True)]
 )
@@ -238,10 +232,3 @@ def test_an_idle_link_that_is_slow_is_well(tree):
     """GPUs save power that way; only what card and slot could do counts."""
     tree.write(tree.card / "current_link_speed", "2.5 GT/s PCIe")
     assert tree.wrong() == {}
-
-
-def test_what_nobody_may_read_is_not_called_well(tree):
-    """Without root the kernel shows 64 bytes of a bridge."""
-    (tree.bridge / "config").write_bytes(bytes(64))
-    found = {f.id: f for f in host.findings("node-0", tree.seen(), 1)}
-    assert "cannot be read without root" in found["gpu.node-0.peer_to_peer"].message

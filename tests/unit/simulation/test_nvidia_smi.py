@@ -180,29 +180,6 @@ def test_faults_show_where_the_health_checks_look(smi):
     assert smi("nvlink", "-s").stdout.count("<inactive>") == 1
 
 
-def test_settings_and_refusals(smi):
-    smi.driver.has("A100-SXM4-80GB")
-    smi("-pm", "1")
-    assert rows(smi, "persistence_mode") == [["Enabled"], ["Enabled"]]
-    smi("-i", "0", "-mig", "1")
-    assert rows(smi, "mig.mode.current") == [["Enabled"], ["Disabled"]]
-    assert smi("--gpu-reset", "-i", "1", check=False).returncode != 0
-
-
-def test_mig_instances_are_made_and_listed(smi):
-    smi.driver.has("A100-SXM4-80GB", gpus=1)
-    smi("-i", "0", "-mig", "1")
-    assert "MIG 1g.10gb" in smi("mig", "-lgip").stdout
-    smi("mig", "-cgi", "9,19", "-C")
-    listed = smi("-L").stdout
-    assert "MIG 3g.40gb" in listed
-    assert "MIG 1g.10gb" in listed
-    assert listed.count("UUID: MIG-") == 2
-    smi("mig", "-dci")
-    smi("mig", "-dgi")
-    assert "MIG-" not in smi("-L").stdout
-
-
 def test_a_driver_that_does_not_fit_is_told_as_the_real_one_tells_it(smi):
     smi.driver.has("T4", module="570.10")
     done = smi(check=False)
