@@ -137,21 +137,6 @@ def test_nobody_else_is_interrupted(cluster, start):
     bystander.communicate(b"\n")
 
 
-def test_logs_tell_what_became_of_a_run(cluster, start):
-    process = start("1-digits")
-    say(process, "[0]<stdout>:progress: 1/2 epochs\nhello\n")
-    process.stdin.close()
-    process.wait(20)
-    told = call("logs", "lab", "--json")
-    # The process ended without saying how its run went.
-    progress = "[0]<stdout>:progress: 1/2 epochs"
-    assert json.loads(told.stdout)["lines"] == [progress, "hello"]
-    assert call("logs", "lab").stdout == f"{progress}\nhello\n"
-    followed = call("logs", "lab", "last", "-f")
-    assert (followed.return_value, followed.stdout) == (1, "hello\n")
-    assert "epochs: 1 of 2" in followed.stderr
-
-
 def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, start):
     """The kernel sends a hangup to whoever has a terminal that is closed."""
     run, log = start("1-digits"), cluster.logs / "run.log"

@@ -116,17 +116,6 @@ def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays
     assert there(storage) == [NAME]
 
 
-def test_what_somebody_has_there_is_left_alone(cluster, storage):
-    mine = storage / "reports" / NAME / "report.html"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
-    done = call()
-    assert "is there, and no report of this campaign" in done.stderr
-    assert "in JupyterLab" not in done.stdout
-    assert mine.read_text() == "mine"
-    assert there(storage) == [NAME]
-
-
 def test_links_are_not_followed(cluster, storage, tmp_path):
     made = f"reports/{NAME}"
     aim = tmp_path / "aim"
@@ -153,3 +142,14 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_report(cluster, storage, 
     assert "the connection was lost" in " ".join(call().stderr.split())
     assert there(storage) == [NAME]
     assert page.read_text() == before
+
+
+def test_what_somebody_has_there_is_left_alone(cluster, storage):
+    mine = storage / "reports" / NAME / "report.html"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    done = call()
+    assert "is there, and no report of this campaign" in done.stderr
+    assert "in JupyterLab" not in done.stdout
+    assert mine.read_text() == "mine"
+    assert there(storage) == [NAME]

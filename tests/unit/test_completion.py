@@ -164,12 +164,6 @@ def test_bash_offers_clusters_where_nothing_is_typed_yet(in_bash, verb):
 
 
 @pytest.mark.process
-def test_bash_offers_verbs_of_verbs(in_bash):
-    assert {"check", "list", "show"} <= set(in_bash("gpubed", "recipe", ""))
-    assert in_bash("gpubed", "recipe", "check", "cuda13", "") == ["lab"]
-
-
-@pytest.mark.process
 def test_bash_leaves_no_room_between_a_setting_and_its_value(in_bash):
     words = ("gpubed", "run", "lab", "digits", "--set")
     assert in_bash(*words, "ep") == ["compopt -o nospace", "epochs="]

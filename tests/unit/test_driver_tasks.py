@@ -98,11 +98,6 @@ def kept_files(folder):
     return {f"__nvidia_driver_{name}": str(folder / name) for name in names}
 
 
-def test_a_driver_of_gpubeds_own_is_held(chosen):
-    done = chosen(VERSION, ours=True)
-    assert done.tasks["Hold the packages"] == "changed", done.said
-
-
 def test_a_change_that_never_came_to_apt_does_not_make_an_owners_driver_gpubeds(chosen, tmp_path):
     """Its note names packages that are not there, and its pin another version."""
     for name in ("noted", "pin"):
@@ -214,30 +209,6 @@ def test_a_reboot_that_is_not_allowed_is_told_with_modprobes_words(tmp_path):
     assert "No such device" in done.said
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
-def test_the_persistence_daemon_runs_as_its_packages_user(tmp_path):
-    unit, ours = tmp_path / "nvidia-persistenced.service", tmp_path / "drop-in.d/gpubed.conf"
-    start = "ExecStart=/usr/bin/nvidia-persistenced --user nvpd"
-    unit.write_text(f"[Service]\n{start} --no-persistence-mode\n")
-    tasks(
-        tmp_path,
-        "persistence",
-        __nvidia_driver_units={"files": [{"path": str(unit)}]},
-        __nvidia_driver_persistence=str(ours),
-    )
-    assert ours.read_text().splitlines()[-1] == start
-
-
-@pytest.mark.parametrize("offered", [["535.261.03"], []])
-def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
-    there = choice(branch=535, source="distribution")
-    done = tasks(
-        tmp_path, "source_distribution", __nvidia_driver_choice=there, base_offered=offered
-    )
-    added = [call for call in done.calls if call.startswith("base.components")]
-    assert bool(added) == (not offered)
-
-
 @pytest.mark.parametrize(
     ("release", "image"),
     [("debian-12", "amd64"), ("ubuntu-24.04", "generic")],
@@ -316,23 +287,6 @@ def test_jobs_are_kept_away_while_a_driver_is_changed(tmp_path, health, away):
     assert bool(said) == away
     if away:
         assert said == ["gpubed-health quarantine its GPU driver is being changed"]
-
-
-@pytest.mark.parametrize("reason", ["its GPU driver is being changed", "fan is loud"])
-def test_they_come_back_where_the_driver_was_why_they_were_kept_away(tmp_path, reason):
-    answer = json.dumps({"problems": [], "quarantine": {"reason": reason}})
-    done = tasks(tmp_path, "back", programs={"gpubed-health": f"echo '{answer}'"})
-    assert done.code == 0, done.said
-    assert ("gpubed-health requalify" in done.calls) == ("driver" in reason)
-
-
-def test_where_nvidia_smi_cannot_tell_who_computes_open_files_do(tmp_path):
-    """As where its library and the module differ in version: nobody seemed to be at work."""
-    programs = {"nvidia-smi": "exit 18", "find": "echo /proc/1/fd/5"}
-    done = tasks(tmp_path, "idle", programs=programs, nvidia_driver_ignore_jobs=False)
-    assert done.code != 0
-    assert "process 1 (" in done.said
-    assert "uses a GPU" in done.said
 
 
 def test_on_ubuntu_what_has_the_kernels_version_is_not_asked_for_in_the_drivers(tmp_path):
@@ -491,21 +445,6 @@ def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     assert (f"Fabric Manager is {installed}-1 and the driver {VERSION}" in done.said) == (
         done.code != 0
     )
-
-
-@pytest.mark.parametrize(("answering", "well"), [(1, True), (0, False)])
-def test_as_many_gpus_answer_as_were_asked_for(tmp_path, answering, well):
-    """One GPU more is for a screen, and older than any that the driver serves."""
-    silent = {"driver": None, "index": None}
-    gpus = [silent, {"driver": VERSION, "index": 0} if answering else silent]
-    done = tasks(
-        tmp_path,
-        "check",
-        hardware_facts={"driver": {"loaded": VERSION}, "gpus": gpus},
-        __nvidia_driver_wanted=VERSION,
-    )
-    assert (done.code == 0) == well, done.said
-    assert well or f"of 2 GPU(s) {answering} answer nvidia-smi" in done.said
 
 
 @pytest.mark.parametrize("mig", [True, None])

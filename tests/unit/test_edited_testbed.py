@@ -210,15 +210,6 @@ def test_without_any_specification_nothing_is_forgotten(two_services):
     assert f"restore {lab.paths.spec}; or if nothing of it is anywhere" in refused.hint
 
 
-def test_audit_asks_where_former_specifications_led(two_services):
-    lab = two_services
-    lab.there[lab.one] = [VOLUME, Existing("node", "n", "n-1", UUID)]
-    done = call("audit", "lab", "--json")
-    assert done.return_value == 1
-    assert [row["name"] for row in json.loads(done.stdout)["elsewhere"]] == ["v", "n"]
-    assert "elsewhere   node n: where a former specification led" in call("audit", "lab").output
-
-
 def test_data_that_is_kept_is_kept_elsewhere_too(two_services):
     lab = two_services
     lab.there |= {lab.one: [VOLUME], lab.two: [VOLUME]}
@@ -245,16 +236,6 @@ def test_a_testbed_that_has_nothing_may_be_left_and_one_that_is_silent_not(lab):
     lab.there[second.identity().id] = [SLICE]
     edited(lab, WALL)  # and back
     assert "STILL THERE: slice lab-6f0c0000, where a former" in down().output
-
-
-def test_former_runs_are_forgotten_on_their_own_testbed_alone(lab):
-    made(lab, WALL)
-    made(lab, WALL, patience=60)
-    for _ in range(2):
-        made_on.forget_attempts(made(lab, JOB))
-    assert len(record.specifications(lab.paths, "virtualwall")) == 2
-    made_on.forget_attempts(made(lab, WALL))
-    assert len(record.specifications(lab.paths, "virtualwall")) == 1
 
 
 @pytest.fixture

@@ -26,16 +26,6 @@ def test_a_job_that_fails_by_itself_is_given_up(scene, call):
     assert "3 times in a row before it had kept anything new" in told["failures"][0]
 
 
-def test_one_that_gets_on_is_not(scene, call):
-    def get_on():
-        scene.checkpoints = files(str(len(scene.hosts)))
-        return 1
-
-    scene.script = [get_on] * 5
-    assert call().return_value == 0
-    assert len(scene.hosts) == 6
-
-
 @pytest.fixture
 def waits(monkeypatch):
     """A function that says what happens while a training waits."""

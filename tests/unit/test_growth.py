@@ -120,11 +120,6 @@ def test_both_parsers_read_the_same(text, monkeypatch):
     assert said() == with_libyaml
 
 
-def test_a_thousand_hosts_with_all_of_their_options_are_a_specification_that_is_read():
-    host = "  - {address: node-0000.rack-00.example.org, experiment_address: 198.18.100.100}\n"
-    assert len(located.parse(("hosts:\n" + host * 1000).encode()).data["hosts"]) == 1000
-
-
 @pytest.mark.process
 def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))

@@ -79,17 +79,6 @@ def test_ansible_checks_host_keys_whatever_the_environment_says(rendered, monkey
     assert configure.environment()["ANSIBLE_HOST_KEY_CHECKING"] == "True"
 
 
-def test_variables_are_plain_data_for_ansible(rendered):
-    found = variables(rendered[0])
-    assert found["gpubed_head"] == "node-0"
-    assert found["jupyterlab_port"] == 8888
-    assert found["gpubed_networks"]["experiment"]["rate_bps"] == 200_000_000
-    own = yaml.safe_load(rendered[0].variables.read_text())["all"]["hosts"]
-    assert set(own["node-1"]["gpubed_fingerprints"]) == {
-        role for phase in found["gpubed_phases"].values() for role in phase
-    }
-
-
 @pytest.mark.process
 def test_what_a_node_says_is_never_worked_out(cluster):
     """Host keys that it shows, among others: Ansible trusts what is in an inventory."""

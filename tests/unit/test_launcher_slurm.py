@@ -166,16 +166,3 @@ def test_who_never_answers_is_not_asked_for_ever_and_the_job_may_go_on(followed,
         "slurm: no answer for 1 s: job 7 may go on and hold its nodes. "
         "On the head, once Slurm answers: squeue --jobs=7; scancel 7"
     )
-
-
-def test_a_job_is_cancelled_though_the_controller_is_away_just_then(followed, monkeypatch):
-    """Its silence is no word that the queue is empty."""
-    followed.program("scancel", AWAY, "true")
-    followed.program("squeue", AWAY, "echo 7", "true")
-    followed.program("sleep", "exec /bin/sleep 0.05")
-    monkeypatch.setattr(slurm, "follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    launch = Launch(str(followed.folder), ["python"], {}, 1)
-    with pytest.raises(KeyboardInterrupt):
-        slurm.create().run(SimpleNamespace(name="lab"), launch, lambda _: None)
-    asked = (followed.folder / "asked").read_text().split()
-    assert [name for name in asked if name != "sleep"] == ["scancel", "squeue"] * 3

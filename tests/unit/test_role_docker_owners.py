@@ -217,16 +217,6 @@ def test_a_host_that_goes_down_while_docker_restarts_keeps_what_came_back(docker
     assert docker.settings.read_text() == '{"owner": 2}'
 
 
-def test_settings_of_a_former_version_are_not_the_owners(docker):
-    """It brought Docker, and kept nothing."""
-    docker.stamp.touch()
-    docker.leaving.write_text(f"rm -f {docker.none}\n")
-    docker.settings.write_text('{"former": 1}')
-    docker.configure(ours=1)
-    assert not docker.before.exists()
-    assert docker.none.exists()
-
-
 def test_settings_that_are_a_link_are_one_again(docker):
     kept = docker.etc / "docker/kept.json"
     kept.write_text(OWNERS)
@@ -289,22 +279,6 @@ def test_only_what_came_with_docker_is_removed(docker):
     docker.leave()
     assert docker.settings.read_text() == OWNERS
     assert (docker.settings.parent / "certs.d").is_dir()
-
-
-def test_nothing_stays_where_nothing_was(docker):
-    docker.settings.parent.rmdir()
-    docker.configure(ours=1)
-    docker.bring()
-    (docker.settings.parent / "key.json").touch()
-    docker.programs["getent"] = f"echo docker:x:990: >{docker.group}; cat {docker.group}"
-    asked = docker.play("removal", check=True, tell=["base_there"])
-    assert asked.code == 0, asked.said
-    assert asked.told["base_there"]["groups"] == ["docker"]
-    assert asked.told["base_there"]["files"] == [str(docker.settings.parent / "key.json")]
-    (docker.settings.parent / "key.json").unlink()
-    docker.stamp.unlink()
-    docker.leave()
-    assert not docker.settings.parent.exists()
 
 
 RULES = """*filter
@@ -401,13 +375,6 @@ def test_where_only_gpubeds_containers_run_nothing_is_refused(docker, running):
     docker.settings.write_text(OWNERS)
     played = running("gpubed-1000-77-1700000000", stopped=["old"])
     assert played.code == 0, played.said
-
-
-def test_a_docker_that_is_stopped_is_not_started_to_be_asked(docker, running):
-    docker.programs["systemctl"] = "exit 3"
-    played = running("web")
-    assert played.code == 0, played.said
-    assert not any(call.startswith("docker") for call in played.calls)
 
 
 def test_settings_that_the_owner_wrote_himself_serve(docker, running):

@@ -108,26 +108,6 @@ def test_the_launcher_leads_to_what_there_is(status):
     assert {type(entry["source"]) for entry in entries} == {str, list}
 
 
-def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
-    """With STAND-INS for ssh and for the list of nodes."""
-    text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
-    (command,) = [line for line in text.splitlines() if line.startswith("  source: bash")]
-    (tmp_path / "hostfile").write_text("node-0 slots=1\nnode-1 slots=1\n")
-    (tmp_path / "ssh").write_text("#!/bin/sh\nfor last; do :; done\necho went to $last\n")
-    (tmp_path / "ssh").chmod(0o755)
-    typed = yaml.safe_load(command)["source"].replace("/etc/gpubed", str(tmp_path))
-    done = subprocess.run(
-        ["sh", "-c", typed],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        input="2\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "went to node-1\n"
-    assert "node (a number)> " in done.stderr
-
-
 @pytest.fixture
 def host(tmp_path):
     """A function that runs a script of the role on a host whose files are a test's own.

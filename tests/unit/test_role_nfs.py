@@ -200,23 +200,6 @@ def test_what_the_owner_means_to_be_mounted_there_is_named(asked, torn):
 
 
 @pytest.mark.parametrize(
-    ("line", "mounted", "told"),
-    [
-        ("/srv", "", True),
-        ("/srv/gpubed/shared", "", True),
-        ("/srv", "nas:/x /srv nfs rw 0 0\n", False),
-        ("/srv/gpubed/sha", "", False),
-        ("/", "", False),
-    ],
-)
-def test_a_file_system_above_that_is_not_mounted_is_named(asked, line, mounted, told):
-    """What is made there would lie on the root disk, hidden once it is."""
-    found = asked.ask("above", "/srv/gpubed/shared", "/", text=NAS % line, mounted=mounted)
-    said = f"{asked.root}/fstab says that nas:/x is mounted at {line}, and it is not now"
-    assert found == [said] * told
-
-
-@pytest.mark.parametrize(
     ("fstab", "mounts", "exports", "told"),
     [
         ("nas:/h /home nfs vers=3 0 0\n", "", "", ["mount /home"]),

@@ -208,29 +208,6 @@ def test_only_disks_that_still_carry_the_label_are_wiped(host):
     assert left == ["nvme2n1", "nvme4n1"]
 
 
-def test_a_file_system_in_use_stays_and_the_next_run_goes_on(host):
-    host.disk("nvme1n1")
-    host.up()
-    umount, host.programs["umount"] = host.programs["umount"], "echo target is busy >&2; exit 32"
-    host.refused("target is busy", "fuser -vm", enabled=False)
-    assert host.labelled("nvme1n1")
-    assert host.record.exists()
-    host.programs["umount"] = umount
-    host.down()
-    assert not host.labelled("nvme1n1")
-
-
-def test_a_disk_mounted_later_at_a_folder_that_was_there_keeps_its_data(host):
-    host.path.mkdir()
-    host.up()
-    host.mounted.write_text("/dev/owners\n")
-    (host.path / "datasets/imagenet.tar").touch()
-    said = "/dev/owners is mounted, which gpubed did not make"
-    host.refused(said, enabled=False)
-    assert (host.path / "datasets/imagenet.tar").exists()
-    assert host.path.owner() == "daemon"
-
-
 def test_a_bind_mount_of_the_owners_keeps_all_that_is_in_it(host):
     """It is of the same file system, so that rm would not stop there."""
     host.up()
@@ -268,17 +245,6 @@ def test_what_a_cluster_left_behind_is_not_its_own_any_more_when_it_comes_back(h
     (host.path / "thesis").unlink()
     host.up()
     assert "given_up" not in host.written()
-
-
-def test_an_owners_folder_is_given_back_when_the_host_is_let_go(host):
-    host.path.mkdir()
-    host.path.chmod(0o1777)
-    host.programs["findmnt"] += '\n[ -s "${0%/bin/*}/mounted" ]'
-    host.up()
-    (host.path / "results").touch()
-    host.leave()
-    assert (host.path.owner(), host.path.stat().st_mode & 0o7777) == ("root", 0o1777)
-    assert (host.path / "results").exists()
 
 
 def test_disks_of_a_host_that_was_let_go_are_not_wiped(host):
@@ -413,3 +379,14 @@ def test_what_a_former_version_took_of_the_owners_outlives_the_role(host):
     (host.path / "thesis").touch()
     host.down()
     assert [path.name for path in host.path.iterdir()] == ["thesis"]
+
+
+def test_a_disk_mounted_later_at_a_folder_that_was_there_keeps_its_data(host):
+    host.path.mkdir()
+    host.up()
+    host.mounted.write_text("/dev/owners\n")
+    (host.path / "datasets/imagenet.tar").touch()
+    said = "/dev/owners is mounted, which gpubed did not make"
+    host.refused(said, enabled=False)
+    assert (host.path / "datasets/imagenet.tar").exists()
+    assert host.path.owner() == "daemon"

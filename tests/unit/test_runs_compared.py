@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.jobs import launchers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from support.run_verb import call, cluster, document
-from support.stand_in_head import Head
 
 pytestmark = pytest.mark.process
 
@@ -47,25 +45,6 @@ def test_single_runs_say_that_nothing_can_be_said(call):
     verdicts = {row["metric"]: row["verdict"] for row in pair["metrics"]}
     assert verdicts.pop("world_size") == "the same", "a setting is no measurement"
     assert set(verdicts.values()) == {"unknown: no repetition"}
-
-
-def test_where_nothing_can_be_compared_it_is_said_why(call, cluster, monkeypatch):
-    call("run", "lab", "digits")
-    first = record.find(cluster, "last")
-    monkeypatch.setattr(
-        launchers, "named", lambda _: SimpleNamespace(run=lambda *_: Head.metrics.clear() or 1)
-    )
-    call("run", "lab", "digits")
-    failed = record.find(cluster, "last")
-    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
-    why = f"nothing to compare: {failed.run_id} ended as failed and reported no number"
-    assert why in said
-    assert "verdict" not in said
-    request = failed.request.model_copy(update={"job": "allreduce"})
-    other = failed.model_copy(update={"request": request, "metrics": {"busbw_bps": 1.0}})
-    record.write(cluster.runs / failed.run_id, other.model_copy(update={"state": "ok"}))
-    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
-    assert "nothing to compare: digits and allreduce have no figure in common" in said
 
 
 def test_differences_are_told_in_words(call, cluster):

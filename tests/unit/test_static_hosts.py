@@ -225,22 +225,6 @@ def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
         host.told(reading.reply(said, "what node-0 says of itself", "look there"), "node-0")
 
 
-@pytest.mark.parametrize(
-    ("places", "moved", "replaces"),
-    [
-        ([(ADDRESS, 2222)], {"port": 2222}, []),
-        ([(ADDRESS, 2222), (ADDRESS, 22)], {"port": 2222}, ["host"]),
-        ([ELSEWHERE], {"address": "192.0.2.8"}, ["host"]),
-    ],
-    ids=["another port", "change of places", "another address"],
-)
-def test_another_host_replaces_the_node_and_another_way_does_not(lab, places, moved, replaces):
-    lab.names(*places)
-    change = lab.driver.diff({}, lab.inputs, {**lab.inputs, "host": {**HOST, **moved}})
-    assert list(change.replace) == replaces
-    assert list(change.update) == ([] if replaces else ["host"])
-
-
 @pytest.fixture
 def inside(monkeypatch):
     """A function that lets a host see itself at 10.0.0.5, where it answers as told."""
@@ -418,12 +402,3 @@ def test_what_is_wrong_with_a_host_is_named_before_anything_changes(judged, fact
 )
 def test_numbers_of_accounts_must_be_equal_where_they_count(judged, spec, facts, said):
     assert said in "\n".join(judged(spec, **facts))
-
-
-def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(lab, monkeypatch):
-    said = LOOK.format(clock=int(time.time()), owner=MARK)
-    said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
-    monkeypatch.setattr("gpubed.core.record.uuid", lambda _: "u")
-    session(monkeypatch, lambda *_: said)
-    [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
-    assert found.ok

@@ -159,25 +159,6 @@ def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
         os.close(theirs)
 
 
-def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
-    quiet = {**QUIET, "uptime": 100.0}
-
-    def see(*_):
-        quiet["uptime"] += 60
-        return dict(quiet)
-
-    monkeypatch.setattr(use.machine, "see", see)
-    monkeypatch.setattr(use.machine, "tell", lambda _: None)
-    use.program.METRICS.parent.mkdir()
-    use.program.main("look")
-    use.program.main("warn", 'nobody has used "lab"')
-    warned = "gpubed_use_warned", ("text", 'nobody has used "lab"')
-    assert warned in exposition.read(use.program.METRICS.read_text())
-    quiet["ranks"] = [["alice", "run"]]
-    use.program.main("look")
-    assert "warned" not in use.program.METRICS.read_text()
-
-
 def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkeypatch):
     """A hundred ranks, each in a run of its own, and 300 of them in a day."""
     asked = []

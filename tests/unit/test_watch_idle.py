@@ -165,17 +165,6 @@ def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
     assert unused.downs == [True]
 
 
-def test_results_that_cannot_be_saved_keep_it(world, unused):
-    def fail():
-        raise GpubedError("the disk is full", "free space")
-
-    unused.saving = fail
-    world.looks(160)
-    assert unused.downs == []
-    assert world.kinds == ["idle", "idle"], "told once"
-    assert world.events[-1].why == "the disk is full (free space)"
-
-
 def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
     unused.fails = GpubedError("node-1 does not answer")
     world.looks(200)
@@ -275,16 +264,6 @@ def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     assert [what for what, _ in unused.told] == ["warn"]
 
 
-def test_a_use_that_no_look_saw_counts_too(world, unused):
-    """The watch was off for hours, and somebody came and went after the warning."""
-    world.looks(125)
-    unused.use_it()
-    world.now += 5 * HOUR
-    world.looks(1)
-    assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert unused.downs == []
-
-
 @pytest.mark.parametrize("time", [1, 2])
 def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
     unused.saving = lambda: unused.use_it() if unused.saved == time else None
@@ -293,3 +272,14 @@ def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
     assert [what for what, _ in unused.told] == ["warn", "back"]
     said = ("released at the next look unless", "not released: bob: a notebook on node-1")
     assert said[time - 1] in world.events[time].outcome
+
+
+def test_results_that_cannot_be_saved_keep_it(world, unused):
+    def fail():
+        raise GpubedError("the disk is full", "free space")
+
+    unused.saving = fail
+    world.looks(160)
+    assert unused.downs == []
+    assert world.kinds == ["idle", "idle"], "told once"
+    assert world.events[-1].why == "the disk is full (free space)"

@@ -207,26 +207,6 @@ def test_a_module_of_the_kind_that_does_not_serve_its_gpus_is_replaced(
     assert found.open_module == (() if machine.startswith("v100") else ("node-0",))
 
 
-def test_what_the_installer_put_there_is_not_installed_over(nodes):
-    old = having(nodes["t4"], "535.104.05", runfile=True)
-    with pytest.raises(NoDriver, match=r"node-0 has driver 535.104.05.*NVIDIA's installer"):
-        choose({"node-0": old}, DEBIAN_12, RECIPE)
-    serving = having(nodes["t4"], "580.65.06", runfile=True)
-    assert choose({"node-0": serving}, DEBIAN_12, RECIPE).kept
-
-
-@pytest.mark.parametrize(
-    ("wanted", "says"),
-    [
-        (Wanted(branch=570, version="580.82.07"), "580.82.07 is not of branch 570"),
-        (Wanted(version="580.12.01", oldest="580.65.06"), "is older than 580.65.06"),
-    ],
-)
-def test_wishes_that_contradict_each_other_are_refused(nodes, wanted, says):
-    with pytest.raises(NoDriver, match=says):
-        choose(cluster(nodes, "t4"), DEBIAN_12, wanted)
-
-
 @pytest.mark.parametrize(
     ("installed", "wanted", "kept"),
     [

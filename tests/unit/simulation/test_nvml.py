@@ -90,39 +90,6 @@ def test_a_gpu_that_fell_off_the_bus_is_lost(driver):
     assert attempt(driver, "nvml.nvmlDeviceGetTemperature(gpu, 0)") == "GPU is lost"
 
 
-def test_a_double_bit_error_remaps_rows_from_ampere_on_and_retires_pages_before(driver):
-    counts = "nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0)"
-    driver.has("A100-SXM4-80GB", faults=[("ecc-double-bit", 0)])
-    assert attempt(driver, counts) == 2
-    assert attempt(driver, "nvml.nvmlDeviceGetRemappedRows(gpu)") == [0, 1, 1, 0]
-    assert attempt(driver, "nvml.nvmlDeviceGetRetiredPages(gpu, 1)") == "Not Supported"
-    driver.has("V100-SXM2-16GB", faults=[("ecc-double-bit", 0)])
-    assert attempt(driver, counts) == 2
-    assert len(attempt(driver, "nvml.nvmlDeviceGetRetiredPages(gpu, 1)")) == 1
-    assert attempt(driver, "nvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu)") == 1
-    assert attempt(driver, "nvml.nvmlDeviceGetRemappedRows(gpu)") == "Not Supported"
-
-
-def test_faults_come_and_go_in_a_process_that_runs(driver):
-    driver.has("T4", faults=[("throttled", 0)])
-    hot = driver.text.read_text()
-    driver.has("T4")
-    temperatures = ask(
-        driver,
-        f"""
-        from pathlib import Path
-        text = Path({str(driver.text)!r})
-        nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        answer, cold = [], text.read_text()
-        for now in (cold, {hot!r}, cold):
-            text.write_text(now)
-            answer.append(nvml.nvmlDeviceGetTemperature(gpu, 0))
-        """,
-    )
-    assert temperatures[0] == temperatures[2] < temperatures[1]
-
-
 def test_mig_instances_are_devices_of_their_own(driver):
     driver.has("A100-SXM4-80GB")
     assert attempt(driver, "nvml.nvmlDeviceSetMigMode(gpu, 1)") == 0
