@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,3 +195,17 @@ def test_one_that_is_damaged_later_keeps_its_whole_copy(storage):
     storage.write("c1/images-2.pt", "other", beside="2")
     assert "is damaged" in storage.collect()[0]
     assert storage.here() == {"c1/images-2.pt": "2"}
+
+
+def test_a_heads_word_that_it_is_whole_does_not_make_it_so(storage, monkeypatch):
+    storage.write("c1/images-1.pt", "first", beside="first")
+    storage.collect()
+    storage.write("c1/images-2.pt", "damaged", beside="whole")
+    lie = SimpleNamespace(stdout=hashlib.sha256(b"whole").hexdigest() * 2)
+    run = storage.head.run
+    monkeypatch.setattr(
+        storage.head, "run", lambda c, *w, **o: lie if "sha256sum" in c else run(c, *w, **o)
+    )
+    with pytest.raises(GpubedError, match=r"images-2\.pt: it came with another SHA-256"):
+        storage.collect()
+    assert storage.here() == {"c1/images-1.pt": "first"}, "the one before stays"

@@ -235,3 +235,16 @@ def test_trust_says_nothing_of_an_authority_without_limits(project, capsys):
     with pytest.raises(GpubedError, match="not to be trusted"):
         call("--trust")
     assert capsys.readouterr().out == ""
+
+
+def test_nobody_can_wait_for_its_port(project, tunnelled, monkeypatch):
+    """Who took it after the end would be sent the cookies of pages that are still open."""
+    ports = []
+
+    def browse(page):
+        ports.append(urlsplit(led_to(page)).port)
+        return interrupt()
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    call("--tunnel")
+    assert ports != [8888]
