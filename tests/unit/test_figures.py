@@ -106,14 +106,6 @@ def test_several_come_as_a_table(said):
     assert "200 Mbit/s" in row
 
 
-@pytest.mark.process
-def test_progress_is_told_while_the_job_runs(said):
-    lines = ["[0]<stdout>:progress: 3/20 epochs, 3552 images/s", "[1]<stdout>:hello"]
-    told = said("digits", {}, lines).stderr
-    assert "epochs: 3 of 20, 3552 images/s" in told
-    assert "rank 1: hello" in told.splitlines()
-
-
 def test_the_time_left_follows_from_the_steps_that_were_made():
     clock = iter([100.0, 110.0, 130.0])
     estimate = Estimate(lambda: next(clock))

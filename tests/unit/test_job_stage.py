@@ -145,18 +145,6 @@ def test_an_update_moves_what_is_there_and_drops_what_is_no_more(stage, dataset,
     assert (dataset / "a/one").exists(), "what a link leads to stays"
 
 
-@pytest.mark.parametrize("extra", ["3", "a/c/3", "b"], ids=["file", "in a folder", "empty folder"])
-def test_what_is_not_in_the_dataset_is_dropped_where_nothing_else_changes(
-    stage, dataset, target, extra
-):
-    stage()
-    path = target / extra
-    path.parent.mkdir(exist_ok=True)
-    path.mkdir() if extra == "b" else path.touch()
-    assert copied(stage()) == 0
-    assert is_whole(dataset, target)
-
-
 def test_what_a_link_leads_to_is_no_copy(stage, dataset, target, draft):
     """Neither a link in it nor one in its place."""
     (draft / "a").rmdir()

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.access import services
-from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
 HANDS_OVER = {"ssh"}  # another program speaks in its place
@@ -86,27 +85,6 @@ def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (tmp_path / ".gpubed/lab/runs").exists()
-
-
-def test_whoever_gives_no_reason_is_told_the_same_of_this_cluster_and_node(document):
-    with pytest.raises(UsageError) as refused:
-        document("health", "lan", "--quarantine", "gpu-3")
-    assert refused.value.hint == 'gpubed health lan --quarantine gpu-3 --reason "fan is loud"'
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("stderr", ["2>/dev/full"])
-def test_where_stderr_takes_no_words_the_document_and_the_code_tell(tmp_path, stderr):
-    granted_cluster(tmp_path)
-    done = subprocess.run(
-        f"{Path(sys.executable).with_name('gpubed')} check lbb --json {stderr}",
-        shell=True,
-        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
 
 
 @pytest.mark.process

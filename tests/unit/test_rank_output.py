@@ -163,15 +163,6 @@ def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
     assert cause(output, NODES) == f"rank 2 on node-1 {told}"
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])
-def test_a_rank_that_is_none_is_nobody(number):
-    """A job may print what looks like its launcher's words."""
-    lines = [f"Process name: {number}" if "name" in line else line for line in LAUNCHER]
-    output, _ = read([*PLAIN, *lines])
-    assert cause(output, NODES) == ""
-    assert output.last_words == []
-
-
 @pytest.fixture
 def lines():
     """What the job and its launcher print."""

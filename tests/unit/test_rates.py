@@ -4,7 +4,6 @@ import subprocess
 
 import pytest
 
-from gpubed.cluster.condition import Condition
 from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.nodes import rates
@@ -115,11 +114,3 @@ def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluste
     assert rates.left_changed(cluster)
     with runlock.hold(cluster.state, "bench"):
         assert not rates.left_changed(cluster)
-
-
-def test_a_cluster_with_such_links_is_not_whole():
-    found = Condition({"node-0": "ready"}, reshaped=True)
-    assert found.state == "degraded"
-    assert found.words == [
-        "links may have another rate than declared, since a `bench` was killed: they get it back"
-    ]

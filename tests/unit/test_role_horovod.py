@@ -130,21 +130,6 @@ def test_ranks_that_are_not_to_be_bound_have_their_gpu_all_the_same():
     assert "0 1 - mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=False)
 
 
-def simulated(state):
-    node = {"gpubed_state_dir": str(state), "gpubed_node_id": "id-0"}
-    return role_variables.value("horovod", "__horovod_simulated", "debian-12", **node)
-
-
-def test_what_is_simulated_is_so_in_a_run_of_the_role_alone(tmp_path):
-    """Nobody collects the node's facts then; those of the last run are on the controller."""
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts/id-0.json").write_text('{"simulated": "A100-SXM4-80GB"}')
-    assert simulated(tmp_path) == "A100-SXM4-80GB"
-    (tmp_path / "facts/id-0.json").write_text('{"simulated": null}')
-    assert simulated(tmp_path) == ""
-    assert simulated(tmp_path / "where nothing was collected") == ""
-
-
 def patched(tmp_path, monkeypatch, name, text):
     """Return a file of Horovod's source as it is built; the release has `text` there."""
     build_wheel = by_path.load(machines.ROOT / "roles/horovod/files/build_wheel.py", "build_wheel")

@@ -92,15 +92,6 @@ def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
 
 
-@pytest.mark.parametrize("nvml", [False, True])
-def test_devices_are_named_and_compared_with_slurms_own_detection_where_it_is(nvml):
-    detection = " AutoDetect=nvml" if nvml else ""
-    assert render("gres.conf.j2", [offer(A100, A100, nvml=nvml), NONE])[1:] == [
-        f"NodeName=node-0{detection} Name=gpu Type={A100} File=/dev/nvidia0",
-        f"NodeName=node-0{detection} Name=gpu Type={A100} File=/dev/nvidia1",
-    ]
-
-
 def outside_sockets(root, *near):
     """Return what the role's program says of a machine with two sockets of two processors and
     GPUs that are near to these."""

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.core.errors import GpubedError
-from gpubed.jobs import launchers, leftovers
+from gpubed.jobs import launchers
 from gpubed.jobs.runs import record
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
@@ -33,15 +32,6 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
     assert record.unsealed(folder) == []
     check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
-
-
-def test_a_full_disk_names_the_file_of_the_run(call, monkeypatch):
-    """What the job prints goes to `/dev/full`, which is as full as a disk."""
-    monkeypatch.setattr(record, "OUTPUT", "/dev/full")
-    monkeypatch.setattr(leftovers, "end", lambda *_: ["something was left"])
-    with pytest.raises(OSError, match="No space left on device") as full:
-        call("run", "lab", "digits")
-    assert full.value.filename == "/dev/full"
 
 
 def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
@@ -177,15 +167,3 @@ def test_a_run_that_was_killed_says_so(call, cluster, number):
     os.kill(process.pid, number)
     process.communicate()
     assert record.read(folder).state == "interrupted"
-
-
-def test_a_failure_is_kept_with_its_reason(call, cluster, monkeypatch):
-    def start(*_):
-        raise GpubedError("node-1 went away", "gpubed status lab")
-
-    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
-    with pytest.raises(GpubedError, match="went away"):
-        call("run", "lab", "digits")
-    kept = record.find(cluster, "last")
-    assert (kept.state, kept.failures) == ("failed", ("node-1 went away",))
-    assert document(call("runs", "lab", "show", "last", "--json"))["changed_files"] == []

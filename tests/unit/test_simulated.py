@@ -63,15 +63,6 @@ def test_what_has_nothing_to_do_with_gpus_is_a_check_that_there_is():
     assert found - PLAIN >= ABOUT_GPUS
 
 
-def test_a_check_that_nobody_thought_of_speaks_of_gpus():
-    @stages.at(stages.Stage.REACH, "known.thing")
-    def look(_):
-        yield from ()
-
-    assert stages.is_about_gpus(look, "new.thing")
-    assert not stages.is_about_gpus(look, "known.thing")
-
-
 # What a node says that pretends to have two GPUs, all of them well.
 FACTS = {
     "schema": "gpubed/facts/2",

@@ -216,9 +216,3 @@ def test_a_node_that_sends_more_than_it_listed_is_stopped(shared, tmp_path, monk
 def test_nothing_but_shared_storage_is_copied(shared, path):
     with pytest.raises(UsageError, match="is not below the shared storage"):
         call("get", "lab", path)
-
-
-@pytest.mark.parametrize("name", ["a/b", ".hidden", "..", "", "x" * 250, "\udcff"])
-def test_a_dataset_has_a_plain_name(shared, mine, name):
-    with pytest.raises(UsageError, match="cannot be named"):
-        call("put", "lab", str(mine), f"--as={name}")
