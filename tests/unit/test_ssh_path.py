@@ -64,3 +64,18 @@ def test_ansible_hands_on_the_whole_path(cluster):
 def test_what_openssh_cannot_be_told_is_refused(path):
     with pytest.raises(UsageError, match="which OpenSSH and Ansible would expand"):
         ssh_path(path)
+
+
+def test_openssh_finds_the_host_keys(cluster):
+    """It expands `%` in the path only once it connects: to no sshd, but through a command."""
+    config = cluster.ssh_config.read_text() + "  ProxyCommand cat /dev/null\n"
+    cluster.ssh_config.write_text(config)
+    done = subprocess.run(
+        ["ssh", "-v", "-F", cluster.ssh_config, "node-1", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "identity file" in done.stderr
+    assert "%%" not in done.stderr
+    assert "percent_expand" not in done.stderr
