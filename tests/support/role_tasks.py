@@ -23,6 +23,7 @@ FORKS = """
 import json, os, sys
 import ansible_mitogen.mixins, ansible_mitogen.process, ansible_mitogen.services
 import ansible_mitogen.strategy, mitogen.unix, mitogen.utils
+from ansible import constants
 from ansible.cli import playbook
 from ansible.plugins.callback import default
 from ansible.plugins.inventory import yaml
@@ -31,6 +32,7 @@ for line in sys.stdin:
     sys.argv, path, log = json.loads(line)
     if (child := os.fork()) == 0:
         os.environ["PATH"] = path
+        os.makedirs(constants.DEFAULT_LOCAL_TMP, exist_ok=True)  # each removes it at its end
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)

@@ -90,9 +90,9 @@ def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
 @pytest.mark.process
 def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
     """As where a cloud takes the plugin's connection, and never answers."""
-    monkeypatch.setattr(automation, "SILENCE_S", 1.0)
+    monkeypatch.setattr(automation, "SILENCE_S", 5.0)
     monkeypatch.setattr(automation, "REMARK_S", 0.3)
-    root, heard, began = cli("exec sleep 300"), [], time.monotonic()
+    root, heard, began = cli("exec sleep 40"), [], time.monotonic()
     with pytest.raises(GpubedError) as caught:
         automation.operate("preview", "lab", root, {}, heard.append)
     assert time.monotonic() - began < 30
