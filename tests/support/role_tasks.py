@@ -27,11 +27,13 @@ from ansible import constants
 from ansible.cli import playbook
 from ansible.plugins.callback import default
 from ansible.plugins.inventory import yaml
+from ansible.utils import vars
 
 for line in sys.stdin:
     sys.argv, path, log = json.loads(line)
     if (child := os.fork()) == 0:
         os.environ["PATH"] = path
+        vars.cur_id = os.getpid() << 20  # of the ids of plays and tasks
         os.makedirs(constants.DEFAULT_LOCAL_TMP, exist_ok=True)  # each removes it at its end
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
@@ -124,14 +126,7 @@ def play(
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {"node-0": known}}}))
     calls = folder / "calls"
     calls.write_text("")
-    words = ["ansible-playbook", "-i", folder / "hosts.json", folder / "play.yml"]
-    words += ["--check"] * check
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    forks = _forks()
-    forks.stdin.write(json.dumps([words, path, folder / "said"], default=str) + "\n")
-    forks.stdin.flush()
-    code = int(forks.stdout.readline())
-    said = (folder / "said").read_text()
+    code, said = run(folder, *(["--check"] * check))
     return Played(
         code,
         said,
@@ -139,6 +134,16 @@ def play(
         calls.read_text().splitlines(),
         json.loads(told.read_text()),
     )
+
+
+def run(folder, *words):
+    """Run a folder's `play.yml` on its `hosts.json`; return the exit code and what was said."""
+    words = ["ansible-playbook", "-i", folder / "hosts.json", folder / "play.yml", *words]
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    forks = _forks()
+    forks.stdin.write(json.dumps([words, path, folder / "said"], default=str) + "\n")
+    forks.stdin.flush()
+    return int(forks.stdout.readline()), (folder / "said").read_text()
 
 
 @cache

@@ -1,11 +1,8 @@
 """The record of what was applied, written by real playbook runs."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,13 +12,12 @@ from gpubed.configuration import applied
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.cluster import Cluster
+from support import role_tasks
 from support.samples import sample_allocation, sample_plan
 
 pytestmark = pytest.mark.process
 
 NODES = ["node-0", "node-1", "node-2"]
-ROOT = Path(__file__).parents[2]
-ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 
 
 @pytest.fixture
@@ -49,14 +45,8 @@ def record(cluster, tmp_path):
         hosts = {node.name: {"gpubed_node_id": node.id, **known} for node in allocation.nodes}
         inventory = tmp_path / "hosts.json"
         inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
-        plugins = str(ROOT / "playbooks" / "action_plugins")
-        return subprocess.run(
-            [str(ANSIBLE), "-i", str(inventory), str(playbook), *words],
-            env={**os.environ, "ANSIBLE_ACTION_PLUGINS": plugins, "ANSIBLE_LOCALHOST_WARNING": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        code, said = role_tasks.run(tmp_path, *words)
+        return SimpleNamespace(returncode=code, stdout=said)
 
     record.allocation = allocation
     return record
