@@ -11,14 +11,36 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
 import yaml
 
 from gpubed.core.paths import assets
 from support import role_variables
 
-ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
+# Loads Ansible once and forks for each play: the imports take most of a play's time.
+FORKS = """
+import json, os, sys
+import ansible_mitogen.mixins, ansible_mitogen.process, ansible_mitogen.services
+import ansible_mitogen.strategy, mitogen.unix, mitogen.utils
+from ansible import constants
+from ansible.cli import playbook
+from ansible.plugins.callback import default
+from ansible.plugins.inventory import yaml
+from ansible.utils import vars
+
+for line in sys.stdin:
+    sys.argv, path, log = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.environ["PATH"] = path
+        vars.cur_id = os.getpid() << 20  # of the ids of plays and tasks
+        os.makedirs(constants.DEFAULT_LOCAL_TMP, exist_ok=True)  # each removes it at its end
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        playbook.main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 # What roles under test ask of others: the entry, and what it is asked for.
 OTHERS = {
     "base": {
@@ -94,7 +116,9 @@ def play(
     told.write_text("{}")
     asked = "{{ {" + ", ".join(f"'{name}': {name}" for name in tell) + "} | to_json }}"
     tells = {"copy": {"content": asked, "dest": str(told)}, "check_mode": False}
-    whole = _play(role, entry, release, dict(facts), variables)
+    # Mitogen halves the time of all these tests.
+    strategy = "linear" if respawns else "gpubed_linear"
+    whole = _play(role, entry, release, dict(facts), variables, strategy)
     whole["tasks"] += [tells] if tell else []
     (folder / "play.yml").write_text(json.dumps([whole]))
     # What gpubed gives to hosts is theirs, so that tasks find it in hostvars.
@@ -102,24 +126,9 @@ def play(
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {"node-0": known}}}))
     calls = folder / "calls"
     calls.write_text("")
-    done = subprocess.run(
-        [ANSIBLE, "-i", folder / "hosts.json", folder / "play.yml", *(["--check"] * check)],
-        env={
-            **os.environ,
-            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
-            "ANSIBLE_ROLES_PATH": str(folder / "roles"),
-            "ANSIBLE_LOCALHOST_WARNING": "0",
-            # Mitogen halves the time of all these tests.
-            "ANSIBLE_STRATEGY": "linear" if respawns else "gpubed_linear",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
+    code, said = run(folder, *(["--check"] * check))
     return Played(
-        done.returncode,
+        code,
         said,
         dict(DONE.findall(said)),
         calls.read_text().splitlines(),
@@ -127,7 +136,35 @@ def play(
     )
 
 
-def _play(role, entry, release, facts, variables):
+def run(folder, *words):
+    """Run a folder's `play.yml` on its `hosts.json`; return the exit code and what was said."""
+    words = ["ansible-playbook", "-i", folder / "hosts.json", folder / "play.yml", *words]
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    forks = _forks()
+    forks.stdin.write(json.dumps([words, path, folder / "said"], default=str) + "\n")
+    forks.stdin.flush()
+    return int(forks.stdout.readline()), (folder / "said").read_text()
+
+
+@cache
+def _forks():
+    return subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
+            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            # A play's own are in its folder.
+            "ANSIBLE_ROLES_PATH": os.devnull,
+        },
+    )
+
+
+def _play(role, entry, release, facts, variables, strategy):
     there = assets() / "roles" / role
     known = {**role_variables.facts(release), **facts}
     notified = there / "handlers/main.yml"
@@ -135,6 +172,7 @@ def _play(role, entry, release, facts, variables):
         "hosts": "all",
         "connection": "local",
         "gather_facts": False,
+        "strategy": strategy,
         "vars": {"ansible_python_interpreter": sys.executable, "gpubed_environment": {}},
         "vars_files": [str(path) for path in _variables(role, release)],
         "tasks": [

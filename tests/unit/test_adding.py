@@ -50,30 +50,8 @@ class Copy:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def runs(self, *words):
-        """Run Python in the copy, with its tests."""
-        paths = f"{self.root / 'src'}{os.pathsep}{self.root / 'tests'}"
-        environment = {**os.environ, "PYTHONPATH": paths}
-        command = [sys.executable, *words]
-        return subprocess.run(
-            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
-        )
-
     def gpubed(self, *words):
         return self.python(GPUBED, *words)
-
-
-# What holds for all code, and how a test of it names what the pages add.
-RULES = {
-    "test_layers.py": "paper or quiet or uptime or count.py or wordcount or imports_go or backend",
-    "test_roles_layout.py": "greeting or handler",
-    "test_role_reads.py": "greeting",
-    "test_roles_own_what_they_make.py": "greeting",
-    "test_host_is_let_go.py": "units",
-    "test_init.py": "paper",
-    "test_jobs.py": "wordcount or whole_job",
-    "test_simulated.py": "plain or nothing_to_do",
-}
 
 
 @pytest.fixture(scope="module")
@@ -172,16 +150,6 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
     assert [path for path in (said, mark) if path.exists()] == []
 
 
-def test_a_unit_of_a_role_ends_with_its_host(copy):
-    """Nothing but the role's own folder says so."""
-    unit = copy.root / "roles/greeting/templates/gpubed-greeting.timer.j2"
-    unit.parent.mkdir(exist_ok=True)
-    unit.write_text("[Timer]\n")
-    said = copy.python("from gpubed.backends.static import membership; print(membership.units())")
-    unit.unlink()
-    assert "gpubed-greeting.timer" in said
-
-
 def _play(copy, **variables):
     play = {"hosts": "localhost", "connection": "local", "gather_facts": False}
     (copy.root / "play.yml").write_text(yaml.safe_dump([{**play, "roles": ["greeting"]}]))
@@ -215,21 +183,6 @@ source = file.load("epochs", Project.find())
 print(*(point.id for point in matrix.expand(source, jobfile.load("digits"))), sep="\\n")
 """
     assert len(copy.python(code).splitlines()) == 4
-
-
-def test_the_reference_names_what_was_added(copy):
-    code = """
-import runpy, sys
-made = runpy.run_path(sys.argv[1])
-for part in ("launcher_list", "check_ids", "campaigns", "job_pages"):
-    print(*made[part](), sep="\\n")
-"""
-    said = copy.python(code, str(copy.root / "docs/generate.py"))
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", said, re.MULTILINE))
-    assert rows["quiet"].startswith("Starts a job's ranks one after the other")
-    assert rows["uptime.seconds"] == "Look at each node's clock"
-    assert "| `epochs` | digits | How digits learns, by the size of a batch" in said
-    assert "## wordcount" in said
 
 
 def test_a_launcher(copy):
@@ -272,19 +225,3 @@ def test_a_recipe(copy):
             assert "mine" in said
         else:
             subprocess.run(words, shell=True, cwd=copy.root, check=True)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_what_the_pages_add_is_as_all_else_has_to_be(copy, rule):
-    done = copy.runs(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", RULES[rule], f"tests/unit/{rule}"
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-
-
-@pytest.mark.parametrize("words", ["ruff check", "ruff format --check", "mypy"])
-def test_linters_have_nothing_against_it(copy, words):
-    added = [path for path in copy.added if path.endswith(".py")]
-    typed = [path for path in added if path.startswith("src/")]
-    done = copy.runs("-m", *words.split(), *(typed if words == "mypy" else added))
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.core import runlock
-from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record, Request
 from support.samples import granted_cluster, sample_origin
@@ -111,17 +111,6 @@ def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     assert [*at_work.output(cluster, "1-digits")] == lines
 
 
-def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
-    """What was written by a former version, or by hand."""
-    folder = cluster.runs / "1-digits"
-    folder.mkdir(parents=True)
-    (folder / "output.log").write_text("x" * 5 * 2**20 + "\nlast\n")
-    *pieces, last = at_work.output(cluster, "1-digits")
-    assert "".join(pieces) == "x" * 5 * 2**20
-    assert max(map(len, pieces)) <= 2**22
-    assert last == "last"
-
-
 def test_a_run_is_ended_from_elsewhere(cluster, start):
     process = start("1-digits")
     done = call("cancel", "lab", "--json")
@@ -130,14 +119,6 @@ def test_a_run_is_ended_from_elsewhere(cluster, start):
     assert runlock.holder(cluster.runs / "1-digits") is None
     assert "interrupted already" in call("cancel", "lab", "last").stdout
     assert "no run of lab is at work" in call("cancel", "lab").stdout
-
-
-def test_of_several_runs_one_has_to_be_named(start):
-    start("1-digits")
-    start("2-digits")
-    with pytest.raises(UsageError, match="2 runs are at work: 1-digits, 2-digits"):
-        call("cancel", "lab")
-    assert call("cancel", "lab", "2-").return_value == 0
 
 
 def test_nobody_else_is_interrupted(cluster, start):
@@ -154,21 +135,6 @@ def test_nobody_else_is_interrupted(cluster, start):
         at_work.end(cluster, "1-digits")
     assert bystander.poll() is None
     bystander.communicate(b"\n")
-
-
-def test_logs_tell_what_became_of_a_run(cluster, start):
-    process = start("1-digits")
-    say(process, "[0]<stdout>:progress: 1/2 epochs\nhello\n")
-    process.stdin.close()
-    process.wait(20)
-    told = call("logs", "lab", "--json")
-    # The process ended without saying how its run went.
-    progress = "[0]<stdout>:progress: 1/2 epochs"
-    assert json.loads(told.stdout)["lines"] == [progress, "hello"]
-    assert call("logs", "lab").stdout == f"{progress}\nhello\n"
-    followed = call("logs", "lab", "last", "-f")
-    assert (followed.return_value, followed.stdout) == (1, "hello\n")
-    assert "epochs: 1 of 2" in followed.stderr
 
 
 def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, start):
@@ -192,12 +158,3 @@ def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, st
         assert time.monotonic() < deadline, log.read_bytes()
         time.sleep(0.1)
     os.kill(goes_on, signal.SIGTERM)
-
-
-def test_a_run_that_ends_with_its_nodes_is_named(cluster, start):
-    assert at_work.ends_with_nodes(cluster) is None
-    process = start("1-digits")
-    assert at_work.ends_with_nodes(cluster).run_id == "1-digits"
-    process.kill()
-    process.wait()
-    assert at_work.ends_with_nodes(cluster) is None, "it was interrupted"

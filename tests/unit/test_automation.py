@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pulumi import automation as api
 
-from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
-from gpubed.engines import automation, stack
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.engines import automation
 
 PLUGIN = """1 error occurred:
 \t* creating urn:pulumi:vw::gpubed::openstack:compute/instance:Instance::node-0: 1 error occurred:
@@ -77,7 +77,7 @@ def test_another_passphrase_leads_to_the_file_that_has_it(cli):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("version", ["v1.0.0", "", "v99.0.0"])
+@pytest.mark.parametrize("version", ["v1.0.0", "v99.0.0"])
 def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
     """Too old, built by hand without a version, of another age."""
     root = cli("exit 1", version)
@@ -90,20 +90,15 @@ def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
 @pytest.mark.process
 def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
     """As where a cloud takes the plugin's connection, and never answers."""
-    monkeypatch.setattr(automation, "SILENCE_S", 1.0)
+    monkeypatch.setattr(automation, "SILENCE_S", 5.0)
     monkeypatch.setattr(automation, "REMARK_S", 0.3)
-    root, heard, began = cli("exec sleep 300"), [], time.monotonic()
+    root, heard, began = cli("exec sleep 40"), [], time.monotonic()
     with pytest.raises(GpubedError) as caught:
         automation.operate("preview", "lab", root, {}, heard.append)
     assert time.monotonic() - began < 30
     assert "silent" in caught.value.message
     assert "run the same command again" in caught.value.hint
     assert any("no answer for" in event.message for event in heard), "it was told meanwhile"
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(UsageError, match="there is no engine 'cil'"):
-        stack.choose("cil")
 
 
 def test_a_changed_configuration_alone_is_no_change_as_with_the_embedded_engine():

@@ -121,26 +121,3 @@ def test_the_command_is_run_once_before_an_end_whatever_becomes_of_the_rest(
     lease.ended(cluster.paths, lease.last(cluster.paths))
     assert before_end.prepare(cluster)[-1].startswith("collected 0 run(s)")
     assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_a_release_saves_what_is_new_and_does_not_run_the_command_again(
-    head, ending, shared, tmp_path
-):
-    cluster = ending(command=f"echo asked >> {tmp_path}/asked", margin="10 min")
-    before_end.prepare(cluster)
-    write(shared.runs / "slurm", "metrics.json")
-    assert before_end.prepare(cluster, again=True)[0].startswith("collected 1 run(s)")
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-@pytest.mark.parametrize(("server", "told"), [(None, 1), ("node-0", 1), ("node-2", 2)])
-def test_nodes_take_what_is_saved_for_no_use(monkeypatch, head, ending, shared, server, told):
-    """Neither the head, nor who serves the storage; those that serve nothing are not asked."""
-    cluster = ending()
-    storage = cluster.plan.spec.storage.shared.model_copy(update={"server": server})
-    plan = sample_plan(storage={"shared": storage.model_dump()})
-    before_end.prepare(granted(cluster.paths, plan))
-    verbs = [line.removeprefix("sudo -n gpubed-use ") for line in head.ran if "gpubed-use" in line]
-    assert verbs == ["own"] * told + ["disown"] * told
-    assert "gpubed-use own" in head.ran[0]
-    assert "gpubed-use disown" in head.ran[-1]

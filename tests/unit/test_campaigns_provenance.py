@@ -1,7 +1,6 @@
 """What a campaign was measured on: facts, links and the project's commit, as far as known."""
 
 import json
-import subprocess
 
 import pytest
 
@@ -9,7 +8,6 @@ from gpubed.campaigns import file, matrix, provenance
 from gpubed.jobs import jobfile
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
-from gpubed.report.read import Campaign
 from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -70,28 +68,3 @@ def test_links_are_those_that_the_last_verification_measured(cluster, header):
     ]
     cluster.verification.write_text("{")
     assert header()["links"] == []
-
-
-def test_a_declared_rate_is_known_though_nobody_measured_it(cluster, header):
-    """As after a repair of the watch beside a job: its verification left the links alone."""
-    assert not cluster.verification.exists()
-    found = header()
-    assert found["rate_bps"] == 200_000_000
-    assert Campaign.model_validate(found).declared_bps == [200_000_000]
-
-
-def test_the_commit_of_the_project_is_kept_and_whether_it_was_changed(tmp_path, header):
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
-
-    (tmp_path / ".gitignore").write_text(".gpubed/\n")
-    (tmp_path / "mine.yml").write_text(PLAIN)
-    git("init")
-    git("add", "--all")
-    git("commit", "--message", "all")
-    found = header()["git"]
-    assert len(found["commit"]) == 40
-    assert found["clean"] is True
-    (tmp_path / "note").touch()
-    assert header()["git"]["clean"] is False

@@ -13,6 +13,11 @@ LATER = [
     '  File "/shared/runs/1-train/train.py", line 9, in <module>',
     "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused",
 ]
+GLOO = [
+    *LATER[:2],
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by "
+    "peer [10.0.0.2]:31",
+]
 CUDA = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total "
     "capacity of 15.77 GiB of which 14.62 GiB is free. Process 7 has 1.13 GiB memory in use."

@@ -47,10 +47,6 @@ def folder(shared):
     return made
 
 
-def test_it_is_below_the_shared_storage():
-    assert checkpoint_files.folder(sample_plan(), "a/b") == "/shared/checkpoints/a/b"
-
-
 def names(files):
     return sorted(name for name, _ in files)
 
@@ -131,15 +127,3 @@ def test_going_on_from_nothing_is_refused(cluster, folder):
     assert no.value.hint == "begin anew"
     (folder / "step-1.pt").write_text("whole")
     require("mine", "other")
-
-
-def test_where_nobody_can_tell_nothing_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr(checkpoint_files, "look", lambda *_: None)
-    checkpoint_files.require_some(cluster, ["mine"], "begin anew")
-
-
-@pytest.mark.process
-def test_a_folder_that_is_a_link_is_looked_into(cluster, folder):
-    (folder / "step-1.pt").write_text("weights")
-    (folder.parent / "current").symlink_to("mine")
-    assert names(checkpoint_files.look(cluster, "current").finished) == ["step-1.pt"]

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.process
     [
         (["start-post", "start-post", "running"], 3),
         (["running"], 1),
-        (["auto-restart"], 1),
         (["dead"], 1),
     ],
 )

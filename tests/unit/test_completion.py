@@ -158,15 +158,9 @@ def in_bash(offered, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("verb", ["status", "up", "plan", "run", "ssh"])
+@pytest.mark.parametrize("verb", ["status"])
 def test_bash_offers_clusters_where_nothing_is_typed_yet(in_bash, verb):
     assert in_bash("gpubed", verb, "") == ["lab"]
-
-
-@pytest.mark.process
-def test_bash_offers_verbs_of_verbs(in_bash):
-    assert {"check", "list", "show"} <= set(in_bash("gpubed", "recipe", ""))
-    assert in_bash("gpubed", "recipe", "check", "cuda13", "") == ["lab"]
 
 
 @pytest.mark.process

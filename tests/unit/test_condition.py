@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.cluster import condition, damage
-from gpubed.configuration import applied, roles
+from gpubed.configuration import roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Hop
@@ -82,16 +82,6 @@ def test_a_whole_cluster_is_ready(found):
     assert (now.state, now.words, now.damaged) == ("ready", [], {})
 
 
-def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
-    """GPULab has jobs alone, and no head."""
-    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
-    nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
-    backend = SimpleNamespace(shapes_on_nodes=False, nodes_are_here=False, when_silent="")
-    cluster = Cluster(Project(tmp_path).cluster("lab"), plan, nobody)
-    gpulab = SimpleNamespace(backend=backend, describe=lambda _: {})
-    assert condition.look(gpulab, cluster).state == "ready"
-
-
 def test_what_nodes_say_against_themselves_is_heard_and_no_damage(found):
     held = {"reason": "its fan is loud", "since": "2030-01-01T00:00:00+00:00"}
     now = found({"node-2": "stopped"}, health={"node-1": {"quarantine": held}})
@@ -108,10 +98,6 @@ def test_each_damage_is_named_with_what_becomes_of_it(found):
         "node-0 is missing: it is made again",
         "node-1 is cut: it is connected again",
     ]
-
-
-def test_a_node_that_does_not_answer_is_none_that_is_ready(found):
-    assert found(answers={"node-1": Unreachable("no")}).nodes["node-1"] == "unreachable"
 
 
 WALL = SimpleNamespace(shapes_on_nodes=False, nodes_are_here=False, when_silent="restarted")
@@ -171,14 +157,6 @@ def test_where_anything_is_known_it_is_not_the_way(found, testbed, says):
     assert not found(testbed, says, backend=WALL).unheard
 
 
-def test_own_hosts_that_are_all_away_may_be_behind_a_vpn(found):
-    away = dict.fromkeys(("node-0", "node-1", "node-2"), "away")
-    assert found(away, backend=WALL).unheard
-    now = found({"node-1": "away"}, backend=WALL)
-    assert now.words == ["node-1 is away: only you can see to its power, network and sshd"]
-    assert list(now.unknown) == ["node-1"]
-
-
 def alone(**changes):
     """Return the plan of a single node, and what was granted of it."""
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
@@ -235,32 +213,6 @@ def test_a_full_disk_is_named_and_no_reason_to_make_the_node_again(found):
     assert now.words == ["node-1: /var is 100 % full (0 MiB are free): only you know what may go"]
 
 
-def test_what_nobody_but_the_user_can_put_right_says_where(found):
-    with pytest.raises(GpubedError, match="node-1: /var is 100 % full") as caught:
-        found(disks={"node-1": FULL}, verb=condition.require)
-    assert caught.value.hint == "free space there: gpubed ssh lab node-1, then gpubed up lab"
-
-
-def test_what_is_still_broken_leads_elsewhere(found):
-    with pytest.raises(GpubedError, match="node-1 is unreachable, and local could not") as caught:
-        found(answers={"node-1": Unreachable("no")}, verb=condition.require)
-    assert "console" in caught.value.hint
-
-
-def test_what_was_cut_is_configured_again(found, tmp_path):
-    cluster = Project(tmp_path).cluster("lab")
-    cluster.applied.mkdir(parents=True)
-    for node in found.granted.nodes:
-        (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "jupyterlab": "2"}')
-    names = [node.name for node in found.granted.nodes]
-    wanted = {name: {"base": "1", "jupyterlab": "2"} for name in names}
-    assert applied.missing(cluster, found.granted, wanted) == {}
-    applied.forget(cluster, found.granted, (), {"jupyterlab": names[1:]})
-    assert applied.missing(cluster, found.granted, wanted) == {"jupyterlab": names[1:]}
-    applied.forget(cluster, found.granted, ["node-1"], {})
-    assert applied.missing(cluster, found.granted, wanted)["base"] == ["node-1"]
-
-
 SERVICES = {"slurm": {}, "docker": {}, "monitoring": {}, "jupyterlab": {}}
 
 
@@ -280,13 +232,8 @@ def serving(found):
     ("node", "unit", "role"),
     [
         ("node-0", "slurmctld.service", "slurm"),
-        ("node-0", "slurmdbd.service", "slurm"),
-        ("node-0", "mariadb.service", "slurm"),
-        ("node-1", "slurmd.service", "slurm"),
-        ("node-1", "munge.service", "slurm"),
         ("node-2", "docker.service", "docker"),
         ("node-0", "prometheus.service", "monitoring"),
-        ("node-1", "prometheus-node-exporter.service", "monitoring"),
         ("node-1", "gpubed-firewall.service", "firewall"),
         ("node-0", "jupyterlab.service", "jupyterlab"),
     ],
@@ -322,29 +269,11 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
     assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
 
 
-def test_units_are_asked_for_once_a_node(serving, found):
-    assert serving().state == "ready"
-    assert sorted(found.asked) == ["node-0", "node-1", "node-2"]
-
-
-def test_what_only_the_head_runs_is_not_missed_elsewhere(serving):
-    assert serving(units={("node-1", "slurmctld.service"): ABSENT}).state == "ready"
-
-
-def test_what_the_specification_does_not_ask_for_is_not_missed(found):
-    assert found(units={("node-1", "docker.service"): ABSENT}).state == "ready"
-
-
 def test_what_is_being_started_is_no_damage_and_what_ends_again_and_again_is(serving):
     starting = RUNS.replace("=active", "=activating")
     assert serving(units={("node-1", "slurmd.service"): f"{starting}\nJob=17"}).state == "ready"
     now = serving(units={("node-1", "slurmd.service"): starting})
     assert [one.state for one in now.stopped] == ["activating"]
-
-
-def test_a_systemd_that_does_not_tell_hides_nothing(serving):
-    now = serving(units={("node-1", "munge.service"): ""})
-    assert "unknown" in {one.state for one in now.stopped}
 
 
 def test_what_is_yet_to_be_set_up_is_not_damaged(serving, found, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,23 +43,6 @@ def call(*words):
     return CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ([], []),
-        (["--tags", "nccl"], ["--tags", "nccl"]),
-        (["--tags", "nccl, base"], ["--tags", "base,nccl"]),
-        (["--limit", "workers:!node-2"], ["--limit", "workers:!node-2"]),
-        (["--limit", "node-1, node-2"], ["--limit", "node-1, node-2"]),
-        (["--check"], ["--check", "--diff"]),
-    ],
-)
-def test_it_asks_ansible_for_the_same(asked, words, options):
-    assert call(*words).exit_code == 0
-    assert asked["words"][1:-1] == options
-
-
 @pytest.mark.parametrize(
     ("tags", "hint"), [("jupiterlab", "did you mean 'jupyterlab'?"), ("base,nfs", "'nfs'")]
 )
@@ -72,28 +54,8 @@ def test_a_role_that_the_cluster_does_not_have_is_refused(asked, tags, hint):
     assert "words" not in asked
 
 
-def test_it_runs_as_by_hand(asked, monkeypatch):
-    call()
-    settings = asked["envvars"]
-    assert settings["ANSIBLE_CONFIG"].endswith("/ansible.cfg")
-    assert not [name for name in settings if "STRATEGY" in name], "ansible.cfg has it"
-    monkeypatch.setenv(configure.STRATEGY, "linear")
-    assert configure.environment()["ANSIBLE_STRATEGY"] == "linear"
-
-
-def test_what_it_did_can_be_read(asked):
-    done = json.loads(call("--json").stdout)
-    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
-
-
 @pytest.mark.process
-def test_nodes_that_were_left_out_are_not_told_of(asked):
-    asked["events"] = [{"event": "stats", "changed": {"node-1": 2}}]
-    assert call("--limit", "node-1", "--check").stdout == "node-1: 2 task(s) changed\n"
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])
+@pytest.mark.parametrize("words", [[], ["--limit", "node-1"]])
 def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, words):
     def cut(*_, **__):
         raise KeyboardInterrupt
@@ -104,7 +66,7 @@ def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, w
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", [["node-9"], ["~("], ["node-9", "--check"]])
+@pytest.mark.parametrize("words", [["node-9"], ["~("]])
 def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, words):
     """What is marked cannot be used until the next `up`, and nothing would have been done."""
     with pytest.raises(UsageError, match=r"--limit .* names no node") as refused:
@@ -115,7 +77,7 @@ def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["C", "POSIX", "xx_YY.UTF-8", "C.UTF-8"])
+@pytest.mark.parametrize("name", ["C", "xx_YY.UTF-8"])
 def test_ansible_runs_in_any_locale(asked, monkeypatch, name):
     """It refuses what is not UTF-8, and a locale that this machine does not have."""
     monkeypatch.setenv("LC_ALL", name)
@@ -144,27 +106,6 @@ def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked
         call("--limit", "node-1", *words)
     assert not record.read(asked["cluster"]).unfinished
     assert "words" not in asked
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("words", [["node-1", "--check"], ["node-1", "--tags", "base"], ["node-*"]])
-def test_what_leaves_slurm_whole_is_done(asked, words):
-    with_slurm(asked["cluster"])
-    assert call("--limit", *words).exit_code == 0
-    assert "words" in asked
-
-
-def test_a_look_leaves_no_trace(asked):
-    assert call("--check").exit_code == 0
-    assert not record.read(asked["cluster"]).unfinished
-
-
-def test_interruptions_stay_ours(asked):
-    """ansible-runner's handlers would make a failure of Ctrl-C, after its own time."""
-    before = signal.getsignal(signal.SIGINT)
-    assert call().exit_code == 0
-    assert signal.getsignal(signal.SIGINT) is before
-    assert asked["cancel_callback"]() is False
 
 
 @pytest.mark.parametrize("words", [(), ("--tags", "nfs"), ("--check",)])
@@ -211,14 +152,6 @@ def test_a_certificate_that_is_not_trusted_is_one_sentence(asked):
     assert "gpubed up lab" in failed.value.hint
 
 
-def test_what_is_no_event_counts_for_nothing(asked):
-    forged = [{"event": "stats", "changed": {"node-1": -1}}, {"event": "bogus"}, 3, None, []]
-    forged += [result("failed", "node-1", reason="x" * 10_000), result("failed", ["node-1"])]
-    asked["events"] = [*forged, *asked["events"], *forged]
-    done = json.loads(call("--json").stdout)
-    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
-
-
 FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
 
 
@@ -241,13 +174,6 @@ def test_a_phase_is_marked_as_what_it_came_to(asked, results, sign):
     said = call().stderr
     assert "✓ phase base" in said
     assert sign in said
-
-
-def test_the_ledger_after_a_role_that_failed_rescues_nothing(asked):
-    failed = result(*FAILED, role="docker")
-    ledger = result("ok", "node-1", task="Write what the role changed into the ledger")
-    asked["events"] = [{"event": "play", "play": "Services"}, failed, ledger]
-    assert "✗ phase services" in call().stderr
 
 
 @pytest.mark.parametrize(

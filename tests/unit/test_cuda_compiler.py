@@ -55,20 +55,3 @@ def test_a_compiler_of_another_cuda_will_not_do(tmp_path):
         tmp_path, "compiler_offer", offered=offered, check=True, tell=["cuda_nvcc_packages"]
     )
     assert done.told["cuda_nvcc_packages"] == [], done.said
-
-
-@pytest.mark.parametrize(("head", "looks"), [("node-0", True), ("node-1", False)])
-def test_the_head_sees_to_it_before_anything_is_built(tmp_path, head, looks):
-    done = cuda(
-        tmp_path,
-        "main",
-        check=True,
-        gpubed_head=head,
-        gpubed_nodes=[{"name": "node-0", "gpus": 0}],
-        cuda_env_root=str(tmp_path),
-        gpubed_fingerprints={},
-        gpubed_node_id="node-0-1",
-        __cuda_gpus=[],
-        __cuda_problems=[],
-    )
-    assert ("Look where compilers are" in done.tasks) == looks, done.said

@@ -1,6 +1,5 @@
 """On what trials and repetitions computed: those of different devices have no mean."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -89,26 +88,3 @@ def test_a_repetition_on_another_device_than_its_points_others_has_failed(bench)
     bench.behave(devices=["V100"])
     assert bench("--again-failed").return_value == 0
     assert {point["status"] for point in bench.points()} == {"ok"}
-
-
-def test_points_on_different_devices_are_told(bench):
-    bench.file.write_text(PLAIN.replace("[1, 2]", "[1]").replace("repeat: 2", "repeat: 1"))
-    bench.behave(devices=["V100", "GTX 1080"])
-    said = bench()
-    assert said.return_value == 0
-    assert "not all computed on one device (GTX 1080: 1 point(s); V100: 1 point(s))" in said.stdout
-    bench.behave(devices=["V100"])
-    assert "one device" not in bench("--new").stdout
-
-
-def test_what_a_former_version_kept_says_nothing_of_devices(bench):
-    bench.file.write_text(ONE_POINT)
-    bench.behave(devices=["V100"])
-    bench()
-    [first, second] = sorted((bench.folder / "points").glob("*.json"))
-    told = json.loads(first.read_text())
-    del told["devices"]
-    first.write_text(json.dumps(told))
-    second.unlink()
-    bench.behave(devices=["GTX 1080"])
-    assert bench().return_value == 0

@@ -55,17 +55,6 @@ def test_a_terminal_full_of_lines_comes_to_its_end():
     assert "came to its end" in said.text
 
 
-@pytest.mark.parametrize(
-    ("role", "shown"), [("base", "phase base: base · Set it up"), (None, "phase base: Set it up")]
-)
-def test_a_task_of_no_role_names_none(role, shown):
-    """Before a role comes what the playbook itself asks, of which Ansible names no role."""
-    display = Display(UI())
-    display._live = object()
-    display.handle({"what": "task", "phase": "base", "role": role, "task": "Set it up"})
-    assert [text for text, _ in display._running.values()] == [shown]
-
-
 def test_what_a_verification_looks_at_is_named_while_it_looks():
     """Links are measured for 20 seconds; what was shown was the check before them."""
     display = Display(UI())
@@ -78,7 +67,7 @@ def test_what_a_verification_looks_at_is_named_while_it_looks():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_who_is_stuck_below_the_terminal_is_ended_all_the_same(number):
     """The words go past what draws: a thread that is stuck may hold its lock for ever."""
     program = """

@@ -13,7 +13,6 @@ import typer.main
 
 from gpubed import cli
 from gpubed.configuration import roles
-from gpubed.core import paths
 from gpubed.jobs import jobfile
 from support import blocks
 from support.cluster import ROOT
@@ -109,13 +108,6 @@ def test_what_a_command_names_exists(block, command):
 @pytest.mark.parametrize(("page", "words"), INLINE)
 def test_a_command_within_a_sentence_exists(page, words):
     parse([word for word in shlex.split(words)[1:] if word != "…"])
-
-
-def test_a_start_is_at_a_task_that_the_playbooks_have():
-    named = re.findall(r'--start-at-task "([^"]+)"', (ROOT / "docs/how-to/README.md").read_text())
-    tasks = "".join(p.read_text() for p in (paths.assets() / "playbooks").glob("*.yml"))
-    assert named
-    assert all(f"name: {task}\n" in tasks for task in named)
 
 
 def test_a_line_that_a_page_shows_may_have_other_figures():

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.backends.gpulab import component, login
 from gpubed.backends.gpulab.launcher import GpulabLauncher
-from gpubed.core import places, record
+from gpubed.core import record
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.jobs import execution
@@ -164,13 +164,6 @@ def test_credentials_ways_and_spellings_may_change(lab, spec, options, noted):
     assert record.uuid(lab.paths) is None
 
 
-def test_addresses_and_broken_urls_are_spelled_in_one_way():
-    assert places.url("https://[2001:DB8:0::1]:443/a?b") == "https://[2001:db8::1]/a?b"
-    assert places.url("https://x:none/") == "https://x:none/"
-    assert places.url("https://x:8443/") == "https://x:8443/"
-    assert places.urn("a word") == "a word"
-
-
 @pytest.fixture
 def two_services(lab):
     """A cluster that was made on one service, of which nothing was left, and then on another."""
@@ -208,24 +201,6 @@ def test_one_that_cannot_be_asked_is_named_with_a_way_out(two_services, text):
     assert down().return_value == 0
 
 
-def test_the_way_out_of_one_place_leaves_the_others(two_services):
-    lab = two_services
-    made(lab, JOB, master="https://three.example/api/")
-    lab.there[lab.two] = [JOB_THERE]
-    lab.first.unlink()
-    assert "STILL THERE: job j" in down().output
-    assert record.uuid(lab.paths) == UUID
-
-
-def test_the_way_out_works_where_the_specification_is_gone(two_services):
-    lab = two_services
-    lab.paths.spec.unlink()
-    lab.first.write_text("")
-    assert f"rm {lab.first}, and again" in down().output.replace("\n", "")
-    lab.first.unlink()
-    assert down().return_value == 0
-
-
 def test_without_any_specification_nothing_is_forgotten(two_services):
     lab = two_services
     for path in (lab.paths.spec, *lab.paths.specifications.iterdir()):
@@ -233,15 +208,6 @@ def test_without_any_specification_nothing_is_forgotten(two_services):
     refused = down().exception
     assert "may have been kept" in refused.message
     assert f"restore {lab.paths.spec}; or if nothing of it is anywhere" in refused.hint
-
-
-def test_audit_asks_where_former_specifications_led(two_services):
-    lab = two_services
-    lab.there[lab.one] = [VOLUME, Existing("node", "n", "n-1", UUID)]
-    done = call("audit", "lab", "--json")
-    assert done.return_value == 1
-    assert [row["name"] for row in json.loads(done.stdout)["elsewhere"]] == ["v", "n"]
-    assert "elsewhere   node n: where a former specification led" in call("audit", "lab").output
 
 
 def test_data_that_is_kept_is_kept_elsewhere_too(two_services):
@@ -270,16 +236,6 @@ def test_a_testbed_that_has_nothing_may_be_left_and_one_that_is_silent_not(lab):
     lab.there[second.identity().id] = [SLICE]
     edited(lab, WALL)  # and back
     assert "STILL THERE: slice lab-6f0c0000, where a former" in down().output
-
-
-def test_former_runs_are_forgotten_on_their_own_testbed_alone(lab):
-    made(lab, WALL)
-    made(lab, WALL, patience=60)
-    for _ in range(2):
-        made_on.forget_attempts(made(lab, JOB))
-    assert len(record.specifications(lab.paths, "virtualwall")) == 2
-    made_on.forget_attempts(made(lab, WALL))
-    assert len(record.specifications(lab.paths, "virtualwall")) == 1
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +10,10 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import health
-from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.errors import Locked, UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.allocation import NotUp
-from support.known import apply
 from support.trainings import call, files, lookouts, say, scene
 
 pytestmark = pytest.mark.process
@@ -90,23 +87,6 @@ def test_it_waits_for_as_many_as_it_needs(scene, call):
     assert done.stderr.count("waits:") == 1
 
 
-def test_the_head_may_go_and_come_back(scene, call, monkeypatch):
-    def go():
-        scene.head_is_gone = True
-        raise GpubedError("node-0 does not answer")
-
-    def sleep(_seconds):
-        scene.head_is_gone = False
-
-    scene.script = [go]
-    monkeypatch.setattr(elastic, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    done = call("--json")
-    told = json.loads(done.stdout)
-    assert (done.return_value, len(told["legs"])) == (0, 2)
-    assert told["legs"][0]["why"] == "node-0 does not answer"
-    assert record.find(scene.cluster, told["legs"][0]["run_id"]).state == "failed"
-
-
 def test_what_is_wrong_is_said_before_anything_starts(scene, call):
     for words, said in {
         ("--nodes", "2"): "chooses the nodes itself",
@@ -154,18 +134,6 @@ def test_it_ends_with_its_cluster(scene, call, how):
     assert len(scene.hosts) == 1
 
 
-def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
-    with runlock.hold(scene.cluster.state, "up"), pytest.raises(Locked):
-        call()
-    assert scene.hosts == []
-
-
-def test_a_campaign_keeps_it_out(scene, call):
-    with runlock.measuring(scene.cluster.state, "bench"), pytest.raises(Locked, match="bench"):
-        call()
-    assert scene.hosts == []
-
-
 @pytest.fixture
 def sight(scene):
     """A function that looks at the nodes of a run as it goes on."""
@@ -187,29 +155,6 @@ def test_a_silent_node_is_lost_and_one_in_quarantine_left_out_later(scene, sight
     assert look().better == "node-2 is left out (Xid 79; away)"
     scene.loses("node-1")
     assert look().lost == "away"
-
-
-def test_a_node_that_was_made_anew_is_another(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    text = scene.cluster.allocation.read_text().replace("id-node-2", "id-new")
-    scene.cluster.allocation.write_text(text)
-    assert look().lost == "node-2 was replaced"
-
-
-@pytest.fixture
-def edited(scene):
-    """A function that leaves a mistake in the specification that was applied."""
-    apply(scene.cluster, "local")
-    return lambda: scene.cluster.spec.write_text("nodes: [{count: }]\n") and None
-
-
-def test_nor_end_it(scene, call, edited, monkeypatch):
-    monkeypatch.setattr(elastic, "_WAIT_S", 1.0)
-    scene.script = [lambda: edited() or scene.loses("node-2") or 1] + [lambda: 1] * 2
-    done = call()
-    assert [len(hosts) for hosts in scene.hosts] == [3, 2, 2, 2]
-    told = f"{scene.cluster.spec} cannot be used as it is now: what was applied last counts"
-    assert "".join(done.stderr.split()).count("".join(told.split())) == 1
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from gpubed.core.errors import UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
-from gpubed.nodes.ssh import Unreachable
 from support.stand_in_head import Head
 from support.trainings import call, files, lookouts, say, scene
 
@@ -25,16 +24,6 @@ def test_a_job_that_fails_by_itself_is_given_up(scene, call):
     told = json.loads(done.stdout)
     assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 3)
     assert "3 times in a row before it had kept anything new" in told["failures"][0]
-
-
-def test_one_that_gets_on_is_not(scene, call):
-    def get_on():
-        scene.checkpoints = files(str(len(scene.hosts)))
-        return 1
-
-    scene.script = [get_on] * 5
-    assert call().return_value == 0
-    assert len(scene.hosts) == 6
 
 
 @pytest.fixture
@@ -60,10 +49,6 @@ def to_the_head(_scene):
     return 255
 
 
-def to_the_head_that_is_back(_scene):
-    raise Unreachable("node-0 does not answer")
-
-
 def to_a_rank(scene):
     scene.say("[2]<stderr>:Connection to node-2 closed by remote host.")
     for line in ("Traceback (most recent call last):", "Process name: 2", "Exit code: 255"):
@@ -71,7 +56,7 @@ def to_a_rank(scene):
     return 1
 
 
-@pytest.mark.parametrize("lose", [to_the_head, to_the_head_that_is_back, to_a_rank])
+@pytest.mark.parametrize("lose", [to_the_head, to_a_rank])
 @pytest.mark.parametrize(("begins", "parts"), [(True, 6), (False, 3)])
 def test_nor_is_a_connection_that_was_lost_once_there_were_steps(scene, call, lose, begins, parts):
     """Before, the way from the head to a node may be missing, and would be for ever."""
@@ -100,17 +85,6 @@ def test_a_job_that_came_to_its_end_is_done_whatever_its_figures(scene, call):
     assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 1)
     assert "checkpoint_failures" in told["failures"][0]
     assert record.find(scene.cluster, told["run_id"]).state == "failed"
-
-
-def test_a_part_that_finds_no_checkpoint_says_so(scene, call):
-    def lose():
-        scene.checkpoints = Files()
-        scene.loses("node-2")
-        return 1
-
-    scene.script = [lose]
-    said = call("--set", "checkpoint=mine").stderr
-    assert "there is no checkpoint in /shared/checkpoints/mine: it begins anew" in said
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

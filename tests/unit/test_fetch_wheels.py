@@ -71,11 +71,6 @@ def test_nor_is_one_that_changes_while_it_is_looked_at(program, monkeypatch, the
     assert not list(there[2].iterdir())
 
 
-def test_a_wheel_for_another_python_does_not_count(program, monkeypatch, there):
-    there[1].rename(there[1].with_name("toy-1.0-cp27-cp27m-win32.whl"))
-    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
-
-
 def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     """What is downloaded is added to the store; pip is a STAND-IN."""
     lock, kept, out = there

@@ -106,31 +106,6 @@ def test_several_come_as_a_table(said):
     assert "200 Mbit/s" in row
 
 
-@pytest.mark.process
-def test_below_a_table_stands_what_is_to_be_known_of_it(said):
-    """64 KiB at almost twice a link's rate is no fault of the shaper: they fit its burst."""
-    row = {"bytes": 65536, "seconds": 0.004, "busbw_bps": 177e6, "ratio": 1.887}
-    lines = said("allreduce", {"allreduce": [row]}).stdout.splitlines()
-    place = next(n for n, line in enumerate(lines) if "1.887" in line)
-    assert any("judges the largest size alone" in line for line in lines[place:])
-    assert "judged" not in said("allreduce", {"links": [LINK]}).stdout
-
-
-@pytest.mark.process
-def test_where_nothing_replaces_itself_a_run_says_that_it_starts(said):
-    """Else there is no word before the first step, which may take minutes."""
-    told = said("digits", {}).stderr
-    assert "digits starts: 3 rank(s) on node-0, node-1, node-2" in told
-
-
-@pytest.mark.process
-def test_progress_is_told_while_the_job_runs(said):
-    lines = ["[0]<stdout>:progress: 3/20 epochs, 3552 images/s", "[1]<stdout>:hello"]
-    told = said("digits", {}, lines).stderr
-    assert "epochs: 3 of 20, 3552 images/s" in told
-    assert "rank 1: hello" in told.splitlines()
-
-
 def test_the_time_left_follows_from_the_steps_that_were_made():
     clock = iter([100.0, 110.0, 130.0])
     estimate = Estimate(lambda: next(clock))
@@ -139,27 +114,6 @@ def test_the_time_left_follows_from_the_steps_that_were_made():
     assert estimate.read("progress: 4/4 sizes, done") == "sizes: 4 of 4, done"
 
 
-def test_steps_may_be_very_many():
-    assert Estimate().read("progress: 0/10000000000 steps") == "steps: 0 of 10000000000"
-
-
 @pytest.mark.parametrize("line", ["progress: x", "in progress: 1/2 x", "progress: 1/0 x", ""])
 def test_other_lines_are_no_progress(line):
     assert Estimate().read(line) is None
-
-
-def test_the_lines_that_a_log_already_has_tell_nothing_of_the_pace():
-    clock = iter([0.0, 0.01, 0.02, 10.02])
-    estimate = Estimate(lambda: next(clock))
-    for done in (1, 2, 3):
-        assert estimate.read(f"progress: {done}/5 epochs") == f"epochs: {done} of 5"
-    assert estimate.read("progress: 4/5 epochs") == "epochs: 4 of 5, 10 s left"
-
-
-def test_what_begins_again_is_estimated_anew():
-    clock = iter([0, 10, 1000, 1010])
-    estimate = Estimate(lambda: next(clock))
-    estimate.read("progress: 10/20 steps")
-    estimate.read("progress: 11/20 steps")
-    assert estimate.read("progress: 10/20 steps") == "steps: 10 of 20"
-    assert estimate.read("progress: 11/20 steps") == "steps: 11 of 20, 90 s left"

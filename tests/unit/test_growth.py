@@ -1,6 +1,5 @@
 """A thousand nodes: what is looked for once, not for each node; the table of `make bench`."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.testbeds import resources
 from support import growth
-from support.growth import Cost
 from support.samples import sample_allocation, sample_plan
 
 MANY = 300
@@ -122,33 +120,6 @@ def test_both_parsers_read_the_same(text, monkeypatch):
     assert said() == with_libyaml
 
 
-def test_a_thousand_hosts_with_all_of_their_options_are_a_specification_that_is_read():
-    host = "  - {address: node-0000.rack-00.example.org, experiment_address: 198.18.100.100}\n"
-    assert len(located.parse(("hosts:\n" + host * 1000).encode()).data["hosts"]) == 1000
-
-
-COSTS = {
-    10: dict.fromkeys(growth.VERBS, Cost(1.0, 80.0)),
-    1000: {**dict.fromkeys(growth.VERBS, Cost(1.0, 80.0)), "plan": Cost(4.0, 200.0)},
-}
-
-
-def test_the_table_has_a_row_for_each_size_and_ratios_to_the_smallest():
-    assert growth.table(COSTS).splitlines()[2:] == [
-        "| 10 | 1.0 s (1.0) | 1.0 s (1.0) | 1.0 s (1.0) | 3.0 s (1.0) | 80 MB |",
-        "| 1,000 | 1.0 s (1.0) | 4.0 s (4.0) | 1.0 s (1.0) | 6.0 s (2.0) | 200 MB |",
-    ]
-
-
-def test_what_was_measured_is_kept_and_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(growth, "KEPT", tmp_path / "growth.json")
-    assert "Not measured yet" in growth.section()
-    growth.keep(COSTS, date="2026-01-02", machine="2 CPUs", load="0.1")
-    assert json.loads(growth.KEPT.read_text())["costs"]["10"]["plan"] == [1.0, 80]
-    assert growth.table(COSTS) in growth.section()
-    assert "2026-01-02" in growth.section()
-
-
 @pytest.mark.process
 def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
@@ -167,13 +138,3 @@ def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, m
 def test_what_a_preview_does_not_ask_a_provider_is_what_it_would_not_refuse():
     assert resources.Provider.check is ResourceProvider.check
     assert f"pulumi-python:{resources.Node._resource_type_name}".startswith(registration._UNCHECKED)
-
-
-@pytest.mark.process
-def test_the_verbs_are_measured_for_real(tmp_path, monkeypatch):
-    monkeypatch.setattr(growth, "SIZES", (2,))
-    measured = growth.measure(tmp_path)
-    assert set(measured[2]) == set(growth.VERBS)
-    assert all(cost.cpu_s > 0.1 and cost.memory > 10 for cost in measured[2].values())
-    hosts = yaml.safe_load(Project(tmp_path).cluster("growth-2").hosts.read_text())
-    assert list(hosts["all"]["hosts"]) == ["node-0", "node-1"]

@@ -113,15 +113,3 @@ def test_keys_that_are_a_link_stay_one(host):
     membership.admit(host, owner("a1"), KEY)
     assert keys(host).is_symlink()
     assert kept.read_text().splitlines() == [OWNERS, f"{KEY} gpubed:a1"]
-
-
-def test_who_logged_in_as_somebody_else_keeps_the_link(host):
-    home = host.home.parent / "former"
-    (home / ".ssh").mkdir(parents=True)
-    kept = home / "kept"
-    kept.write_text(f"{OWNERS}\n{KEY} gpubed:a1\n")
-    (home / ".ssh/authorized_keys").symlink_to(kept)
-    host.program("getent", f"echo former:x:1:1::{home}:/bin/sh")
-    membership.expel(host, "former", "a1")
-    assert (home / ".ssh/authorized_keys").is_symlink()
-    assert kept.read_text() == f"{OWNERS}\n"

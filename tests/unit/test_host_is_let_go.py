@@ -3,16 +3,11 @@
 The programs of the host are STAND-INS; the scripts are those that run there.
 """
 
-import fcntl
-import os
-from types import SimpleNamespace
-
 import pytest
 
 from gpubed.backends.static import membership
-from gpubed.core import progress
 from gpubed.core.errors import GpubedError
-from gpubed.nodes.ssh import CommandFailed, CommandResult, CommandTimedOut
+from gpubed.nodes.ssh import CommandFailed
 from support.shell_host import ShellHost
 
 pytestmark = pytest.mark.process
@@ -73,26 +68,6 @@ def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
     assert caught.value.result.stderr == f"{host.etc}/gpubed/leave.d/role failed\n"
 
 
-def test_a_host_that_needs_too_long_is_named_with_what_to_look_at(host):
-    def run(command, script, timeout):
-        raise CommandTimedOut("node-0", script, CommandResult("", "", -1, timeout))
-
-    with pytest.raises(GpubedError, match="is not let go after 20 min") as caught:
-        membership.release(SimpleNamespace(node=host.node, run=run), UUID)
-    assert "systemctl list-jobs" in caught.value.hint
-
-
-def test_who_comes_while_a_host_is_being_let_go_waits(host, monkeypatch):
-    monkeypatch.setattr(membership, "_PATIENCE", 0)
-    held = os.open(host.etc / "gpubed", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(GpubedError, match="is kept busy") as caught:
-        membership.release(host, UUID)
-    os.close(held)
-    assert caught.value.hint
-    assert host.called == []
-
-
 def test_a_host_that_joined_another_cluster_meanwhile_is_not_let_go(host):
     """It was looked at, and a question was answered, before."""
     owner = {"uuid": "1a1b", "cluster": "theirs", "node": "node-0", "id": "node-0-2"}
@@ -104,15 +79,6 @@ def test_a_host_that_joined_another_cluster_meanwhile_is_not_let_go(host):
     assert host.called == []
     assert "1a1b" in (host.etc / "gpubed/owner.json").read_text()
     assert (host.home / ".ssh/authorized_keys").read_text() == "ssh-ed25519 CCCC gpubed:1a1b\n"
-
-
-def test_what_a_hook_says_of_what_stays_is_told(host):
-    (host.etc / "gpubed/leave.d/role").write_text("echo removed a file; echo note: yours stays\n")
-    notes = []
-    progress.tell(lambda event: notes.append(event["message"]))
-    membership.release(host, UUID)
-    progress.tell(None)
-    assert notes == ["node-0: yours stays"]
 
 
 @pytest.fixture

@@ -88,18 +88,6 @@ def test_grey_of_16_bits_is_scaled(pictures, raw, mode, kind):
     assert levels(pictures.rgb(io.BytesIO(path.read_bytes())))[2] == (128,) * 3
 
 
-def test_grey_of_12_bits_is_scaled(pictures, tmp_path):
-    """A TIFF as microscopes and detectors write it: two values in three bytes."""
-    content = bytes([0x00, 0x08, 0x00, 0xFF, 0xF0, 0x00])  # 0, 2048, 4095, 0
-    tags = [(256, 4), (257, 1), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1)]
-    tags.append((279, len(content)))
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
-    after = struct.pack("<H", len(tags)) + entries + bytes(4)
-    path = tmp_path / "1.tif"
-    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(content)) + content + after)
-    assert levels(pictures.rgb(path)) == [(0,) * 3, (128,) * 3, (255,) * 3, (0,) * 3]
-
-
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_grey_without_a_scale_is_refused_with_the_files_name(raw, prepare, mode):
     raw("a/1.png")
@@ -110,14 +98,14 @@ def test_grey_without_a_scale_is_refused_with_the_files_name(raw, prepare, mode)
     assert code == 0, "the job's sanity fails the run"
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
+@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "CMYK"])
 def test_other_modes_are_what_they_were(pictures, raw, mode):
     kind = "jpg" if mode in ("CMYK", "YCbCr") else "png"
     image = Image.new("RGB", (4, 4), "white").convert(mode)
     assert levels(pictures.rgb(raw(f"a/1.{kind}", image)))[0] == (255, 255, 255)
 
 
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("kind", ["jpg", "tif"])
 def test_an_image_is_turned_as_its_camera_was_held(pictures, raw, kind):
     image = Image.new("RGB", (40, 20), "white")
     image.paste((0, 0, 0), (0, 0, 20, 20))
@@ -127,18 +115,6 @@ def test_an_image_is_turned_as_its_camera_was_held(pictures, raw, kind):
     assert turned.size == (20, 40)
     assert turned.getpixel((10, 5))[0] < 30, "its left is above now"
     assert turned.getpixel((10, 35))[0] > 220
-
-
-def test_an_image_whose_exif_is_damaged_is_read(pictures, raw):
-    exif = Image.Exif()
-    exif[ORIENTATION] = ROTATED
-    path = raw("a/1.jpg", exif=exif)
-    content = bytearray(path.read_bytes())
-    start = content.index(b"Exif\0\0") + 6
-    for place in range(start, start + 26):
-        damaged = bytearray(content)
-        damaged[place] ^= 0xFF
-        assert pictures.rgb(io.BytesIO(damaged)).mode == "RGB", place
 
 
 def packed(folder):
@@ -174,7 +150,6 @@ def test_parts_of_a_dataset_are_no_classes(raw, prepare, tmp_path):
     ("names", "found"),
     [
         (["train", "val"], ["train", "val"]),
-        (["train", "test", ".cache"], ["train", "test"]),
         (["train", "valid", "annotations"], ["train", "valid"]),
         (["train", "bus", "car"], []),
         (["val", "test"], []),
@@ -197,15 +172,6 @@ def test_parts_with_other_classes_are_refused(raw, prepare):
     assert not made.exists()
 
 
-def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
-    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
-        raw(name)
-    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
-    code, said, made = prepare()
-    assert code == 0, said
-    assert packed(made) == {"a": 2, "b": 1}
-
-
 def test_links_are_followed_and_come_to_an_end(raw, prepare, tmp_path):
     raw("a/1.png")
     raw("../elsewhere/deep/1.png")
@@ -219,16 +185,6 @@ def test_links_are_followed_and_come_to_an_end(raw, prepare, tmp_path):
     assert packed(made) == {"a": 2, "b": 2}
 
 
-def test_a_class_behind_a_link_that_leads_nowhere_is_named(raw, prepare, tmp_path):
-    raw("a/1.png")
-    (tmp_path / "datasets/raw/b").symlink_to(tmp_path / "unmounted")
-    code, said, made = prepare()
-    assert code == 1
-    assert f"{tmp_path}/datasets/raw/b" in said
-    assert "Traceback" not in said
-    assert not made.exists()
-
-
 @pytest.mark.parametrize("names", [["1.png", "2.png"], ["a/notes.txt"]])
 def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tmp_path, names):
     for name in names:
@@ -240,9 +196,10 @@ def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tm
     assert [path.name for path in made.parent.iterdir()] == ["raw"]
 
 
-def test_images_of_which_none_can_be_read_leave_nothing(raw, prepare, tmp_path):
-    raw("a/1.png").write_text("no image")
+def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
+    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
+        raw(name)
+    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
     code, said, made = prepare()
-    assert code == 1
-    assert f"no image could be read; {made} was not made" in said
-    assert [path.name for path in made.parent.iterdir()] == ["raw"]
+    assert code == 0, said
+    assert packed(made) == {"a": 2, "b": 1}

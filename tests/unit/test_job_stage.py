@@ -93,25 +93,6 @@ def test_a_second_run_copies_and_touches_nothing(stage, dataset, target):
     assert [path.stat().st_ctime_ns for path in (target, target.parent)] == before
 
 
-def test_an_interrupted_file_goes_on_where_it_ended(stage, dataset, target, draft):
-    (draft / "a/.one.part").write_bytes(b"1" * 60_000)
-    assert stage()["a/one"].bytes == 40_000
-    assert is_whole(dataset, target)
-
-
-def test_a_part_of_another_file_is_thrown_away(stage, dataset, target, draft):
-    (draft / "a/.one.part").write_bytes(b"x" * 60_000)
-    stage()
-    assert is_whole(dataset, target)
-
-
-def test_a_changed_copy_is_replaced(stage, dataset, target):
-    stage()
-    (target / "two").write_bytes(b"3" * 50)
-    assert copied(stage()) == 50
-    assert is_whole(dataset, target)
-
-
 def test_a_run_that_was_stopped_leaves_nothing_in_place_and_the_next_goes_on(
     staging, stage, dataset, target, monkeypatch
 ):
@@ -164,27 +145,6 @@ def test_an_update_moves_what_is_there_and_drops_what_is_no_more(stage, dataset,
     assert (dataset / "a/one").exists(), "what a link leads to stays"
 
 
-@pytest.mark.parametrize("extra", ["3", "a/c/3", "b"], ids=["file", "in a folder", "empty folder"])
-def test_what_is_not_in_the_dataset_is_dropped_where_nothing_else_changes(
-    stage, dataset, target, extra
-):
-    stage()
-    path = target / extra
-    path.parent.mkdir(exist_ok=True)
-    path.mkdir() if extra == "b" else path.touch()
-    assert copied(stage()) == 0
-    assert is_whole(dataset, target)
-
-
-def test_files_and_folders_of_the_same_name_make_way(stage, dataset, target, draft):
-    (draft / "two").mkdir()
-    (draft / "two/deep").touch()
-    (draft / "a").rmdir()
-    (draft / "a").touch()
-    stage()
-    assert is_whole(dataset, target)
-
-
 def test_what_a_link_leads_to_is_no_copy(stage, dataset, target, draft):
     """Neither a link in it nor one in its place."""
     (draft / "a").rmdir()
@@ -197,29 +157,6 @@ def test_what_a_link_leads_to_is_no_copy(stage, dataset, target, draft):
     assert copied(stage()) == 100_050
     assert is_whole(dataset, target)
     assert sums(target.parent.with_name("mine")) == sums(dataset)
-
-
-def test_what_a_former_version_left_is_completed(stage, dataset, target):
-    """It had no mark and no draft: half a dataset was in place."""
-    (target / "a").mkdir(parents=True)
-    (target / "a/.one.part").write_bytes(b"1" * 60_000)
-    (target / "two").write_bytes(b"2" * 50)
-    assert copied(stage()) == 40_000
-    assert is_whole(dataset, target)
-
-
-def test_what_a_former_version_left_beside_a_draft_counts(stage, dataset, target, draft):
-    (target / "a").mkdir(parents=True)
-    (target / "a/one").write_bytes(b"1" * 100_000)
-    (draft / "two").write_bytes(b"2" * 50)
-    assert copied(stage()) == 50
-    assert is_whole(dataset, target)
-
-
-def test_another_manifest_of_the_same_files_is_another_mark(stage, dataset, target):
-    stage(mark="of another")
-    assert copied(stage()) == 0
-    assert is_whole(dataset, target)
 
 
 def test_what_differs_from_the_manifest_is_named_and_not_kept(stage, dataset, target):

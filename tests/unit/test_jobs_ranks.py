@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.jobs import execution, launchers, leftovers
 from gpubed.jobs.runs.record import Request
@@ -47,11 +46,6 @@ def test_a_node_without_ranks_is_in_no_hostfile(run):
     result, head, _ = run(0, 4, 2)
     assert head.files["hostfile"] == "node-1 slots=4\nnode-2 slots=2\n"
     assert result.world_size == 6
-
-
-def test_without_any_rank_nothing_is_started(run):
-    with pytest.raises(UsageError, match="no node that ranks could start on"):
-        run(0, 0)
 
 
 @pytest.mark.parametrize(("held", "told"), [(None, "200000000"), (50_000_000, "50000000")])

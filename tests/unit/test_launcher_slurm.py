@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import slurm
 from gpubed.nodes.cluster import Cluster
@@ -69,29 +69,6 @@ def test_a_job_goes_to_a_partition_that_has_its_nodes(asked):
         asked(1, partitions=[first])
 
 
-def test_a_node_without_ranks_is_not_asked_for(asked):
-    words = asked(0, 2)
-    assert {"--nodes=1", "--nodelist=node-1", "--gpus=2"} <= set(words)
-    ranks = shlex.split(words[words.index("--wrap") + 1])
-    assert ranks[ranks.index("--hosts") + 1] == "node-1:2"
-
-
-def test_without_gpus_none_is_asked_for(asked):
-    assert not any(word.startswith("--gpus") for word in asked(0, 0))
-
-
-@pytest.mark.parametrize(("code", "reason"), [(127, "is not on the head"), (1, "Slurm refuses")])
-def test_a_refusal_is_told(asked, code, reason):
-    with pytest.raises(GpubedError, match=reason):
-        asked(1, 1, code=code)
-
-
-def test_a_cluster_without_slurm_is_refused_before_a_run_begins():
-    with pytest.raises(UsageError, match="lab has no Slurm"):
-        slurm.create().require(sample_plan())
-    slurm.create().require(sample_plan(services={"slurm": {}}))
-
-
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
 FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
@@ -147,21 +124,11 @@ def test_a_controller_that_is_away_for_a_while_is_no_end_of_the_job(followed):
     ]
 
 
-def test_why_a_job_waits_is_said_once(followed):
-    waits = [told("PENDING", reason="Resources")] * 2
-    assert followed(*waits, told("RUNNING"), told("COMPLETED")) == (
-        0,
-        ["slurm: submitted as job 7", "slurm: job 7 is PENDING (Resources)"],
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "said", "code"),
     [
         ("FAILED", "3:0", 3),
         ("NODE_FAIL", "0:0", 1),
-        ("CANCELLED", "0:15", 1),
-        ("TIMEOUT", "0:1", 1),
     ],
 )
 def test_an_end_is_told_in_slurms_words(followed, state, said, code):
@@ -199,16 +166,3 @@ def test_who_never_answers_is_not_asked_for_ever_and_the_job_may_go_on(followed,
         "slurm: no answer for 1 s: job 7 may go on and hold its nodes. "
         "On the head, once Slurm answers: squeue --jobs=7; scancel 7"
     )
-
-
-def test_a_job_is_cancelled_though_the_controller_is_away_just_then(followed, monkeypatch):
-    """Its silence is no word that the queue is empty."""
-    followed.program("scancel", AWAY, "true")
-    followed.program("squeue", AWAY, "echo 7", "true")
-    followed.program("sleep", "exec /bin/sleep 0.05")
-    monkeypatch.setattr(slurm, "follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    launch = Launch(str(followed.folder), ["python"], {}, 1)
-    with pytest.raises(KeyboardInterrupt):
-        slurm.create().run(SimpleNamespace(name="lab"), launch, lambda _: None)
-    asked = (followed.folder / "asked").read_text().split()
-    assert [name for name in asked if name != "sleep"] == ["scancel", "squeue"] * 3

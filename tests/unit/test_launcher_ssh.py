@@ -1,6 +1,5 @@
 """A job ends with its owner. The connection to the head is a STAND-IN: a shell of this machine."""
 
-import io
 import signal
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.jobs import launcher
 from gpubed.jobs.launchers import ssh
 from support import local_launch
 
@@ -50,7 +48,7 @@ ENDLESS = "head -c 200000000 /dev/zero | tr '\\0' x; printf ' y \\nlast\\n'"
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+@pytest.mark.parametrize("launcher", ["ssh"])
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory(launcher):
     program = f"""
 import re, sys
@@ -77,11 +75,6 @@ print(sum(sizes), max(sizes), peak, last[0][-2:], last[1])
     assert int(longest) <= 2**16
     assert int(peak) < 150, "MiB"
     assert words == ["y", "last"]
-
-
-def test_a_line_as_long_as_a_piece_is_one_line():
-    text = io.TextIOWrapper(io.BytesIO(b"x" * 2**16 + b"\n\nlast"))
-    assert [*launcher.lines(text)] == ["x" * 2**16, "", "last"]
 
 
 def test_while_somebody_waits_there_are_heartbeats(launch, monkeypatch):

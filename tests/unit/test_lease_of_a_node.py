@@ -113,12 +113,6 @@ def held(node):
     return state and state["reason"]
 
 
-def test_without_a_lease_nothing_happens(node):
-    assert look(node) is None
-    assert (node.told, node.ran, held(node)) == ([], [], None)
-    assert not node.program.STATE.exists()
-
-
 def test_an_end_is_told_prepared_and_kept(node):
     tell(node)
     assert look(node) == "runs"

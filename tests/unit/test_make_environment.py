@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.backends.local import image, python_image
 from gpubed.core.paths import assets
 
 pytestmark = pytest.mark.process
@@ -91,12 +90,6 @@ def test_who_adds_a_package_sees_those_that_are_links(base, tmp_path):
     assert not list(base.rglob("more.txt"))
 
 
-def test_a_script_runs_in_the_new_environment(base, tmp_path):
-    target = tmp_path / "target"
-    make("like", base, target)
-    assert said(target / "bin/toy") == str(target)
-
-
 def test_what_is_installed_later_is_not_the_bases(base, tmp_path):
     target = tmp_path / "target"
     make("like", base, target)
@@ -114,16 +107,3 @@ def test_what_an_earlier_attempt_left_goes(base, tmp_path):
     (target / "bin/left").touch()
     assert make("like", base, target).returncode == 0
     assert not (target / "bin/left").exists()
-
-
-def test_the_role_takes_the_installer_of_the_image_for_its_own():
-    """Else it would download it again on each head."""
-    shown = said(
-        *(Path(sys.executable).with_name("ansible"), "localhost", "-m", "debug"),
-        *("-a", "msg={{ __python_env_tools_stamp }}", "-e", f"@{ROLE}/vars/main.yml"),
-        *("-e", "__python_env_version=3.11"),
-        *("--playbook-dir", ROLE),
-    )
-    steps = python_image.PythonImage(image.Recipe("debian-12"), "cpu").steps()
-    stamp = next(command.split()[1] for _, command in steps if command.startswith("touch /"))
-    assert f"msg: {stamp.partition('$')[0]}3.11" in shown

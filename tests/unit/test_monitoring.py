@@ -1,28 +1,21 @@
 """Alert rules, gpubed's own figures, and the status page made from Prometheus' answers."""
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 import textwrap
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from gpubed.access import services
 from gpubed.cluster import handover
-from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project, assets
+from gpubed.core.paths import assets
 from gpubed.jobs import execution
 from gpubed.jobs.launchers import ssh
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from support import local_launch
 from support.samples import sample_allocation, sample_plan
@@ -68,17 +61,6 @@ def test_an_alert_is_tested_on_a_fault_and_on_a_healthy_cluster(rule):
     assert any(not case["exp_alerts"] for case in cases)
 
 
-@pytest.mark.process
-def test_promtool_agrees_with_the_cases(tmp_path):
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not on this machine; molecule runs it on a node")
-    for path in (ROLE / "files" / "rules.yml", CASES):
-        shutil.copy(path, tmp_path)
-    command = ["promtool", "test", "rules", str(tmp_path / CASES.name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def verification(*results):
     checks = tuple(
         Check(id="link.rate", node=f"node-{i}", result=result, reason="x")
@@ -101,23 +83,6 @@ def test_a_verification_becomes_figures():
         'gpubed_verification_checks{result="simulated"} 0',
         'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
     ]
-
-
-def test_the_end_of_a_lease_becomes_a_figure():
-    until = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
-    text = handover.metrics_text(sample_allocation(sample_plan()), verification("pass"), until)
-    assert "gpubed_lease_end_timestamp_seconds 1800003600\n" in text
-
-
-def test_the_page_has_a_url_only_if_the_cluster_is_monitored(tmp_path):
-    plan = sample_plan()
-    allocation = sample_allocation(plan)
-    cluster = Project(tmp_path).cluster("lab")
-    with pytest.raises(GpubedError, match="is not monitored"):
-        services.token_url(Cluster(cluster, plan, allocation), services.STATUS)
-    plan = sample_plan(services={"monitoring": {}})
-    names = [service["name"] for service in services.urls(Cluster(cluster, plan, allocation))]
-    assert names == ["jupyterlab", "status"]
 
 
 def sample(value, **labels):
@@ -206,21 +171,6 @@ def test_what_comes_from_outside_cannot_become_html(page):
     assert html.count("<script") == 1
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_styles_nothing_inline(page):
-    html = rendered(page)
-    assert "http" not in html.replace("http-equiv", "")
-    assert " style=" not in html
-
-
-def test_without_figures_the_page_says_so_and_still_shows_runs(page):
-    row = {"job": "digits", "state": "running", "progress": "", "share": None, "step": []}
-    jobs = [row | {"age_s": 5.0, "folder": "/shared/runs/x"}]
-    text = text_of(rendered(page, cluster=None, problem="refused", jobs=jobs))
-    assert "Prometheus on the head does not answer: refused." in text
-    assert "gpubed configure lab --tags monitoring" in text
-    assert "digits ▶ running 5 s ago" in text
-
-
 def a_run(folder, job="digits"):
     """Make a run's folder under the name that `gpubed run` gives it."""
     made = folder / execution.name_run(job)
@@ -233,87 +183,12 @@ def states(page, folder, queued=()):
     return [run["state"] for run in page[2].runs([folder], time.time(), queued)]
 
 
-def test_runs_stand_in_the_table_under_the_names_that_run_gives_them(page, tmp_path):
-    made = a_run(tmp_path)
-    (tmp_path / "notes").mkdir()
-    (row,) = page[2].runs([tmp_path], time.time())
-    assert (row["job"], row["folder"]) == ("digits", str(made))
-    assert row["age_s"] < 3600
-    assert "digits" in text_of(rendered(page, jobs=[row]))
-
-
-def test_runs_of_jobs_and_of_notebooks_are_in_one_order(page, tmp_path):
-    for name in ("jobs/20260101-100000000-a", "notes/20260101-110000000-b", "jobs/20260101-12-c"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "jobs/20260101-120000000-c").mkdir()
-    folders = [tmp_path / "jobs", tmp_path / "notes", tmp_path / "not there"]
-    assert [row["job"] for row in page[2].runs(folders, time.time())] == ["c", "b", "a"]
-
-
-@pytest.mark.process
-def test_a_run_of_the_notebook_is_on_the_page_while_it_runs(page, tmp_path, monkeypatch):
-    """The notebook's own cell, with a STAND-IN for what starts the ranks."""
-    cells = json.loads((assets() / "jobs/digits/digits.ipynb").read_text())["cells"]
-    (cell,) = ["".join(cell["source"]) for cell in cells if cell["id"] == "run"]
-    start = tmp_path / "bin/gpubed-horovodrun"
-    start.parent.mkdir()
-    start.write_text(
-        "#!/bin/sh\necho 'progress: 1/3 epochs, 9 images/s'\n"
-        f"until [ -e {tmp_path}/seen ]; do sleep 0.05; done\n"
-        "while [ $1 != --out ]; do shift; done; echo '{}' >$2/metrics.json\n"
-    )
-    start.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{start.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("GPUBED_NOTEBOOK_RUNS", str(tmp_path / "runs"))
-    seen = []
-
-    def tell(*words, file=None, **_):
-        if file is None:  # the line has come to the notebook's page
-            return
-        file.write(words[0])
-        file.flush()
-
-    def look():
-        for _ in range(200):
-            seen[:] = page[2].runs([tmp_path / "runs"], time.time())
-            if seen and seen[0]["progress"]:
-                break
-            time.sleep(0.05)
-        (tmp_path / "seen").touch()
-
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    exec(cell, {"settings": SimpleNamespace(epochs=3, batch=32), "print": tell})
-    looking.join(10)
-    assert (seen[0]["state"], seen[0]["progress"]) == ("running", "1 of 3 epochs, 9 images/s")
-    assert seen[0]["age_s"] < 60
-    (row,) = page[2].runs([tmp_path / "runs"], time.time())
-    assert (row["job"], row["state"]) == ("digits", "done")
-
-
 def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
     (a_run(tmp_path) / "metrics.json").write_text("{}")
     assert states(page, tmp_path) == ["done"]
     time.sleep(0.002)  # a run's name counts milliseconds
     a_run(tmp_path)
     assert states(page, tmp_path) == ["ended without a result", "done"]
-
-
-@pytest.mark.process
-def test_a_run_is_running_while_its_launcher_says_so(page, tmp_path, monkeypatch):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    made, seen = a_run(runs), []
-
-    def look(_line):
-        seen.extend(states(page, runs))
-        (made / "seen").touch()
-
-    wait = "until [ -e {} ]; do sleep 0.05; done; "
-    start = local_launch.runner(monkeypatch, tmp_path, made)
-    start(wait.format(".heartbeat") + "echo; " + wait.format("seen"), look)
-    assert seen == ["running"]
-    assert states(page, runs) == ["ended without a result"]
 
 
 @pytest.mark.process
@@ -390,8 +265,6 @@ def test_a_job_that_tells_less_is_shown_with_what_it_tells(page, told, said, pro
     "said",
     [
         "progress: 1/4 steps, <script>x()</script>, data 1.0 ms",
-        "progress: 1/4 <script>, data 1.0 ms",
-        "progress: 1/4 steps, <b> 1.0 ms, data 1.0 ms",
         "progress: 1/4 steps, " + ", ".join(f"part {name} 1.0 ms" for name in "abcdefghij"),
         "progress: 1/4 steps, data 99999999999999999999 ms, data 1e400 ms, data nan ms",
         "progress: 1/4 steps, " + "x" * 3000,
@@ -425,11 +298,6 @@ def test_a_run_whose_owner_fell_silent_has_ended(page, tmp_path):
     assert states(page, tmp_path) == ["ended without a result"]
 
 
-def test_a_run_of_slurm_is_running_while_it_is_in_the_queue(page, tmp_path):
-    made = a_run(tmp_path)
-    assert states(page, tmp_path, queued=[made.name]) == ["running"]
-
-
 @pytest.fixture
 def squeue(tmp_path, monkeypatch):
     """A function that puts a STAND-IN for Slurm's squeue on PATH: jobs, and lines of its own."""
@@ -457,7 +325,7 @@ def squeue(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["digits", "a|b", "|" * 9, "a\x0bb", "ü"])
+@pytest.mark.parametrize("name", ["digits", "|" * 9])
 def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
     squeue(name.encode())
     [job] = page[2].queue()
@@ -478,25 +346,6 @@ def test_a_name_that_is_no_text_or_many_lines_costs_the_queue_nothing(page, sque
     assert [job["name"] for job in page[2].queue()] == ["caf\ufffd", "a"]
 
 
-def test_a_run_whose_name_is_no_text_is_shown(page, tmp_path):
-    (tmp_path / os.fsdecode(b"20260101-120000000-caf\xe9")).mkdir()
-    [row] = page[2].runs([tmp_path], time.time())
-    assert row["job"] == "caf\ufffd"
-    assert rendered(page, jobs=[row]).encode()
-
-
-def test_a_run_that_may_not_be_entered_is_shown(page, tmp_path, monkeypatch):
-    run, whole = a_run(tmp_path), Path.stat
-
-    def refuse(path, **options):  # a STAND-IN for another user's folder: root may enter all
-        if run in path.parents:
-            raise PermissionError(path)
-        return whole(path, **options)
-
-    monkeypatch.setattr(Path, "stat", refuse)
-    assert states(page, tmp_path) == ["ended without a result"]
-
-
 def pipe(path, _there):
     os.mkfifo(path)
 
@@ -515,8 +364,8 @@ def no_text(path, _there):
     path.write_bytes(b"\xff\xfe\n")
 
 
-@pytest.mark.parametrize("make", [pipe, link, huge, no_text, lambda path, _: path.mkdir()])
-@pytest.mark.parametrize("name", [".heartbeat", ".progress", "slurm.log", "metrics.json"])
+@pytest.mark.parametrize("make", [pipe, link, huge, no_text])
+@pytest.mark.parametrize("name", [".progress", "slurm.log"])
 def test_no_file_of_a_run_holds_up_the_page(page, tmp_path, make, name):
     """Who may write into a folder of runs must not take the page from everybody."""
     runs = tmp_path / "runs"
@@ -554,8 +403,3 @@ def test_no_file_of_a_run_holds_up_the_page(page, tmp_path, make, name):
 )
 def test_figures_are_written_as_people_read_them(page, function, value, text):
     assert getattr(page[1], function)(value) == text
-
-
-def test_a_chart_stays_within_its_frame(page):
-    assert page[1].points([0, 1, 0.5], 1) == "0.0,23.0 48.0,1.0 96.0,12.0"
-    assert page[1].points([0, 0]) == "0.0,23.0 96.0,23.0"

@@ -127,51 +127,6 @@ def test_it_measures_one_node_two_nodes_and_all_that_have_ranks(notebook):
     assert names["results"][16, 3]["images_per_s"] == pytest.approx(400 / 3)
 
 
-def test_each_run_is_shown_while_it_goes_on(notebook):
-    notebook("run")
-    table, picture = notebook.handles
-    running = [html for html in table.shown if "12 images/s" in html]
-    assert running
-    assert "<progress value=0.250>" in running[0]
-    assert "&lt;2.0 ms" in running[0]  # a job's words are no HTML
-    assert table.shown[0].count("<tr>") == table.shown[-1].count("<tr>") == 7
-    assert table.shown[-1].count("images/s over the timed steps") == 6
-    assert len(picture.shown) == 7
-
-
-def test_its_runs_are_on_the_status_page_while_they_run(notebook):
-    sys.path.insert(0, str(assets() / "roles/monitoring/files"))
-    try:
-        from gpubed_status import work
-    finally:
-        sys.path.pop(0)
-    seen = []
-    notebook.look = lambda _: seen.extend(work.runs([notebook.runs], time.time()))
-    notebook("run")
-    running = [row for row in seen if row["state"] == "running" and row["progress"]]
-    assert {(row["job"], row["progress"].split(",")[0]) for row in running} == {
-        ("imagenet", "5 of 20 steps")
-    }
-    assert {row["state"] for row in work.runs([notebook.runs], time.time())} == {"done"}
-
-
-def test_the_ideal_grows_with_the_ranks(notebook):
-    notebook("run")
-    measured, ideal = notebook.axes.plot.call_args_list[-4:-2]
-    assert measured.args == ((1, 2, 3), pytest.approx((100, 100, 400 / 3)))
-    assert ideal.args == ([1, 2, 3], [100, 200, 400], "--")
-
-
-def test_the_parts_of_a_step_are_bars_on_each_other_and_a_table(notebook):
-    names, bar = notebook("steps"), notebook.axes.bar
-    labels = [call.kwargs["label"] for call in bar.call_args_list]
-    assert labels == ["compute", "exposed_communication", "data"]
-    assert bar.call_args.kwargs["bottom"] == pytest.approx([0.9] * 6)
-    *before, last = CELLS["table"].splitlines()
-    exec("\n".join(before), names)
-    assert eval(last, names).splitlines()[4] == "| 3 | 16 | 133.3 | 33% | 1.000 s | 30% |"
-
-
 def test_a_run_that_fails_says_what_it_said_last(notebook):
     with pytest.raises(RuntimeError, match=r"(?s)exit code 1; see .*node-1 is on fire"):
         notebook("run", fails=True)

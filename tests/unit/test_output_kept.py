@@ -32,11 +32,6 @@ def run(cluster):
         yield lambda lines: [kept.add(line) for line in lines]
 
 
-def test_what_is_short_stays_as_it_was_said(run, cluster):
-    run(LINES[:20])
-    assert [*at_work.output(cluster, "1-digits")] == LINES[:20]
-
-
 def test_it_holds_nothing_that_a_terminal_obeys(run, cluster):
     """People print it by other means than gpubed's, too."""
     run(["\x1b]0;title\x07\x1b[2Jloss \u061c\x1b[31m0.5\x1b[0m"])

@@ -2,13 +2,11 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gpubed.core.paths import assets
 from support import role_tasks
@@ -83,16 +81,6 @@ def test_a_mark_that_names_another_cluster_is_of_a_time_before(asked, tmp_path, 
     assert asked(mark=mark) == ({"mark": [mark]} if ours else {})
 
 
-def test_a_folder_may_be_the_mark(asked, tmp_path):
-    (tmp_path / "monitoring").mkdir()
-    mark = str(tmp_path / "monitoring")
-    assert asked(mark=mark) == {"mark": [mark]}
-
-
-def test_files_that_are_not_there_are_no_work(asked, tmp_path):
-    assert asked(files=[str(tmp_path / "settings")]) == {}
-
-
 def test_a_file_of_the_owners_under_that_name_stays_and_so_does_its_unit(asked, tmp_path):
     own = written(tmp_path / "etc/lab.service", "ExecStart=/usr/bin/lab\n")
     ours = written(tmp_path / "etc/door.service", "ExecStart=/etc/gpubed/door\n")
@@ -117,13 +105,6 @@ def test_a_folder_that_somebody_put_something_into_stays(asked, tmp_path):
     assert asked(files=[ours], folders=folders)["folders"] == folders[::-1]
     written(tmp_path / "etc/slurm/topology.conf")
     assert asked(files=[ours], folders=folders)["folders"] == folders[1:]
-
-
-def test_an_empty_folder_is_an_owners_where_no_mark_says_otherwise(asked, tmp_path):
-    (folder := tmp_path / "docker.service.d").mkdir()
-    mark = written(tmp_path / "mark")
-    assert asked(folders=[str(folder)]) == {}
-    assert asked(mark=mark, folders=[str(folder)])["folders"] == [str(folder)]
 
 
 def test_a_folder_goes_with_what_is_in_it_only_where_the_role_says_so(asked, tmp_path):
@@ -193,17 +174,6 @@ def test_an_owner_gets_his_file_back_also_after_a_removal_that_was_killed(tmp_pa
     assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
 
 
-def test_what_is_kept_of_an_owner_tells_of_a_file_that_is_not_there(asked, tmp_path):
-    file = str(tmp_path / "nccl.conf")
-    written(tmp_path / "nccl.conf.before-gpubed", "A=owners\n")
-    entry = {"path": file, "says": SAYS}
-    assert asked(files=[entry]) == {"kept": [file]}
-    written(tmp_path / "nccl.conf", "# Written by the role.\n")
-    assert asked(files=[entry]) == {"kept": [file]}
-    written(tmp_path / "nccl.conf", "A=owners, again\n")
-    assert asked(files=[entry]) == {}, "he has written one since"
-
-
 @AS_ROOT
 def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
     keeps.file.mkdir(parents=True)
@@ -211,13 +181,6 @@ def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
     keeps()
     assert removed(tmp_path, keeps.file).code == 0
     assert [path.name for path in keeps.file.iterdir()] == ["thesis.tex"]
-
-
-@AS_ROOT
-def test_where_an_owner_had_nothing_nothing_is_left(tmp_path, keeps):
-    keeps()
-    assert removed(tmp_path, keeps.file).code == 0
-    assert not any(keeps.file.parent.iterdir())
 
 
 def test_units_that_systemd_does_not_know_are_no_work(asked):
@@ -237,17 +200,6 @@ def test_what_others_use_by_now_stays_with_what_it_needs(asked, tmp_path):
     note = written(tmp_path / "brought", "game\nlib\nlone\n")
     assert asked(packages={"noted": note}) == {"packages": ["game", "lib", "lone"]}
     assert asked(packages={"noted": note, "kept": ["game"]}) == {"packages": ["lone"]}
-
-
-def test_a_former_version_noted_no_packages(asked, tmp_path):
-    packages = {"noted": str(tmp_path / "brought"), "former": ["tool"]}
-    assert asked(packages=packages) == {"packages": ["tool"]}
-    written(tmp_path / "brought")
-    assert asked(packages=packages) == {}, "the owner had all of them"
-
-
-def test_users_and_groups(asked):
-    assert asked(users=["there", "left"], groups=["left"]) == {"users": ["there"]}
 
 
 @pytest.mark.parametrize(("number", "ours"), [(59001, True), ("59001", True), (1005, False)])
@@ -274,25 +226,3 @@ def test_it_goes_and_what_is_the_owners_stays(tmp_path):
     again = role_tasks.play(tmp_path, "base", "remove", **given)
     assert "changed" not in again.tasks.values()
     assert "Remove the files" not in again.tasks
-
-
-def test_a_removal_that_is_killed_goes_on():
-    """What tells that there is something to remove goes last; units stop with their files there.
-
-    An owner's files are given back before the hook goes that would do it otherwise.
-    """
-    tasks = yaml.safe_load((BASE / "tasks/removal.yml").read_text())
-    loops = [str(task.get("loop", task.get("when"))) for task in tasks]
-    told = [re.findall(r"base_there\.(\w+)", loop)[0] for loop in loops]
-    assert told[:-1] == [
-        *("units", "packages", "kept", "files", "folders", "users", "groups", "mark")
-    ]
-    assert tasks[-1]["ansible.builtin.systemd_service"] == {"daemon_reload": True}
-
-
-def test_what_an_installation_brings_is_asked_where_there_are_package_lists():
-    """Local nodes come with none, and apt would know no package."""
-    look, *_ = yaml.safe_load((BASE / "tasks/brought.yml").read_text())
-    assert look["ansible.builtin.include_tasks"] == "packages_look.yml"
-    lists, *_ = yaml.safe_load((BASE / "tasks/packages_look.yml").read_text())
-    assert lists["ansible.builtin.include_tasks"] == "lists.yml"

@@ -16,7 +16,6 @@ from gpubed.core.paths import Project
 from gpubed.nodes.ssh import CommandResult, Unreachable
 from gpubed.testbeds.specification import load_plan
 from support.readers import FACTS
-from support.samples import sample_plan
 
 SPEC = """
 version: 1
@@ -123,12 +122,6 @@ def test_a_host_that_does_not_answer_is_told_of_elsewhere(host):
     assert host(silent, facts=silent, gpus=1, recipe="cuda13") == []
 
 
-def test_a_host_without_python_is_named(host):
-    [finding] = host("")
-    assert not finding.ok
-    assert "node-0" in finding.message
-
-
 def test_the_roles_packages_are_asked_about_as_the_roles_name_them(host):
     host(told())
     [(_, request)] = host.session.asked
@@ -149,10 +142,6 @@ def test_a_driver_that_does_not_serve_is_asked_about(host, version, asked):
     host(told(), facts={**FACTS, "driver": driver}, gpus=1, recipe="cuda13")
     *_, (_, request) = host.session.asked
     assert json.loads(request)["replaced"] == asked
-
-
-def test_nodes_that_were_made_for_the_cluster_are_not_asked(tmp_path):
-    assert doctor.owners_packages(Project(tmp_path).cluster("lab"), sample_plan()) == []
 
 
 MANY = """

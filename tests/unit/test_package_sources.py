@@ -65,7 +65,6 @@ def sources(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "url"),
     [
-        ("cuda.list", "deb [signed-by=/usr/share/keyrings/owner.asc] {} /\n", DRIVER),
         ("toolkit.sources", "Types: deb\nURIs: {}\nSuites: /\nSigned-By: /o.asc\n", TOOLKIT),
     ],
 )
@@ -77,11 +76,6 @@ def test_an_owners_source_of_the_same_repository_is_used_and_ours_goes(sources, 
 
 def test_a_source_that_is_switched_off_is_none(sources):
     done, added, _ = sources("cuda.list", f"# deb {DRIVER} /\n", DRIVER)
-    assert added, done.said
-
-
-def test_another_repository_is_no_reason_to_leave_ours(sources):
-    done, added, _ = sources("other.list", "deb https://example.org/debian stable main\n", DRIVER)
     assert added, done.said
 
 

@@ -65,15 +65,6 @@ def test_a_path_to_something_else_is_no_cluster(
         options.find(said)
 
 
-def test_what_is_known_of_clusters_is_on_a_disk_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    (tmp_path / ".gpubed").symlink_to(tmp_path / "unmounted")
-    with pytest.raises(UsageError, match=r"leads to .*unmounted, which is not there"):
-        options.find("lab")
-
-
 def test_a_project_of_another_user_says_whose_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

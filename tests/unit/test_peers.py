@@ -53,12 +53,6 @@ def test_who_has_left_is_nobody(door):
     assert met(door, client) == "somebody who is gone"
 
 
-def test_who_started_us_by_sudo_is_us(door, monkeypatch):
-    monkeypatch.setenv("SUDO_UID", str(os.getuid()))
-    monkeypatch.setattr("os.getuid", lambda: ANOTHER)
-    assert met(door, socket.create_connection(door.getsockname())) == ""
-
-
 @pytest.mark.parametrize("system", ["macOS", "Windows around it"])
 def test_where_the_system_does_not_tell_nobody_is_refused(door, monkeypatch, tmp_path, system):
     monkeypatch.setattr("os.getuid", lambda: ANOTHER)

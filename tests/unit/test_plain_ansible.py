@@ -63,20 +63,12 @@ def strategy(**settings):
     return done.stdout
 
 
-def test_it_runs_with_mitogen_where_that_is_installed():
-    assert "ansible_mitogen.strategy.StrategyMixin" in strategy()
-
-
 def test_it_runs_where_mitogen_is_not_installed(tmp_path):
     missing = tmp_path / "ansible_mitogen.py"  # a STAND-IN for a package that is not there
     missing.write_text("raise ImportError\n")
     said = strategy(PYTHONPATH=str(tmp_path))
     assert "mitogen" not in said
     assert "ansible.plugins.strategy.linear.StrategyModule" in said
-
-
-def test_ansibles_own_strategy_can_be_had():
-    assert "mitogen" not in strategy(ANSIBLE_STRATEGY="linear")
 
 
 @pytest.fixture
@@ -108,12 +100,6 @@ def test_hosts_without_a_way_to_them_are_not_enough(rendered):
     assert done.returncode == 1
 
 
-def test_a_mistyped_folder_is_an_error(rendered):
-    done = run("ansible-playbook", "-i", f"{rendered.inventory}b", SITE)
-    assert done.returncode == 1
-    assert "Completely failed to parse" in done.stderr
-
-
 def test_the_specification_adds_no_hosts(rendered):
     done = run("ansible-inventory", "-i", rendered.inventory, "--list")
     hosts = json.loads(done.stdout)["_meta"]["hostvars"]
@@ -121,16 +107,9 @@ def test_the_specification_adds_no_hosts(rendered):
     assert list(hosts) == ["node-0", "node-1", "node-2"]
 
 
-def test_a_limit_that_nobody_meets_is_an_error(rendered):
-    done = run("ansible-playbook", "-i", rendered.inventory, SITE, "--limit", "node-7")
-    assert done.returncode == 1
-    assert "--limit" in done.stderr
-
-
-@pytest.mark.parametrize("book", ["site", *PHASES])
-def test_each_playbook_is_valid_with_the_inventory_of_a_cluster(rendered, book):
-    playbook = assets() / f"playbooks/{book}.yml"
-    done = run("ansible-playbook", "-i", rendered.inventory, playbook, "--syntax-check")
+def test_each_playbook_is_valid_with_the_inventory_of_a_cluster(rendered):
+    books = [assets() / f"playbooks/{book}.yml" for book in ("site", *PHASES)]
+    done = run("ansible-playbook", "-i", rendered.inventory, *books, "--syntax-check")
     assert done.returncode == 0, done.stderr
 
 
@@ -173,10 +152,7 @@ SECOND = [
 @pytest.mark.parametrize(
     ("words", "ran"),
     [
-        ([], ["Gathering Facts", *FIRST, *SECOND]),
-        (["--tags", "first"], ["Gathering Facts", *FIRST]),
         (["--tags", "second"], ["Gathering Facts", *SECOND]),
-        (["--skip-tags", "first"], ["Gathering Facts", *SECOND]),
         (
             ["--start-at-task", "Apply the roles of phase runtime"],
             ["Gathering Facts", *SECOND],

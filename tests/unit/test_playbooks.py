@@ -67,15 +67,6 @@ def steps(applied):
     return found
 
 
-def test_by_hand_all_roles_are_applied_on_all_nodes(play):
-    roles = [role for names in PHASES.values() for role in names]
-    assert steps(play()) == [(role, set(NODES)) for role in roles]
-
-
-def test_by_hand_roles_are_chosen_by_tag_and_nodes_by_limit(play):
-    assert steps(play("--tags", "two", "--limit", "node-1")) == [("two", {"node-1"})]
-
-
 def test_a_role_is_applied_where_it_is_due_and_nodes_wait_for_each_other(play, tmp_path):
     """In one loop, a node with fewer roles would let the others have them in another order."""
     due = {"one": ["node-2"], "three": ["node-0", "node-2"], "four": ["node-2"]}

@@ -1,6 +1,5 @@
 """A run that fails: its own words stand at the end, not those of the program that started it."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -106,14 +105,6 @@ def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says
     assert cause(read(lines)[0], ["node-0", "node-0", "node-1"]) == says
 
 
-def test_another_reason_of_the_launcher_is_shown():
-    why = "TimeoutError: no answer of node-2"
-    output, shown = read([*PLAIN, *LAUNCHER[:3], why])
-    assert shown[-1] == why
-    assert cause(output, ["node-0"]) == ""
-    assert output.last_words == []
-
-
 # What it prints as ranks end, before its traceback.
 OF_PROCESSES = [
     "Process 2 exit with status code 2.",
@@ -172,39 +163,6 @@ def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
     assert cause(output, NODES) == f"rank 2 on node-1 {told}"
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])
-def test_a_rank_that_is_none_is_nobody(number):
-    """A job may print what looks like its launcher's words."""
-    lines = [f"Process name: {number}" if "name" in line else line for line in LAUNCHER]
-    output, _ = read([*PLAIN, *lines])
-    assert cause(output, NODES) == ""
-    assert output.last_words == []
-
-
-def test_an_exit_code_that_is_none_is_not_told():
-    lines = [f"Exit code: {'9' * 5000}" if "code" in line else line for line in LAUNCHER]
-    assert cause(read([*PLAIN, *lines])[0], NODES) == ""
-
-
-def test_lines_of_ranks_that_are_none_are_shown_and_not_kept():
-    line = f"[{'9' * 5000}]<stderr>:x"
-    output, shown = read([line, *(f"[{rank}]<stderr>:x" for rank in range(3, 1000))])
-    assert shown[:2] == [line, "rank 3: x"]
-    assert output.last_words == []
-
-
-def test_of_a_line_without_end_only_the_beginning_is_kept():
-    output, shown = read(["[2]<stderr>:" + "x" * 2**16, *LAUNCHER])
-    assert len(shown[0]) > 2**16
-    assert output.last_words == ["x" * 2000]
-
-
-def test_a_traceback_without_a_rank_may_be_the_jobs():
-    """Slurm puts nothing before a line."""
-    lines = LAUNCHER[:3]
-    assert read(lines)[1] == lines
-
-
 @pytest.fixture
 def lines():
     """What the job and its launcher print."""
@@ -243,12 +201,6 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
     )
     assert "horovodrun" not in done.stderr
     assert log.read_text().splitlines() == [*RANKS, *LAUNCHER], "there, all stays as it was said"
-
-
-@pytest.mark.process
-def test_programs_read_which_rank_it_was(run):
-    [failure] = json.loads(run("--json")[0].stdout)["failures"]
-    assert failure.startswith("rank 2 on node-2: ValueError: no such optimizer (main.py:7); see ")
 
 
 @pytest.mark.process

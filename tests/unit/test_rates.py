@@ -4,9 +4,7 @@ import subprocess
 
 import pytest
 
-from gpubed.cluster import up
-from gpubed.cluster.condition import Condition
-from gpubed.core import progress, record, runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.nodes import rates
 from support.known import mark
@@ -110,34 +108,9 @@ def test_a_link_that_cannot_be_put_back_is_not_forgotten(cluster, granted, told)
     assert not record.read(cluster).reshaped
 
 
-def test_up_puts_links_back_before_it_measures_them_and_refuses_at_its_end(
-    cluster, granted, told, monkeypatch
-):
-    notes = []
-    monkeypatch.setattr(progress, "emit", lambda _, message: notes.append(message))
-    rates.Links(cluster, granted).hold(granted.nodes, 50_000_000)
-    told.mute = ("node-1",)
-    up._restore_rates(cluster, last=False)
-    assert "node-1 does not answer" in notes[0]
-    with pytest.raises(GpubedError, match="declared rate back") as refused:
-        up._restore_rates(cluster, last=True)
-    assert refused.value.hint == "gpubed up lab --refresh"
-    told.mute = ()
-    up._restore_rates(cluster, last=True)
-    assert not record.read(cluster).reshaped
-
-
 def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluster):
     assert not rates.left_changed(cluster)
     mark(cluster, reshaped=True)
     assert rates.left_changed(cluster)
     with runlock.hold(cluster.state, "bench"):
         assert not rates.left_changed(cluster)
-
-
-def test_a_cluster_with_such_links_is_not_whole():
-    found = Condition({"node-0": "ready"}, reshaped=True)
-    assert found.state == "degraded"
-    assert found.words == [
-        "links may have another rate than declared, since a `bench` was killed: they get it back"
-    ]

@@ -155,15 +155,6 @@ def test_a_take_over_that_was_cut_off_is_made_again(former, monkeypatch, cut):
     check(record.read(former), former)
 
 
-def test_a_folder_that_cannot_be_written_is_read_all_the_same(former, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gpubed.core.files.write", full)
-    assert record.uuid(former) == UUID
-    assert (former.state / "uuid").read_text() == FORMER["uuid"]
-
-
 def test_a_former_uuid_that_was_cut_off_is_told(former):
     (former.state / "uuid").write_text("6f0c")
     with pytest.raises(Unreadable, match="it holds no UUID") as refused:

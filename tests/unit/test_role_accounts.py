@@ -92,12 +92,6 @@ def test_an_example_is_refreshed_unless_somebody_edited_it(placed):
     assert placed() == 0
 
 
-def test_an_example_that_is_away_comes_back(placed):
-    placed()
-    (placed.there / "main.py").unlink()
-    assert placed() == 1
-
-
 def admitted(told):
     init_plugin_loader()
     text = (ROLES / "ssh_mesh/templates/authorized_keys.j2").read_text()

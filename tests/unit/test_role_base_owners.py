@@ -12,7 +12,6 @@ pytestmark = pytest.mark.process
     [
         ("auto", "", True),
         ("auto", "ntpsec.service loaded active running Network Time Service", False),
-        ("chrony", "ntpsec.service loaded active running Network Time Service", True),
     ],
 )
 def test_a_time_service_of_the_owners_stays(tmp_path, kept, runs, chrony):

@@ -17,7 +17,6 @@ from gpubed.core.paths import assets
 from gpubed.hardware.drivers import branch_of
 from gpubed.hardware.facts import Facts
 from gpubed.recipes import recipe
-from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
 from support import by_path, machines, role_variables
@@ -100,10 +99,6 @@ def test_disks_that_outlive_the_cluster_are_taken_by_name_only(backend, wanted):
     assert found == ([] if (backend, wanted) == ("static", "auto") else wanted)
 
 
-def test_the_samples_are_of_every_backend():
-    assert tuple(sorted(BACKENDS)) == backend_config.names()
-
-
 @pytest.fixture(scope="module")
 def filters():
     """The filters, as Ansible gets them."""
@@ -179,15 +174,3 @@ def test_ranks_are_bound_on_each_machine(filters, kept, machine, ranks):
     told = json.loads(kept[machine, True].read_text())
     seen = [gpu for gpu in told["gpus"] if gpu["index"] is not None]
     assert len(bound) == (ranks if seen else 0)
-
-
-def test_a_setting_that_is_given_wins_also_where_it_is_zero(filters):
-    settings, place = filters["gpubed_horovod_settings"], {"cores": 8, "ranks": 2}
-    derived = settings(place, {"threads": -1, "fusion_mb": -1, "wait_us": -1})
-    assert derived == {"threads": 4, "fusion_mb": None, "wait_us": 50}
-    given = {"threads": 1, "fusion_mb": 0, "wait_us": 0}
-    assert settings(place, given) == given
-
-
-def test_a_machine_that_nobody_asked_has_no_bindings(filters, tmp_path):
-    assert filters["gpubed_bindings"](str(tmp_path / "none.json"), 2) == []

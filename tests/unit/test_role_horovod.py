@@ -27,25 +27,6 @@ def test_a_node_without_ranks_is_in_no_hostfile():
     assert render("ssh_mesh", "hostfile.j2", gpubed_nodes=NODES) == ["node-0 slots=4"]
 
 
-def test_a_node_without_ranks_has_settings_for_what_is_started_there():
-    lines = render(
-        "horovod",
-        "horovod.env.j2",
-        ansible_managed="managed",
-        inventory_hostname="head-0",
-        __horovod_simulated="",
-        __horovod_settings={"threads": 8, "fusion_mb": None, "wait_us": 50},
-        horovod_cycle_ms=-1,
-        __horovod_address="10.0.0.1",
-        __horovod_secrets="/shared/rendezvous",
-        __horovod_interface="eth1",
-        __horovod_network={},
-        __horovod_subnet="10.0.0.0/24",
-        __horovod_node=NODES[0],
-    )
-    assert "OMP_NUM_THREADS=8" in lines
-
-
 def test_the_page_has_every_setting_and_no_other():
     page = runpy.run_path(str(machines.ROOT / "docs/horovod_settings.py"))
     text = (machines.ROOT / "roles/horovod/templates/horovod.env.j2").read_text()
@@ -81,20 +62,6 @@ def test_ranks_are_told_what_follows_from_their_node():
     assert settings(gpubed_nodes=big, __horovod_simulated="A100")["wait_us"] == 50
 
 
-def test_cores_of_containers_are_those_of_their_machine():
-    big = {"gpubed_nodes": [{"name": "node-0", "slots": 1, "gpus": 1}], "gpubed_one_host": True}
-    kvm, docker = {"virtualization_type": "kvm"}, {"virtualization_type": "docker"}
-    assert settings(facts=kvm, **big)["wait_us"] == 0, "a machine in a container has its own"
-    assert settings(facts=docker, **big)["wait_us"] == 50
-    assert settings(facts=docker, **{**big, "gpubed_one_host": False})["wait_us"] == 0
-
-
-def test_a_network_without_a_rate_leaves_horovods_buffer():
-    networks = {"experiment": None, "control": {"subnet": "10.1.0.0/24"}}
-    assert settings(gpubed_networks=networks)["fusion_mb"] is None
-    assert settings(horovod_latency=0.01)["fusion_mb"] == 383
-
-
 def test_a_node_that_is_alone_is_found_by_its_own_address():
     """The plan's control network is nothing real where hosts come with their addresses."""
     networks = {"experiment": None, "control": {"subnet": "10.111.128.0/20"}}
@@ -105,15 +72,6 @@ def test_a_node_that_is_alone_is_found_by_its_own_address():
     there["gpubed_networks"] = {**networks, "experiment": EXPERIMENT}
     for role, name in (("horovod", "__horovod_subnet"), ("nccl", "__nccl_network")):
         assert role_variables.value(role, name, "debian-12", **there) == "10.0.0.0/24"
-
-
-def test_what_a_user_gives_wins():
-    given = {"horovod_threads": 1, "horovod_fusion_mb": 0, "horovod_wait_us": 0}
-    assert settings(**given) == {"threads": 1, "fusion_mb": 0, "wait_us": 0}
-    chosen = role_variables.value(
-        "horovod", "__horovod_interface", "debian-12", horovod_interface="ib0"
-    )
-    assert chosen == "ib0"
 
 
 @pytest.fixture
@@ -166,32 +124,10 @@ def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, varia
     assert told(**{variable: "1"}, HOROVOD_FUSION_THRESHOLD="64") == ("64", None)
 
 
-@pytest.mark.process
-def test_what_is_to_be_tuned_is_not_set(told):
-    """Horovod leaves alone what its environment has (parameter_manager.cc, `fixed`)."""
-    assert told(HOROVOD_AUTOTUNE="1") == (None, None)
-    assert told(HOROVOD_AUTOTUNE="0") == (str(382 * 2**20), "2.5")
-
-
 def test_ranks_that_are_not_to_be_bound_have_their_gpu_all_the_same():
     found = {"ansible_managed": "managed", "__horovod_bindings": [BINDING]}
     assert "0 1 0-3 mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=True)
     assert "0 1 - mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=False)
-
-
-def simulated(state):
-    node = {"gpubed_state_dir": str(state), "gpubed_node_id": "id-0"}
-    return role_variables.value("horovod", "__horovod_simulated", "debian-12", **node)
-
-
-def test_what_is_simulated_is_so_in_a_run_of_the_role_alone(tmp_path):
-    """Nobody collects the node's facts then; those of the last run are on the controller."""
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts/id-0.json").write_text('{"simulated": "A100-SXM4-80GB"}')
-    assert simulated(tmp_path) == "A100-SXM4-80GB"
-    (tmp_path / "facts/id-0.json").write_text('{"simulated": null}')
-    assert simulated(tmp_path) == ""
-    assert simulated(tmp_path / "where nothing was collected") == ""
 
 
 def patched(tmp_path, monkeypatch, name, text):

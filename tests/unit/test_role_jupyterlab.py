@@ -11,7 +11,6 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from jinja2 import Environment, StrictUndefined
 
 from gpubed.core.paths import assets
 from support import certificates, role_variables
@@ -87,22 +86,6 @@ def test_the_authority_can_vouch_for_no_other(made):
     assert "Excluded" not in said
 
 
-def test_only_the_owner_reads_the_key(made):
-    assert (made.parent / "some.key").stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("changed", ["__jupyterlab_hosts", "__jupyterlab_certify"])
-def test_other_names_or_another_way_to_make_it_make_another(changed):
-    given = {"__jupyterlab_hosts": HOSTS, "__jupyterlab_certify": certificates.SCRIPT.read_text()}
-    other = {**given, changed: given[changed][:-1]}
-    first, second = (
-        role_variables.value("jupyterlab", "__jupyterlab_certificate", "debian-12", **values)
-        for values in (given, other)
-    )
-    assert first.startswith("/etc/gpubed/jupyterlab/")
-    assert first != second
-
-
 @pytest.mark.parametrize("status", [True, False])
 def test_the_launcher_leads_to_what_there_is(status):
     """Entries that jupyter-app-launcher cannot read are left out by it without a word."""
@@ -123,26 +106,6 @@ def test_the_launcher_leads_to_what_there_is(status):
     opened = [e["source"][0]["args"]["path"] for e in entries if e["type"] == "jupyterlab-commands"]
     assert opened == ["/job-runs", "/campaign-reports", "/examples/digits", "/examples/mine"]
     assert {type(entry["source"]) for entry in entries} == {str, list}
-
-
-def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
-    """With STAND-INS for ssh and for the list of nodes."""
-    text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
-    (command,) = [line for line in text.splitlines() if line.startswith("  source: bash")]
-    (tmp_path / "hostfile").write_text("node-0 slots=1\nnode-1 slots=1\n")
-    (tmp_path / "ssh").write_text("#!/bin/sh\nfor last; do :; done\necho went to $last\n")
-    (tmp_path / "ssh").chmod(0o755)
-    typed = yaml.safe_load(command)["source"].replace("/etc/gpubed", str(tmp_path))
-    done = subprocess.run(
-        ["sh", "-c", typed],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        input="2\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "went to node-1\n"
-    assert "node (a number)> " in done.stderr
 
 
 @pytest.fixture
@@ -381,88 +344,3 @@ def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, 
     assert ("base : Remove each user, but no home" in done.tasks) is goes
     assert ("Let sshd forget it" in done.tasks) is ours
     assert not [path for path in (tmp_path / "keys", tmp_path / "leave.d") if list(path.glob("*"))]
-
-
-@pytest.mark.parametrize(
-    ("owner", "handed"), [("gpubed", True), ("jupyter", False), ("ann", False), (None, False)]
-)
-def test_notebooks_are_handed_over_from_the_clusters_account_alone(owner, handed):
-    tasks = yaml.safe_load((ROLE / "tasks/examples.yml").read_text())
-    [task] = [task for task in tasks if task["name"] == "Hand the notebooks over"]
-    stat = {"exists": True} | ({"pw_name": owner} if owner else {})
-    given = {
-        "__jupyterlab_owned": {"stat": stat},
-        "gpubed_user": "gpubed",
-        "jupyterlab_sudo": False,
-    }
-    given |= {"ansible_check_mode": False}
-    there = role_variables.variables("jupyterlab", "debian-12", **given)
-    judge = Templar(DataLoader(), variables=there)
-    assert all(judge.evaluate_conditional(trust_as_template(c)) for c in task["when"]) is handed
-
-
-@pytest.mark.parametrize("head", ["node-0", "node-1"])
-def test_the_server_goes_where_the_head_was(tmp_path, head):
-    """Its token and its open port go with it; a node that never had one is left alone."""
-    folder = tmp_path / "jupyterlab"
-    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())[0]["block"]
-    known = {"jupyterlab_enabled": True, "jupyterlab_sudo": False}
-    known |= {"inventory_hostname": "node-0", "gpubed_head": head}
-    judge = Environment(undefined=StrictUndefined).compile_expression
-    due = [
-        task["ansible.builtin.include_tasks"]
-        for task in tasks
-        if "when" in task and judge(task["when"])(**known)
-    ]
-    assert ("absent.yml" in due, "head.yml" in due) == (head == "node-1", head == "node-0")
-
-    def absent():
-        return play(
-            tmp_path,
-            "jupyterlab",
-            "absent",
-            programs={"systemctl": "echo LoadState=loaded; echo ActiveState=active"},
-            gpubed_uuid="0f0e",
-            __jupyterlab_unit_file=str(tmp_path / "jupyterlab.service"),
-            __jupyterlab_folder=str(folder),
-            __jupyterlab_page=str(tmp_path / "page.json"),
-            __jupyterlab_kernel=str(tmp_path / "kernel.json"),
-        )
-
-    assert "firewall.close jupyterlab" not in absent().calls
-    folder.mkdir()
-    (folder / "token").touch()
-    (tmp_path / "jupyterlab.service").write_text(f"ExecStart=lab --config={folder}/config.py\n")
-    done = absent()
-    assert done.code == 0, done.said
-    assert not folder.exists()
-    assert "firewall.close jupyterlab" in done.calls
-
-
-def test_the_port_is_closed_while_the_server_is_there():
-    """What tells of it goes last: a run may end in between."""
-    *_, removal = yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
-    called = [task.get("ansible.builtin.include_role", {}).get("name") for task in removal["block"]]
-    assert called.index("firewall") < called.index("base")
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
-    unit, folder = tmp_path / "jupyterlab.service", tmp_path / "jupyterlab"
-    folder.mkdir()
-    unit.write_text(f"ExecStart=jupyter-lab --config={folder if ours else '/home/me'}/config.py\n")
-    played = play(
-        tmp_path,
-        "jupyterlab",
-        "absent",
-        programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
-        gpubed_uuid="0f0e",
-        __jupyterlab_unit_file=str(unit),
-        __jupyterlab_folder=str(folder),
-        __jupyterlab_page=str(tmp_path / "page.json"),
-        __jupyterlab_kernel=str(tmp_path / "kernel.json"),
-    )
-    assert played.code == 0, played.said
-    assert (unit.exists(), folder.exists()) == (not ours, False)
-    assert any("systemctl" in call for call in played.calls) is ours
-    assert "firewall.close jupyterlab" in played.calls

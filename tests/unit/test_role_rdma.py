@@ -33,16 +33,11 @@ def test_specification_decides_what_the_role_does(wanted, enabled, software):
     assert (found["rdma_enabled"], found["rdma_software"]) == (enabled, software)
 
 
-def test_no_experiment_network_is_no_rdma():
-    assert roles.variables(sample_plan(networks={}))["rdma_enabled"] is False
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("type_", "address", "refused"),
     [
         ("infiniband", "10.0.0.2", True),
-        ("ether", "10.0.0.2", False),
         ("infiniband", "10.9.0.2", False),  # a storage network
     ],
 )

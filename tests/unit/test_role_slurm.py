@@ -66,12 +66,6 @@ def test_nodes_offer_their_gpus_by_model():
     ]
 
 
-def test_all_gpus_and_those_of_each_model_are_accounted_for():
-    lines = render("slurm.conf.j2", [offer(A100), offer(T4), NONE])
-    assert f"AccountingStorageTRES=gres/gpu,gres/gpu:{A100},gres/gpu:{T4}" in lines
-    assert "AccountingStorageTRES=gres/gpu" in render("slurm.conf.j2", [NONE])
-
-
 def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     """As on an AMD board: what ranks and containers call GPU 0 is /dev/nvidia2 there.
 
@@ -96,31 +90,6 @@ def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     assert [gpu["device"] for gpu in found] == [f"/dev/nvidia{number}" for number in (2, 3, 0, 1)]
     lines = render("gres.conf.j2", [{**CPU, "gpus": found, "nvml": False, "cgroup": True}])
     assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
-
-
-def test_devices_of_which_the_driver_tells_nothing_are_given_out_too():
-    found = role_variables.value(
-        "slurm",
-        "__slurm_gpus",
-        "debian-12",
-        inventory_hostname="node-0",
-        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
-        __slurm_gpu_devices={"files": [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidia2"}]},
-        __slurm_gpu_information={"stdout": ""},
-    )
-    assert [gpu["device"] for gpu in found] == ["/dev/nvidia2", "/dev/nvidia10"]
-
-
-@pytest.mark.parametrize("nvml", [False, True])
-def test_devices_are_named_and_compared_with_slurms_own_detection_where_it_is(nvml):
-    detection = " AutoDetect=nvml" if nvml else ""
-    assert render("gres.conf.j2", [offer(A100, A100, nvml=nvml), NONE])[1:] == [
-        f"NodeName=node-0{detection} Name=gpu Type={A100} File=/dev/nvidia0",
-        f"NodeName=node-0{detection} Name=gpu Type={A100} File=/dev/nvidia1",
-    ]
-
-
-FULL = "CPUs=4 Boards=1 SocketsPerBoard=2 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=30000"
 
 
 def outside_sockets(root, *near):
@@ -155,27 +124,6 @@ def test_gpus_that_are_near_to_a_part_of_a_socket_are_found(tmp_path, near, says
     assert outside_sockets(tmp_path, *near) == says
 
 
-@pytest.mark.parametrize(
-    ("outside", "cpus", "detects"),
-    [("", None, True), ("0000:01:00.0", None, False), ("", 2, False)],
-)
-def test_slurms_own_detection_is_left_out_where_it_would_take_the_node_out(outside, cpus, detects):
-    """It knows whole sockets only, and knows none where not all processors are granted."""
-    group = {"name": "gpu", "machine": {"cpus": cpus, "memory": None}}
-    found = role_variables.value(
-        "slurm",
-        "__slurm_detects",
-        "debian-13",
-        group_names=["group_gpu"],
-        slurm_node_groups=[group],
-        __slurm_hardware={"stdout": FULL},
-        __slurm_nvml={"stat": {"exists": True}},
-        __slurm_outside={"stdout": outside},
-        __slurm_gpus=[{"device": "/dev/nvidia0", "type": A100}],
-    )
-    assert found is detects
-
-
 @pytest.mark.parametrize("cgroup", [False, True])
 def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     offers = [offer(A100), offer(T4, cgroup=cgroup)]
@@ -197,13 +145,6 @@ def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(comes, 
     assert role_variables.value("slurm", "__slurm_nvml_fits", "debian-12", **found) is installs
     _, install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())
     assert install["when"] == "__slurm_nvml_fits"
-
-
-def test_slurms_own_detection_is_installed_before_it_is_looked_for():
-    tasks = yaml.safe_load((ROLE / "tasks/hardware.yml").read_text())
-    included = [task.get("ansible.builtin.include_tasks") for task in tasks]
-    asked = [task.get("register") for task in tasks]
-    assert included.index("nvml.yml") < asked.index("__slurm_nvml")
 
 
 @pytest.fixture
@@ -264,14 +205,6 @@ def test_a_rank_has_the_cpus_of_its_job_and_is_kept_with_its_run(srun, monkeypat
     assert os.environ["OMP_NUM_THREADS"] == "4"
 
 
-def test_how_a_rank_of_a_run_ends_is_kept(srun, monkeypatch, tmp_path):
-    became = []
-    monkeypatch.setattr(os, "execvp", lambda *words: became.extend(words[1]))
-    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8", "GPUBED_RUN_DIR": str(tmp_path)}
-    srun.become_rank(["true", "x"])
-    assert became == ["gpubed-environment", "gpubed-exit", "true", "x"]
-
-
 @pytest.fixture
 def started(srun, monkeypatch, tmp_path):
     """Return a function that starts two ranks of a command: what srun was given, and the secret."""
@@ -317,21 +250,11 @@ def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, started):
     assert not srun.BINDING & set(environment)
 
 
-@pytest.mark.parametrize(("cpus", "crowded"), [("2", False), ("8(x2),1", True)])
-def test_a_node_may_have_more_gpus_than_cpus(started, cpus, crowded):
-    os.environ["SLURM_JOB_CPUS_PER_NODE"] = cpus
-    assert ("--overcommit" in started("true")[0]) == crowded
-
-
 def test_ranks_find_each_other_with_a_secret_of_the_run(started):
     words, environment, secret = started("true")
     assert len(secret) >= 32
     assert secret not in " ".join([*words, *environment.values()])
     assert started("true")[2] != secret
-
-
-def test_ranks_that_may_have_another_horovod_have_none(started):
-    assert started("gpubed-container", "image", "true")[2] is None
 
 
 @pytest.mark.process
@@ -355,12 +278,3 @@ def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
     after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
     assert (after in lines) == bool(gpus)
     assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)
-
-
-@pytest.mark.parametrize(
-    ("release", "confines"),
-    [("debian-12", True), ("debian-13", True), ("ubuntu-22.04", False), ("ubuntu-24.04", True)],
-)
-def test_jobs_are_confined_where_slurm_knows_the_control_groups_of_its_release(release, confines):
-    """Slurm 21.08 of Ubuntu 22.04 would not start: it looks for the first version of them."""
-    assert bool(role_variables.value("slurm", "__slurm_cgroup", release)) is confines

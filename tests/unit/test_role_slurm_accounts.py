@@ -88,19 +88,3 @@ def test_accounts_of_the_owners_only_join_the_group(tmp_path):
         "gpasswd --add gpubed-bob researchers",
     ]
     assert (tmp_path / "slurm/accounts").read_text() == ""
-
-
-@AS_ROOT
-def test_who_has_joined_joins_no_more(tmp_path):
-    done = play(
-        tmp_path,
-        "slurm",
-        "users",
-        programs={"getent": getent("gpubed-bob"), "gpasswd": "", "groupadd": ""},
-        inventory_hostname="node-1",
-        gpubed_head="node-0",
-        slurm_users=[{"name": "gpubed-bob", "uid": 1005}],
-        __slurm_note=str(tmp_path / "slurm/accounts"),
-    )
-    assert done.code == 0, done.said
-    assert not [call for call in done.calls if call.startswith("gpasswd")]

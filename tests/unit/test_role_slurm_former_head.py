@@ -1,10 +1,9 @@
 """Role slurm on a node that is the head no more: no controller, and the records stay."""
 
 import pytest
-import yaml
 
 from support.role_tasks import play
-from support.slurm_owners import ROLE, UUID, files, put
+from support.slurm_owners import UUID, files, put
 
 pytestmark = pytest.mark.process
 
@@ -65,19 +64,3 @@ def test_a_database_server_that_others_use_goes_on_where_the_head_was(former):
     assert done.code == 0, done.said
     assert not [call for call in done.calls if "stop mariadb" in call or "disable mariadb" in call]
     assert any("restart mariadb" in call for call in done.calls)
-
-
-def test_a_node_that_never_was_the_head_is_not_looked_at(former):
-    (former.folder / "etc/slurmdbd.conf").unlink()
-    done = former()
-    assert done.code == 0, done.said
-    assert done.calls == []
-
-
-@pytest.mark.parametrize("entry", ["present", "undo"])
-def test_the_heads_part_goes_wherever_slurm_is_set_up_or_removed(entry):
-    tasks = yaml.safe_load((ROLE / f"tasks/{entry}.yml").read_text())
-    goes = [t for t in tasks if t.get("ansible.builtin.include_tasks") == "former_head.yml"]
-    assert [task["when"] for task in goes] == [
-        "not __slurm_on_head and __slurm_found" if entry == "present" else "not __slurm_on_head"
-    ]

@@ -109,13 +109,6 @@ def test_a_job_of_anybodys_ends_before_slurm_does(left, job):
     assert called[:2] == ["scancel --nodelist=node-0", "systemctl stop slurmd.service"]
 
 
-def test_a_job_is_told_to_end_where_no_controller_answers_any_more(left, job):
-    process, scontrol = job()
-    host = left(UUID, scontrol=scontrol, scancel="exit 1")
-    assert process.wait(0) == -signal.SIGTERM
-    assert [call for call in host.called if "scancel" in call] == ["scancel --state=PENDING"]
-
-
 def test_a_job_that_does_not_end_is_killed(left, job):
     process, scontrol = job("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     left(UUID, scontrol=scontrol, scancel="exit 1", sleep="")

@@ -8,10 +8,8 @@ import shlex
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from gpubed.configuration import roles
-from support import machines, role_variables
+from support import machines
 from support.shell_host import ShellHost
-from support.specs import BACKENDS, sample
 
 pytestmark = pytest.mark.process
 
@@ -48,12 +46,6 @@ def accept(host, lines, file=".ssh/authorized_keys", *, may_root=False):
     return host.sh(f"printf %s {given} | {shlex.join(['sh', '-c', text, *words])}")
 
 
-def test_the_clusters_keys_lie_in_a_folder_of_gpubeds_own():
-    """An owner's sshd may read /etc/ssh/authorized_keys.d: his keys there are not written over."""
-    place = role_variables.value("ssh_mesh", "__ssh_mesh_authorized_keys", "debian-12")
-    assert place == "/etc/gpubed/authorized_keys.d/%u"
-
-
 def test_keys_stand_beside_the_accounts_own(host):
     """The last line has no end, and others' stay in their order."""
     keys = put(host.home / ".ssh/authorized_keys", f"{KEY} mine\n{OURS} old {TAG}\n{KEY} too")
@@ -82,12 +74,6 @@ def test_keys_stand_where_sshd_looks_for_them(host, file):
     at = host.etc / place.removeprefix("/etc/") if place[0] == "/" else host.home / place
     assert at.read_text() == f"{OURS}\n"
     assert at.stat().st_mode & 0o777 == (0o644 if place[0] == "/" else 0o600)
-
-
-def test_where_sshd_reads_no_keys_it_is_said(host):
-    done = accept(host, [OURS], "none")
-    assert done.returncode == 1
-    assert "AuthorizedKeysFile" in done.stderr
 
 
 def test_root_follows_no_link_that_an_account_put_there(host):
@@ -127,9 +113,3 @@ def test_on_a_machine_of_gpubeds_own_the_rules_hold_for_everybody():
         "PerSourceMaxStartups",
         "LoginGraceTime",
     }
-
-
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
-def test_only_hosts_that_outlive_their_cluster_belong_to_somebody(backend):
-    given = roles.inputs(sample(backend, "cpu", "none", 0), "ssh_mesh")
-    assert given["ssh_mesh_whole_host"] is (backend != "static")

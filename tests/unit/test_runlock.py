@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -103,23 +102,6 @@ def test_a_worker_that_outlived_its_run_is_ended(tmp_path):
     finally:
         stranger.kill()
         orphan.kill()
-
-
-def test_waiting_for_a_lock_ends_when_it_is_free(tmp_path, holder):
-    started = time.monotonic()
-    with pytest.raises(Locked), runlock.locked(tmp_path / "lock", "x", wait=0.5):
-        pass
-    assert time.monotonic() - started >= 0.5
-    holder.kill()
-    with runlock.locked(tmp_path / "lock", "x", wait=5):
-        pass
-
-
-def test_a_lock_file_that_was_removed_is_made_anew(tmp_path):
-    with runlock.hold(tmp_path, "down"):
-        (tmp_path / "lock").unlink()
-    with runlock.hold(tmp_path, "up"):
-        assert (tmp_path / "lock").exists()
 
 
 def test_of_several_who_measure_nobody_is_named_who_has_ended(tmp_path, share):

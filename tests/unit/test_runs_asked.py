@@ -1,6 +1,5 @@
 """What `gpubed run` is asked for: nodes, repetitions, to go on; and what it refuses."""
 
-import os
 import shutil
 from types import SimpleNamespace
 
@@ -9,12 +8,11 @@ import pytest
 from gpubed import cli
 from gpubed.configuration import health
 from gpubed.core import runlock
-from gpubed.core.errors import Locked, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.jobs import checkpoint_files, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Choice
-from support import samples
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
@@ -36,14 +34,6 @@ def test_a_part_of_the_cluster_is_used(call, words, hosts):
     assert told["world_size"] == len(hosts)
     shown = document(call("runs", "lab", "show", told["run_id"], "--json"))
     assert [host["name"] for host in shown["origin"]["hosts"]] == hosts
-
-
-def test_arguments_come_as_the_job_has_them(call):
-    told = document(
-        call("run", "lab", "digits", "--json", "--", "--epochs", "3", "--learning-rate=0.01")
-    )
-    shown = document(call("runs", "lab", "show", told["run_id"], "--json"))
-    assert (shown["values"]["epochs"], shown["values"]["learning_rate"]) == (3, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -148,27 +138,6 @@ def test_a_run_is_repeated_and_it_is_said_what_is_not_as_it_was(call, cluster):
     assert (shown["world_size"], shown["values"]["epochs"]) == (2, 3)
 
 
-def test_a_campaign_is_in_nobodys_way(call, cluster):
-    with runlock.measuring(cluster.state, "bench"), pytest.raises(Locked, match="gpubed bench"):
-        call("run", "lab", "digits")
-    with runlock.measuring(cluster.state, "bench"):
-        assert call("run", "lab", "digits", "--dry-run").return_value == 0
-
-
-def test_what_goes_on_from_another_is_no_repetition(call):
-    words = ("--set", "checkpoint=mine", "--repeat", "2")
-    with pytest.raises(UsageError, match="no repetition"):
-        call("run", "lab", "imagenet", *words)
-
-
-def test_nor_is_what_does_so_by_its_job(call, tmp_path):
-    samples.job_with_checkpoints(tmp_path / "jobs/mine")
-    with pytest.raises(UsageError, match="no repetition") as refused:
-        call("run", "lab", "mine", "--repeat", "2")
-    assert refused.value.hint == "leave out --repeat"
-    assert call("run", "lab", "mine").return_value == 0
-
-
 def test_a_run_goes_on_with_what_it_was_asked_for(call, cluster):
     words = ("--set", "checkpoint=mine", "--set", "steps=40", "--nodes", "2", "--json")
     first = document(call("run", "lab", "imagenet", *words))["run_id"]
@@ -181,19 +150,6 @@ def test_a_run_goes_on_with_what_it_was_asked_for(call, cluster):
     last = document(call("run", "lab", "imagenet", "--resume", first, "--ranks", "3", "--json"))
     assert last["world_size"] == 3
     assert record.find(cluster, last["run_id"]).request.choice == Choice(ranks=3)
-
-
-@pytest.mark.parametrize(
-    ("words", "goes_on"),
-    [
-        (["digits"], "again:  gpubed run lab --again"),
-        (["imagenet"], "again:  gpubed run lab --again"),
-        (["imagenet", "--set", "checkpoint=mine"], "resume: gpubed run lab --resume"),
-    ],
-)
-def test_a_run_is_shown_with_what_is_not_refused(call, words, goes_on):
-    run = document(call("run", "lab", *words, "--json"))["run_id"]
-    assert call("runs", "lab", "show", run).stdout.endswith(f"\n{goes_on} {run}\n")
 
 
 def test_what_left_nothing_to_go_on_from_is_refused(call):
@@ -247,10 +203,6 @@ def test_a_run_at_work_does_not_go_on_twice(call, cluster):
         call("run", "lab", "--resume", done)
 
 
-def test_an_argument_that_is_not_utf_8_is_refused():
-    assert "is not UTF-8" in jobfile.Argument(type="str", help="any").fault("a\udcffb")
-
-
 @pytest.fixture
 def mine(tmp_path):
     """The folder of a project's own job."""
@@ -267,45 +219,4 @@ def test_a_job_with_gpubeds_own_names_is_refused_before_it_begins(call, cluster,
     with pytest.raises(UsageError, match=r"^lock, origin in .*/mine: in a run") as refused:
         call("run", "lab", "mine")
     assert f"mv {mine}/lock {mine}/job-lock && mv {mine}/origin" in refused.value.hint
-    assert not list(cluster.runs.glob("*"))
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_so_is_one_with_what_cannot_be_copied(call, cluster, mine, make):
-    make(mine / "pipe")
-    with pytest.raises(UsageError, match="mine/pipe' cannot be copied: it is neither file"):
-        call("run", "lab", "mine")
-    assert not list(cluster.runs.glob("*"))
-
-
-@pytest.mark.timeout(60)
-def test_and_one_whose_links_multiply_it(call, cluster, mine, monkeypatch):
-    """Two links to one folder, with two in it, and so on: a million copies of nothing."""
-    monkeypatch.setattr(record, "_MOST", 1000)
-    below = mine / "0"
-    below.mkdir()
-    for level in range(1, 20):
-        there = mine / str(level)
-        there.mkdir()
-        for name in "ab":
-            (there / name).symlink_to(below)
-        below = there
-    with pytest.raises(UsageError, match=r"/mine would be more than 1,000 files and folders"):
-        call("run", "lab", "mine")
-    assert not list(cluster.runs.glob("*"))
-
-
-def test_and_one_with_what_cannot_be_read(call, cluster, mine):
-    (mine / "link").symlink_to("/proc/self/mem")
-    with pytest.raises(UsageError, match="mine/link cannot be read: ") as refused:
-        call("run", "lab", "mine")
-    assert refused.value.hint == f"move it out of {mine}"
-    assert not list(cluster.runs.glob("*"))
-
-
-def test_and_one_with_a_name_that_is_not_utf_8(call, cluster, mine):
-    (mine / os.fsdecode(b"caf\xe9")).touch()
-    with pytest.raises(UsageError, match="cannot be copied: its name is not UTF-8"):
-        call("run", "lab", "mine")
     assert not list(cluster.runs.glob("*"))

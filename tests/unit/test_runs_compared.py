@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.jobs import launchers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from support.run_verb import call, cluster, document
-from support.stand_in_head import Head
 
 pytestmark = pytest.mark.process
 
@@ -40,22 +38,6 @@ def test_runs_of_one_set_are_compared_as_they_are(call):
     assert {tuple(row["runs"]) for row in pair["metrics"]} == {(1, 1)}
 
 
-def test_runs_with_other_variables_of_an_owner_say_so(call, cluster):
-    """As an owner's settings of Horovod: figures from before and after are of two things."""
-    names = [document(call("run", "lab", "digits", "--json"))["run_id"]]
-    for folder, nodes in (("group_vars/all", "3"), ("host_vars/node-2", "1")):
-        (cluster.inventory / folder).mkdir(parents=True)
-        (cluster.inventory / folder / "mine.yml").write_text("horovod_fusion_mb: 64\n")
-        told = document(call("run", "lab", "digits", "--nodes", nodes, "--json"))
-        names.append(told["run_id"])
-    first, second, third = (record.read(cluster.runs / name) for name in names)
-    [one] = compare.differences(first, second)
-    assert one.what == "group_vars"
-    # Of a node that has no ranks in one of them, nothing is said.
-    others = {one.what for one in compare.differences(second, third)}
-    assert others == {"world size", "nodes", "machines"}
-
-
 def test_single_runs_say_that_nothing_can_be_said(call):
     names = [document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2)]
     [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
@@ -63,25 +45,6 @@ def test_single_runs_say_that_nothing_can_be_said(call):
     verdicts = {row["metric"]: row["verdict"] for row in pair["metrics"]}
     assert verdicts.pop("world_size") == "the same", "a setting is no measurement"
     assert set(verdicts.values()) == {"unknown: no repetition"}
-
-
-def test_where_nothing_can_be_compared_it_is_said_why(call, cluster, monkeypatch):
-    call("run", "lab", "digits")
-    first = record.find(cluster, "last")
-    monkeypatch.setattr(
-        launchers, "named", lambda _: SimpleNamespace(run=lambda *_: Head.metrics.clear() or 1)
-    )
-    call("run", "lab", "digits")
-    failed = record.find(cluster, "last")
-    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
-    why = f"nothing to compare: {failed.run_id} ended as failed and reported no number"
-    assert why in said
-    assert "verdict" not in said
-    request = failed.request.model_copy(update={"job": "allreduce"})
-    other = failed.model_copy(update={"request": request, "metrics": {"busbw_bps": 1.0}})
-    record.write(cluster.runs / failed.run_id, other.model_copy(update={"state": "ok"}))
-    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
-    assert "nothing to compare: digits and allreduce have no figure in common" in said
 
 
 def test_differences_are_told_in_words(call, cluster):
@@ -106,33 +69,6 @@ def sets(**metrics):
     ]
 
 
-def kept(cluster, told):
-    """Return the records of a set, and where each is."""
-    runs = [cluster.runs / trial["run_id"] for trial in told["trials"]]
-    return [(record.read(path), path) for path in runs]
-
-
-def test_a_repetition_that_was_made_again_counts_as_it_was_last(call, cluster):
-    """The former one may have been on another GPU, which is why it was made again."""
-    told = [document(call("run", "lab", "digits", "--repeat", "3", "--json")) for _ in range(2)]
-    (first, _), (second, _), (third, _) = kept(cluster, told[0])
-    [(other, _), *_] = kept(cluster, told[1])
-    again = third.model_copy(
-        update={"repetition": 0, "run_id": "20990101-000000000-digits", "started": record.now()}
-    )
-    counted = compare.repetitions(first, other, [again, first, second, third])
-    assert counted == [again, second, third]
-
-
-def test_a_set_that_computed_on_several_devices_says_so(call, cluster):
-    told = [document(call("run", "lab", "digits", "--repeat", "2", "--json")) for _ in range(2)]
-    for device, (one, path) in zip(("A100", "V100"), kept(cluster, told[0]), strict=True):
-        record.write(path, one.model_copy(update={"devices": (f"cuda:{device}",)}))
-    names = [each["trials"][0]["run_id"] for each in told]
-    said = call("runs", "lab", "compare", *names).stdout
-    assert "not all computed on one device (cuda:A100; cuda:V100)" in " ".join(said.split())
-
-
 def test_the_same_each_time_is_no_sample(call, cluster):
     """Repetitions have one seed, so what is computed from it has no spread to judge by."""
     [seen] = compare.ratios(
@@ -155,48 +91,6 @@ def test_the_same_each_time_is_no_sample(call, cluster):
     assert [one.low for one in seen[:3]] == [None] * 3
 
 
-def test_settings_are_the_same_or_different():
-    """What says how a run was made is known, and needs no repetitions to be judged."""
-    figures = {
-        "world_size": ([2, 2], [3, 3]),
-        "threads_per_rank": ([1, 1], [1, 1]),
-        "tuned_cycle_ms": ([1, 2], [3, 3]),
-    }
-    [seen] = compare.ratios([sets(**figures)], figures)
-    verdicts = ["different", "the same", "unknown: repetitions with one seed are no samples"]
-    assert [one.verdict for one in seen] == verdicts
-
-
-def test_a_comparison_says_that_settings_differ_and_shows_p_in_a_narrow_terminal(call):
-    one, two = (
-        document(call("run", "lab", "digits", "--nodes", n, "--repeat", "3", "--json"))
-        for n in "12"
-    )
-    names = [told["trials"][0]["run_id"] for told in (one, two)]
-    said = call("runs", "lab", "compare", *names).stdout
-    assert (
-        next(line for line in said.splitlines() if "world_size" in line).split()[-1] == "different"
-    )
-    heading = next(line for line in said.splitlines() if "verdict" in line)
-    assert heading.split()[-2:] == ["p", "verdict"]
-
-
-def test_it_is_said_for_how_many_comparisons_verdicts_are_corrected(call):
-    names = [
-        document(call("run", "lab", "digits", *words, "--repeat", "3", "--json"))["trials"][0]
-        for words in ((), ("--nodes", "2"), ("--nodes", "1"))
-    ]
-    words = ("runs", "lab", "compare", *(one["run_id"] for one in names))
-    told = document(call(*words, "--json"))["comparisons"]
-    chances = [row["chance"] for pair in told for row in pair["metrics"] if row["chance"]]
-    assert len(chances) == 2  # images_per_s of each pair: the other figures are always the same
-    assert {one["count"] for one in chances} == {len(chances)}
-    assert all(one["alone"] <= one["among"] for one in chances)
-    assert (
-        f"p and verdict are corrected for all {len(chances)} of them (Holm)" in call(*words).stdout
-    )
-
-
 def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
     """Two sets of three runs each, and 20 figures of each, all of them noise."""
     alarms, alone, sets_ = 0, 0, 200
@@ -211,10 +105,3 @@ def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
         alone += any(one.chance.alone <= 0.05 for one in seen)
     assert alarms <= 10 + 6  # 5 % of 200, and luck
     assert alone > sets_ / 3, "without a correction, most families tell something"
-
-
-def test_the_means_beside_a_ratio_are_those_that_it_is_of():
-    """With an outlier, arithmetic ones said "slower" beside a ratio that said "faster"."""
-    [[rate]] = compare.ratios([sets(images_per_s=([345, 1970, 12244], [3900, 4200, 4569]))])
-    assert rate.now / rate.before == pytest.approx(rate.ratio)
-    assert rate.low < rate.ratio < rate.high

@@ -30,15 +30,6 @@ def test_auto_takes_the_empty_nvme_disks(script):
     assert script.choose("auto", devices) == (["/dev/nvme1n1", "/dev/nvme2n1"], {}, [])
 
 
-def test_auto_without_a_free_disk_takes_none(script):
-    assert script.choose("auto", [ROOT]) == ([], {}, [])
-
-
-def test_a_mounted_disk_without_partitions_is_not_free(script, monkeypatch):
-    monkeypatch.setattr(script, "exclusive", lambda _disk: "in use")
-    assert script.choose("auto", [disk("/dev/nvme1n1")]) == ([], {}, [])
-
-
 def test_a_disk_with_a_signature_is_not_free(script, monkeypatch):
     monkeypatch.setattr(script, "signature", lambda _disk: "LVM2_member")
     assert script.choose(["/dev/nvme1n1"], [disk("/dev/nvme1n1")])[1] == {

@@ -12,10 +12,7 @@ import pytest
 from gpubed import checks
 from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
-from gpubed.cli import report
 from gpubed.cli.commands import run
-from gpubed.cli.display import Display
-from gpubed.cli.ui import UI
 from gpubed.configuration import health
 from gpubed.configuration.health import NodeHealth
 from gpubed.core.errors import GpubedError
@@ -64,15 +61,6 @@ def test_what_has_nothing_to_do_with_gpus_is_a_check_that_there_is():
     found = set(ids_in_the_code())
     assert found >= PLAIN
     assert found - PLAIN >= ABOUT_GPUS
-
-
-def test_a_check_that_nobody_thought_of_speaks_of_gpus():
-    @stages.at(stages.Stage.REACH, "known.thing")
-    def look(_):
-        yield from ()
-
-    assert stages.is_about_gpus(look, "new.thing")
-    assert not stages.is_about_gpus(look, "known.thing")
 
 
 # What a node says that pretends to have two GPUs, all of them well.
@@ -191,20 +179,6 @@ def verification(*results):
 )
 def test_an_exit_code_tells_what_was_proved(results, code):
     assert verification(*results).exit_code == code
-
-
-def test_totals_keep_simulated_results_apart(capsys):
-    summary = verification("pass", "simulated", "simulated").summary()
-    assert (summary["passed"], summary["simulated"]) == (1, 2)
-    report.verification(UI(), summary)
-    assert "1 passed, 0 failed, 0 skipped, 2 simulated: no GPU computed" in capsys.readouterr().out
-
-
-def test_progress_says_once_per_node_that_gpus_are_simulated(capsys):
-    display = Display(UI())
-    for check in verification("simulated", "simulated").checks:
-        display.handle({"what": "check", **check.model_dump()})
-    assert capsys.readouterr().err.count("node-0: GPUs are simulated") == 1
 
 
 def test_a_run_knows_what_its_nodes_pretend(tmp_path):

@@ -64,20 +64,6 @@ def test_what_is_not_needed_there_can_be_named(folder):
     assert source.files(folder) == sorted({*TREE, source.IGNORE} - {"data/big.bin"})
 
 
-def test_a_folder_of_too_many_files_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(source, "_MOST", 3)
-    with pytest.raises(UsageError, match="more than 3 files") as refused:
-        source.files(folder)
-    assert source.IGNORE in refused.value.hint
-
-
-def test_a_question_names_what_is_large(folder):
-    (folder / "data/big.bin").write_bytes(bytes(1000))
-    names = source.files(folder)
-    assert source.size(folder, names) == 1000 + sum(len(n) for n in TREE if n != "data/big.bin")
-    assert source.largest(folder, names) == "data"
-
-
 def test_a_change_of_what_travels_changes_the_checksum(folder):
     names = ["train.py", "link"]
     (folder / "link").symlink_to("notes.txt")

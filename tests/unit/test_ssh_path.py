@@ -17,7 +17,7 @@ from support.samples import sample_allocation, sample_plan
 
 pytestmark = pytest.mark.process
 
-FOLDERS = ["my project 100% ü", 'a "quoted" one', "it's $1, %h and \\", "-F", "#1"]
+FOLDERS = ["my project 100% ü", "it's $1, %h and \\", "-F"]
 
 
 @pytest.fixture(params=FOLDERS)
@@ -43,21 +43,6 @@ def test_openssh_reads_paths_as_they_are(cluster):
     assert said["identityfile"].replace("%%", "%") == str(cluster.private_key)
 
 
-def test_openssh_finds_the_host_keys(cluster):
-    """It expands `%` in the path only once it connects: to no sshd, but through a command."""
-    config = cluster.ssh_config.read_text() + "  ProxyCommand cat /dev/null\n"
-    cluster.ssh_config.write_text(config)
-    done = subprocess.run(
-        ["ssh", "-v", "-F", cluster.ssh_config, "node-1", "true"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "identity file" in done.stderr
-    assert "%%" not in done.stderr
-    assert "percent_expand" not in done.stderr
-
-
 def test_ansible_hands_on_the_whole_path(cluster):
     """Ansible splits what it gives to ssh as a shell does."""
     shown = "msg={{ ansible_ssh_common_args }}"
@@ -79,3 +64,18 @@ def test_ansible_hands_on_the_whole_path(cluster):
 def test_what_openssh_cannot_be_told_is_refused(path):
     with pytest.raises(UsageError, match="which OpenSSH and Ansible would expand"):
         ssh_path(path)
+
+
+def test_openssh_finds_the_host_keys(cluster):
+    """It expands `%` in the path only once it connects: to no sshd, but through a command."""
+    config = cluster.ssh_config.read_text() + "  ProxyCommand cat /dev/null\n"
+    cluster.ssh_config.write_text(config)
+    done = subprocess.run(
+        ["ssh", "-v", "-F", cluster.ssh_config, "node-1", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "identity file" in done.stderr
+    assert "%%" not in done.stderr
+    assert "percent_expand" not in done.stderr

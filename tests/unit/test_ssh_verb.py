@@ -51,8 +51,6 @@ def test_without_the_key_it_says_so_before_ssh_does(called):
     ("words", "told"),
     [
         (["lab"], ["node-0"]),
-        (["lab", "node-1"], ["node-1"]),
-        (["lab", "--", "nproc"], ["node-0", "nproc"]),
         (["lab", "--", "ls", "-l"], ["node-0", "ls", "-l"]),
         (["lab", "head", "--", "nproc"], ["node-0", "nproc"]),
         (["lab", "node-1", "--", "sh", "--", "-c"], ["node-1", "sh", "--", "-c"]),
@@ -92,7 +90,7 @@ def test_it_has_our_streams_and_its_exit_code_is_ours(ssh):
     assert (done.returncode, out, err) == (7, "a b: typed\n", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_what_ends_us_ends_it(ssh, number):
     with ssh("echo $$; exec sleep 60") as done:
         child = int(done.stdout.readline())

@@ -40,7 +40,7 @@ def start(*words, **settings):
     return said, loaded.replace("verbs:", "").split()
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--version"]])
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
 def test_what_concerns_no_verb_imports_none(words):
     assert start(*words)[1] == []
 
@@ -87,18 +87,3 @@ def test_the_tab_key_imports_the_verb_that_is_meant():
     said, loaded = complete("gpubed env --js")
     assert said.split() == ["--json"]
     assert [name for name in loaded if name.startswith("gpubed.")] == ["gpubed.cli.commands.env"]
-
-
-@pytest.mark.parametrize(
-    ("words", "verb"),
-    [
-        (["up", "lab"], "up"),
-        (["--", "up", "lab"], "up"),
-        (["nonsense", "up"], None),
-        (["--version"], None),
-        ([], None),
-    ],
-)
-def test_the_verb_is_the_first_word(monkeypatch, words, verb):
-    monkeypatch.delenv("_GPUBED_COMPLETE", raising=False)
-    assert cli.asked(words) == verb

@@ -17,7 +17,7 @@ from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
 from gpubed.testbeds.driver import NodeFailed, Silent
-from gpubed.testbeds.specification import check, load_plan
+from gpubed.testbeds.specification import load_plan
 from support.samples import sample_allocation, sample_plan
 
 # Numbers of hosts stand for their keys.
@@ -178,22 +178,6 @@ def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named
     assert told == []
 
 
-@pytest.mark.parametrize(("mark", "state"), [("", "missing"), (MARK, "ready")])
-def test_the_users_key_looks_where_the_clusters_is_forgotten(lab, monkeypatch, mark, state):
-    granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
-    here = granted.nodes[0].model_copy(update={"id": "node-0-1", "control_address": ADDRESS})
-    logins = iter([LoginRefused("it does not accept the cluster's key"), None])
-
-    def answers(*_):
-        if error := next(logins):
-            raise error
-        return LOOK.format(clock=int(time.time()), owner=mark)
-
-    session(monkeypatch, answers)
-    only = granted.model_copy(update={"nodes": (here,)})
-    assert lab.testbed.describe(only) == {here.name: state}
-
-
 def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
     fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
     with pytest.raises(GpubedError, match="take it out of hosts"):
@@ -239,41 +223,6 @@ def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
     said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
     with pytest.raises(GpubedError, match="id"):
         host.told(reading.reply(said, "what node-0 says of itself", "look there"), "node-0")
-
-
-@pytest.mark.parametrize(
-    "owner",
-    ["", MARK.replace("0-1", "0-9")],
-    ids=["no mark", "another id"],
-)
-def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
-    written = []
-
-    def answers(script=""):
-        written.append(script)
-        return LOOK.format(clock=int(time.time()), owner=owner) if script == host.LOOK else ""
-
-    session(monkeypatch, answers)
-    result = lab.driver.update("node-0-1", lab.inputs, lab.inputs)
-    assert result["id"] == "node-0-1"
-    [admitted] = [text for text in written if "authorized_keys" in text]
-    assert '"id": "node-0-1"' in admitted
-
-
-@pytest.mark.parametrize(
-    ("places", "moved", "replaces"),
-    [
-        ([(ADDRESS, 2222)], {"port": 2222}, []),
-        ([(ADDRESS, 2222), (ADDRESS, 22)], {"port": 2222}, ["host"]),
-        ([ELSEWHERE], {"address": "192.0.2.8"}, ["host"]),
-    ],
-    ids=["another port", "change of places", "another address"],
-)
-def test_another_host_replaces_the_node_and_another_way_does_not(lab, places, moved, replaces):
-    lab.names(*places)
-    change = lab.driver.diff({}, lab.inputs, {**lab.inputs, "host": {**HOST, **moved}})
-    assert list(change.replace) == replaces
-    assert list(change.update) == ([] if replaces else ["host"])
 
 
 @pytest.fixture
@@ -377,31 +326,6 @@ def test_a_host_goes_with_all_that_roles_made_unless_it_stays_a_node(
     assert [how(script) for script in scripts] == [told, ""]
 
 
-def refused(lab, said):
-    """Return what is wrong with a specification."""
-    return [str(error) for error in check(lab.paths.spec)[1] if said in str(error)]
-
-
-def test_an_address_with_a_port_is_refused_by_the_key_that_takes_it(lab):
-    lab.names(("gpu1.example.org:2222", 22))
-    [said] = refused(lab, "port")
-    assert "write address: gpu1.example.org and, as a key of its own, port: 2222" in said
-    lab.names(("2001:db8::7", 22))
-    assert refused(lab, "port") == []
-
-
-@pytest.mark.parametrize(
-    ("user", "right"),
-    [
-        *((user, True) for user in ("first.Last", "Svc-GPU", "_a.b-c")),
-        *((user, False) for user in ("a b", "-o", "a,b", "a$(b)", "a@b", "1000")),
-    ],
-)
-def test_users_are_called_as_in_directories_and_mean_nothing_to_a_shell(lab, user, right):
-    lab.paths.spec.write_text(lab.paths.spec.read_text().replace("user: me", f"user: {user!r}"))
-    assert (refused(lab, "user") == []) == right
-
-
 @pytest.mark.process
 def test_an_alias_is_named_with_what_it_stands_for(lab, monkeypatch, tmp_path):
     """OpenSSH follows it, so that logging in by hand once would change nothing."""
@@ -478,20 +402,3 @@ def test_what_is_wrong_with_a_host_is_named_before_anything_changes(judged, fact
 )
 def test_numbers_of_accounts_must_be_equal_where_they_count(judged, spec, facts, said):
     assert said in "\n".join(judged(spec, **facts))
-
-
-def test_what_is_wrong_with_a_host_that_is_a_node_already_is_for_up_to_repair(lab, monkeypatch):
-    said = LOOK.format(clock=int(time.time()), owner=MARK)
-    said = said.replace("failed=", "failed=slurmd.service").replace("free_gib=99", "free_gib=1")
-    monkeypatch.setattr("gpubed.core.record.uuid", lambda _: "u")
-    session(monkeypatch, lambda *_: said)
-    [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
-    assert found.ok
-
-
-def test_a_host_that_the_cluster_can_do_without_stops_nothing(lab, judged):
-    lab.paths.spec.write_text(
-        lab.paths.spec.read_text().replace("count: 2", "count: 2, min: 1, on_failure: leave_out")
-    )
-    told = judged(failed="backup.service")
-    assert "backup.service; the cluster goes on without it" in told[1]

@@ -52,11 +52,6 @@ def test_on_a_terminal_lines_break_at_words_and_words_stay_whole(capsys, narrow,
     assert " ".join(line.strip() for line in lines).endswith(SENTENCE)
 
 
-def test_elsewhere_a_line_stays_one(capsys):
-    UI().note(SENTENCE)
-    assert capsys.readouterr().err == SENTENCE + "\n"
-
-
 def test_a_command_to_be_copied_stays_whole(capsys, narrow):
     command = "gpubed audit lab --adopt --uuid 5b90f46f-0000-0000-0000-000000000000"
     narrow.error("it is somebody else's", command)
@@ -96,11 +91,6 @@ def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
     assert "[31m" not in told
 
 
-def test_lines_stay(capsys):
-    UI().say("a\nb\x1b", whole=True)
-    assert capsys.readouterr().out == "a\nb\n"
-
-
 @pytest.mark.parametrize("how", ["document", "event"])
 def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
     content = {"schema": "forged", "loss": float("nan"), "rows": ({"s": float("-inf")},)}
@@ -110,7 +100,7 @@ def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("columns", ["0", "1"])
+@pytest.mark.parametrize("columns", ["0"])
 def test_a_terminal_without_a_width_is_written_to(tmp_path, columns):
     """As `COLUMNS=0` says, and some terminals that are none."""
     environment = {**os.environ, "COLUMNS": columns, "GPUBED_ROOT": str(tmp_path)}
@@ -121,7 +111,7 @@ def test_a_terminal_without_a_width_is_written_to(tmp_path, columns):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
+@pytest.mark.parametrize("encoding", ["ascii"])
 def test_what_a_terminal_cannot_show_is_replaced(encoding):
     program = (
         "import sys, typer\nfrom gpubed import cli\n"

@@ -2,7 +2,6 @@
 
 import io
 import os
-import subprocess
 import sys
 
 import pytest
@@ -71,11 +70,3 @@ def test_a_terminal_shows_once_what_several_ranks_print():
         "rank 0: loss 1",
         "rank 0: epoch 1",
     ]
-
-
-@pytest.mark.process
-def test_programs_read_each_line_and_no_updates():
-    command = [sys.executable, "-c", PRINT, *LINES]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout == ""
-    assert len(said.stderr.splitlines()) == 6

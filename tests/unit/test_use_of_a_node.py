@@ -69,23 +69,6 @@ def test_what_is_there_and_does_nothing_is_no_use(use, always):
     assert fold(use, always, always, always)["idle_s"] == 120
 
 
-def test_who_holds_gpus_for_nothing_is_seen(use):
-    held = {"gpus": [{"utilization": 0.0, "held": [["alice", "run-1"]]}, GPU]}
-    record = fold(use, held, held, held)
-    assert use.judging.total(record) == [
-        {"user": "alice", "job": "", "cpu_s": 0, "gpu_s": 36, "held_s": 120},
-        {"user": "alice", "job": "run-1", "cpu_s": 0, "gpu_s": 0, "held_s": 120},
-    ]
-
-
-def test_what_is_older_than_a_day_or_of_a_clock_that_was_wrong_is_forgotten(use):
-    work = {"work": [["bob", "", 5.0]]}
-    record = fold(use, {}, work)
-    for hour, kept in ((HOUR + 23, True), (HOUR + 24, False), (HOUR - 1, False)):
-        later = use.judging.fold(record, {**QUIET, "uptime": 220.0}, hour)
-        assert bool(use.judging.total(later)) is kept
-
-
 def process(use, **changes):
     plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "name": "python", "uid": 1000}
     plain |= {"group": "/system.slice/x.service", "terminal": False}
@@ -150,7 +133,7 @@ def test_ranks_of_a_run_are_found_and_called_as_the_run(use, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/a b/.heartbeat", "/" + "a" * 200 + "/b"])
+@pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/" + "a" * 200 + "/b"])
 def test_a_run_cannot_be_called_anything(use, tmp_path, name):
     with rank(tmp_path, {"GPUBED_HEARTBEAT": name}) as pid:
         assert use.processes.jobs(use.processes.every())[pid] == "run"
@@ -176,46 +159,6 @@ def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
         os.close(theirs)
 
 
-def test_gpus_and_who_is_on_them(use, monkeypatch):
-    answers = {
-        "query-gpu": (0, "GPU-1, 37\nGPU-2, [N/A]\nGPU-3, 0"),
-        "query-compute-apps": (0, "GPU-1, 12\nGPU-2, [Not Found]"),
-    }
-    monkeypatch.setattr(
-        use.machine.command, "run", lambda _, what, *__: answers[what[2:].split("=")[0]]
-    )
-    mute = []
-    found = use.machine._gpus({"gpus": 3}, lambda pid: ["alice", f"job {pid}"], mute)
-    assert mute == []
-    assert found == [
-        {"utilization": 0.37, "held": [["alice", "job 12"]]},
-        {"utilization": None, "held": [["", ""]]},
-        {"utilization": 0.0, "held": []},
-    ]
-    answers["query-gpu"] = (9, "Unable to determine the device handle")
-    assert use.machine._gpus({"gpus": 3}, lambda _: ["", ""], mute) == []
-    assert "Unable to determine" in mute[0]
-
-
-def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
-    quiet = {**QUIET, "uptime": 100.0}
-
-    def see(*_):
-        quiet["uptime"] += 60
-        return dict(quiet)
-
-    monkeypatch.setattr(use.machine, "see", see)
-    monkeypatch.setattr(use.machine, "tell", lambda _: None)
-    use.program.METRICS.parent.mkdir()
-    use.program.main("look")
-    use.program.main("warn", 'nobody has used "lab"')
-    warned = "gpubed_use_warned", ("text", 'nobody has used "lab"')
-    assert warned in exposition.read(use.program.METRICS.read_text())
-    quiet["ranks"] = [["alice", "run"]]
-    use.program.main("look")
-    assert "warned" not in use.program.METRICS.read_text()
-
-
 def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkeypatch):
     """A hundred ranks, each in a run of its own, and 300 of them in a day."""
     asked = []
@@ -236,9 +179,7 @@ def test_no_account_hides_others_by_the_number_of_its_ranks_and_runs(use, monkey
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name", ["é", "日本", 'a"b', "a\\", "a\nb", "a\udcffb", "a}", "a\r\nb", "a\x00\u2028b", ""]
-)
+@pytest.mark.parametrize("name", ['a"b\\', "a\nb", "a\udcffb", "a\x00\u2028b"])
 def test_whatever_accounts_and_runs_are_called_prometheus_reads_all_figures(use, name):
     record = fold(use, {}, {"work": [[name, name, 40.0], ["alice", "", 9.0]]})
     use.program.METRICS.parent.mkdir()

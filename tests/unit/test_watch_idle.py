@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, drivers, watch_memory
+from gpubed.cluster import before_end, down, drivers
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
 from gpubed.configuration import use as uses
@@ -165,17 +165,6 @@ def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
     assert unused.downs == [True]
 
 
-def test_results_that_cannot_be_saved_keep_it(world, unused):
-    def fail():
-        raise GpubedError("the disk is full", "free space")
-
-    unused.saving = fail
-    world.looks(160)
-    assert unused.downs == []
-    assert world.kinds == ["idle", "idle"], "told once"
-    assert world.events[-1].why == "the disk is full (free space)"
-
-
 def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
     unused.fails = GpubedError("node-1 does not answer")
     world.looks(200)
@@ -200,14 +189,6 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
     with held():
         world.looks(200)
     assert (unused.told, unused.downs) == ([], [])
-
-
-def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
-    world.watch().telling.tell("idle", "nobody used it")
-    shutil.rmtree(world.cluster.project.pulumi)
-    with watch_memory.kept_log(world.cluster):
-        shutil.rmtree(world.cluster.state)
-    assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
 
 
 def test_a_persons_down_that_was_interrupted_is_not_finished(world, unused):
@@ -270,17 +251,6 @@ def test_a_release_that_ends_half_way_is_gone_on_with(world, unused, half_way, h
     ]
 
 
-def test_what_a_person_removes_after_a_release_half_way_is_theirs(world, unused, half_way):
-    half_way(GpubedError("the API fails"))
-    world.looks(152)
-    mark(world.cluster, removing="")  # as `gpubed down lab` does, which Ctrl-C ends
-    world.looks(60)
-    assert len(unused.downs) == 1
-    assert world.events[-1].event == "person"
-    assert "a `down` of lab was begun" in world.events[-1].why
-    assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
-
-
 def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     """Half a cluster is for a person, who is told once; its idle time begins anew."""
     half_way(GpubedError("the API fails"), silent="some")
@@ -294,16 +264,6 @@ def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
     assert [what for what, _ in unused.told] == ["warn"]
 
 
-def test_a_use_that_no_look_saw_counts_too(world, unused):
-    """The watch was off for hours, and somebody came and went after the warning."""
-    world.looks(125)
-    unused.use_it()
-    world.now += 5 * HOUR
-    world.looks(1)
-    assert [what for what, _ in unused.told] == ["warn", "back"]
-    assert unused.downs == []
-
-
 @pytest.mark.parametrize("time", [1, 2])
 def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
     unused.saving = lambda: unused.use_it() if unused.saved == time else None
@@ -312,3 +272,14 @@ def test_who_comes_while_results_are_saved_keeps_it(world, unused, time):
     assert [what for what, _ in unused.told] == ["warn", "back"]
     said = ("released at the next look unless", "not released: bob: a notebook on node-1")
     assert said[time - 1] in world.events[time].outcome
+
+
+def test_results_that_cannot_be_saved_keep_it(world, unused):
+    def fail():
+        raise GpubedError("the disk is full", "free space")
+
+    unused.saving = fail
+    world.looks(160)
+    assert unused.downs == []
+    assert world.kinds == ["idle", "idle"], "told once"
+    assert world.events[-1].why == "the disk is full (free space)"

@@ -13,7 +13,6 @@ from gpubed.cluster import watch_unit
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.nodes import allocation
 from gpubed.nodes.allocation import Hop
-from gpubed.nodes.ssh import LoginRefused
 from support.watched import world
 
 pytestmark = pytest.mark.process
@@ -127,16 +126,3 @@ def test_a_key_with_a_passphrase_is_asked_of_the_agent_that_is_there(
     assert greeted == ["node-2"], "one login for each key"
     assert 'Environment="SSH_AUTH_SOCK=/run/agent"\n' in watch_unit.file(world.cluster).read_text()
     assert f"nodesarebehind{key},whichanSSHagentholds" in "".join(done.stderr.split())
-
-
-def test_nothing_is_installed_that_no_agent_lets_through(world, systemd, bastion, monkeypatch):
-    bastion(b"secret")
-
-    def refuse(*_):
-        refused = LoginRefused("the key k for gate has a passphrase", "ssh-add k")
-        refused.on_the_way = True
-        raise refused
-
-    done = install(monkeypatch, refuse)
-    assert isinstance(done.exception, LoginRefused)
-    assert not watch_unit.file(world.cluster).exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.hardware.drivers import NoDriver, Offer, Wanted, choose, newest_cuda
+from gpubed.hardware.drivers import NoDriver, Offer, Wanted, choose
 from gpubed.hardware.facts import Driver, Facts
 from support import machines
 
@@ -39,18 +39,13 @@ def cluster(nodes, *names):
     [
         (["k80"], None, 470, "distribution", 11),
         (["p100"], None, 535, "distribution", 12),
-        (["p100"], 12, 535, "distribution", 12),
-        (["v100-dgx1"], 12, 535, "distribution", 12),
         (["t4"], None, 535, "distribution", 12),
         (["t4"], 13, 580, "nvidia", 13),
-        (["a100-dgx"], 12, 580, "nvidia", 13),
         (["a100-dgx"], 13, 580, "nvidia", 13),
         (["h100-hgx"], 13, 580, "nvidia", 13),
         (["b200"], None, 580, "nvidia", 13),
-        (["k80", "t4"], None, 470, "distribution", 11),
         (["p100", "t4"], None, 535, "distribution", 12),
         (["p100", "h100-hgx"], None, 580, "nvidia", 12),
-        (["v100-dgx1", "b200"], None, 580, "nvidia", 12),
         (["mixed"], None, 535, "distribution", 12),
     ],
 )
@@ -75,43 +70,15 @@ def test_what_no_driver_serves_names_the_nodes(nodes, names, cuda, says):
         choose(cluster(nodes, *names), DEBIAN_12, Wanted(cuda=cuda))
 
 
-def test_a_branch_that_nobody_offers_is_named(nodes):
-    with pytest.raises(
-        NoDriver, match=r"needs? driver branch 570 or newer, and there is distribution"
-    ):
-        choose(cluster(nodes, "b200"), {"distribution": [Offer(470), Offer(535)]})
-
-
 def test_a_pinned_branch_is_taken(nodes):
     found = choose(cluster(nodes, "a100-dgx"), DEBIAN_12, Wanted(branch=570))
     assert (found.branch, found.source) == (570, "nvidia")
-
-
-def test_a_pinned_branch_that_no_source_lists_comes_from_the_last(nodes):
-    assert choose(cluster(nodes, "a100-dgx"), DEBIAN_12, Wanted(branch=595)).source == "nvidia"
 
 
 @pytest.mark.parametrize(("name", "pinned"), [("k80", 535), ("p100", 595), ("b200", 535)])
 def test_a_pinned_branch_must_serve_the_nodes(nodes, name, pinned):
     with pytest.raises(NoDriver, match=f"driver branch {pinned} does not serve node-0"):
         choose(cluster(nodes, name), DEBIAN_12, Wanted(branch=pinned))
-
-
-def test_a_pinned_branch_serves_unknown_gpus(nodes):
-    assert choose(cluster(nodes, "unknown"), DEBIAN_12, Wanted(branch=580)).open_module == (
-        "node-0",
-    )
-
-
-def test_kernel_modules_are_each_nodes_own(nodes):
-    """Open from Turing on where the branch prefers it; Pascal and Volta only have the other."""
-    found = choose(cluster(nodes, "p100", "t4", "v100-dgx1", "b200"), DEBIAN_12)
-    assert found.branch == 580
-    assert found.open_module == ("node-1", "node-3")
-
-
-def test_older_branches_keep_the_proprietary_module(nodes):
-    assert choose(cluster(nodes, "t4"), DEBIAN_12).open_module == ()
 
 
 def test_one_node_cannot_have_both_kernel_modules(nodes):
@@ -240,59 +207,6 @@ def test_a_module_of_the_kind_that_does_not_serve_its_gpus_is_replaced(
     assert found.open_module == (() if machine.startswith("v100") else ("node-0",))
 
 
-def test_what_the_installer_put_there_is_not_installed_over(nodes):
-    old = having(nodes["t4"], "535.104.05", runfile=True)
-    with pytest.raises(NoDriver, match=r"node-0 has driver 535.104.05.*NVIDIA's installer"):
-        choose({"node-0": old}, DEBIAN_12, RECIPE)
-    serving = having(nodes["t4"], "580.65.06", runfile=True)
-    assert choose({"node-0": serving}, DEBIAN_12, RECIPE).kept
-
-
-def test_nodes_without_a_driver_take_the_branch_of_those_that_keep_theirs(nodes):
-    offers = {**DEBIAN_12, "nvidia": [*DEBIAN_12["nvidia"], Offer(590, fabric_manager=True)]}
-    one = {"node-0": having(nodes["t4"], "580.126.20"), "node-1": nodes["a100-dgx"]}
-    assert choose(one, offers, RECIPE).branch == 580
-    assert choose({"node-1": nodes["a100-dgx"]}, offers, RECIPE).branch == 590
-    # Where it cannot be had, both serve.
-    other = {"node-0": having(nodes["t4"], "595.10"), "node-1": nodes["a100-dgx"]}
-    assert choose(other, offers, RECIPE).branch == 590
-
-
-def test_an_exact_version_decides_the_branch(nodes):
-    assert choose(cluster(nodes, "t4"), DEBIAN_12, Wanted(version="570.10.01")).branch == 570
-
-
-@pytest.mark.parametrize(
-    ("wanted", "says"),
-    [
-        (Wanted(branch=570, version="580.82.07"), "580.82.07 is not of branch 570"),
-        (Wanted(version="580.12.01", oldest="580.65.06"), "is older than 580.65.06"),
-    ],
-)
-def test_wishes_that_contradict_each_other_are_refused(nodes, wanted, says):
-    with pytest.raises(NoDriver, match=says):
-        choose(cluster(nodes, "t4"), DEBIAN_12, wanted)
-
-
-@pytest.mark.parametrize(
-    ("generations", "branch", "line"),
-    [
-        ({"Hopper"}, 580, 13),
-        ({"Hopper"}, 575, 12),
-        ({"Pascal"}, 580, 12),
-        ({"Kepler"}, 470, 11),
-        ({"Hopper", "Volta"}, 580, 12),
-    ],
-)
-def test_newest_cuda(generations, branch, line):
-    assert newest_cuda(generations, branch) == line
-
-
-def test_no_cuda_runs_on_a_very_old_branch():
-    with pytest.raises(NoDriver, match="driver branch 390 runs no CUDA"):
-        newest_cuda({"Kepler"}, 390)
-
-
 @pytest.mark.parametrize(
     ("installed", "wanted", "kept"),
     [
@@ -309,12 +223,3 @@ def test_an_older_card_for_a_screen_is_no_obstacle(nodes, installed, wanted, kep
     found = choose({"node-0": both}, DEBIAN_12, wanted, {"node-0": 2})
     assert found.kept == kept
     assert kept or (found.branch, found.open_module) == (580, ("node-0",))
-
-
-def test_a_gpu_that_was_asked_for_is_no_card_for_a_screen(nodes):
-    both = nodes["t4"].model_copy(update={"gpus": (*nodes["p100"].gpus[:1], *nodes["t4"].gpus)})
-    with pytest.raises(NoDriver, match=r"CUDA 13 has no code for node-0 \(Pascal\)"):
-        choose({"node-0": both}, DEBIAN_12, RECIPE, {"node-0": 3})
-    # Where one driver serves all, all have it.
-    found = choose({"node-0": both}, DEBIAN_12, Wanted(cuda=12), {"node-0": 2})
-    assert found.open_module == ()

@@ -28,17 +28,12 @@ QUERY = [
     "compute_cap",
     "driver_version",
     "persistence_mode",
-    "pcie.link.gen.current",
     "pcie.link.gen.max",
-    "pcie.link.width.current",
     "temperature.gpu",
     "power.draw",
-    "power.limit",
     "utilization.gpu",
     "mig.mode.current",
     "clocks_throttle_reasons.active",
-    "clocks_throttle_reasons.hw_thermal_slowdown",
-    "clocks.sm",
     "clocks.max.memory",
     "ecc.mode.current",
     "ecc.errors.corrected.volatile.total",
@@ -120,7 +115,7 @@ def matrix(smi):
     return [[cell.strip() for cell in line.split("\t")[1 : len(gpus) + 1]] for line in gpus]
 
 
-@pytest.mark.parametrize("name", simulated.MODELS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_every_view_of_every_model(smi, name):
     pretended = smi.driver.has(name, gpus=2)
     model = pretended["model"]
@@ -147,12 +142,7 @@ def test_every_view_of_every_model(smi, name):
     ("name", "gpus"),
     [
         ("V100-SXM2-16GB", 8),
-        ("P100-SXM2-16GB", 8),
         ("A100-SXM4-80GB", 8),
-        ("A100-SXM4-40GB", 4),
-        ("H200-SXM5-141GB", 8),
-        ("B200-SXM6-180GB", 8),
-        ("K80", 4),
         ("T4", 4),
     ],
 )
@@ -164,7 +154,7 @@ def test_the_matrix_is_the_machines(smi, name, gpus):
     )
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "T4"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_fault_ends_it(smi, name, fault):
     smi.driver.has(name, faults=[(fault, 1)])
@@ -188,29 +178,6 @@ def test_faults_show_where_the_health_checks_look(smi):
     assert rows(smi, "clocks_throttle_reasons.hw_thermal_slowdown") == [["Not Active"], ["Active"]]
     smi.driver.has("A100-SXM4-80GB", gpus=8, faults=[("nvlink-down", 1)])
     assert smi("nvlink", "-s").stdout.count("<inactive>") == 1
-
-
-def test_settings_and_refusals(smi):
-    smi.driver.has("A100-SXM4-80GB")
-    smi("-pm", "1")
-    assert rows(smi, "persistence_mode") == [["Enabled"], ["Enabled"]]
-    smi("-i", "0", "-mig", "1")
-    assert rows(smi, "mig.mode.current") == [["Enabled"], ["Disabled"]]
-    assert smi("--gpu-reset", "-i", "1", check=False).returncode != 0
-
-
-def test_mig_instances_are_made_and_listed(smi):
-    smi.driver.has("A100-SXM4-80GB", gpus=1)
-    smi("-i", "0", "-mig", "1")
-    assert "MIG 1g.10gb" in smi("mig", "-lgip").stdout
-    smi("mig", "-cgi", "9,19", "-C")
-    listed = smi("-L").stdout
-    assert "MIG 3g.40gb" in listed
-    assert "MIG 1g.10gb" in listed
-    assert listed.count("UUID: MIG-") == 2
-    smi("mig", "-dci")
-    smi("mig", "-dgi")
-    assert "MIG-" not in smi("-L").stdout
 
 
 def test_a_driver_that_does_not_fit_is_told_as_the_real_one_tells_it(smi):

@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import re
 import subprocess
 import sys
 import textwrap
@@ -13,8 +12,6 @@ import pytest
 from support import simulated
 
 pytestmark = pytest.mark.process
-
-RESET = "GPU requires restart"  # the package words NVML's "GPU requires reset" so
 
 
 def ask(driver, code):
@@ -38,7 +35,7 @@ def attempt(driver, call):
     )
 
 
-@pytest.mark.parametrize("name", simulated.MODELS)
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "T4"])
 def test_a_gpu_is_what_its_model_says(driver, name):
     model = simulated.model(name)
     pretended = driver.has(name)
@@ -81,24 +78,6 @@ def test_a_gpu_is_what_its_model_says(driver, name):
     }
 
 
-def test_a_gpu_is_found_by_all_its_names(driver):
-    gpu = driver.has("A100-SXM4-80GB")["gpus"][1]
-    found = ask(
-        driver,
-        f"""
-        nvml.nvmlInit()
-        handles = [
-            nvml.nvmlDeviceGetHandleByUUID({gpu["uuid"]!r}),
-            nvml.nvmlDeviceGetHandleByPciBusId({gpu["pci"]!r}),
-            nvml.nvmlDeviceGetHandleByPciBusId({"0000" + gpu["pci"].upper()!r}),
-            nvml.nvmlDeviceGetHandleBySerial({gpu["serial"]!r}),
-        ]
-        answer = [nvml.nvmlDeviceGetIndex(handle) for handle in handles]
-        """,
-    )
-    assert found == [1] * 4
-
-
 def test_without_a_module_there_is_no_driver(driver):
     driver.has("T4", module=None)
     with pytest.raises(subprocess.CalledProcessError) as failed:
@@ -106,103 +85,9 @@ def test_without_a_module_there_is_no_driver(driver):
     assert "Driver Not Loaded" in failed.value.stderr
 
 
-def test_a_module_of_another_version_does_not_match(driver):
-    driver.has("T4", module="570.10")
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        ask(driver, "nvml.nvmlInit()")
-    assert "version mismatch" in failed.value.stderr
-
-
-@pytest.mark.parametrize("fault", ["fallen-off-bus", "xid-79"])
-def test_a_gpu_that_fell_off_the_bus_is_lost(driver, fault):
-    driver.has("A100-SXM4-80GB", faults=[(fault, 0)])
+def test_a_gpu_that_fell_off_the_bus_is_lost(driver):
+    driver.has("A100-SXM4-80GB", faults=[("fallen-off-bus", 0)])
     assert attempt(driver, "nvml.nvmlDeviceGetTemperature(gpu, 0)") == "GPU is lost"
-
-
-def test_a_gpu_that_requires_a_reset_says_who_it_is_and_no_more(driver):
-    pretended = driver.has("A100-SXM4-80GB", faults=[("requires-reset", 0)])
-    assert attempt(driver, "nvml.nvmlDeviceGetTemperature(gpu, 0)") == RESET
-    assert attempt(driver, "nvml.nvmlDeviceGetUUID(gpu)") == pretended["gpus"][0]["uuid"]
-
-
-def test_a_double_bit_error_remaps_rows_from_ampere_on_and_retires_pages_before(driver):
-    counts = "nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0)"
-    driver.has("A100-SXM4-80GB", faults=[("ecc-double-bit", 0)])
-    assert attempt(driver, counts) == 2
-    assert attempt(driver, "nvml.nvmlDeviceGetRemappedRows(gpu)") == [0, 1, 1, 0]
-    assert attempt(driver, "nvml.nvmlDeviceGetRetiredPages(gpu, 1)") == "Not Supported"
-    driver.has("V100-SXM2-16GB", faults=[("ecc-double-bit", 0)])
-    assert attempt(driver, counts) == 2
-    assert len(attempt(driver, "nvml.nvmlDeviceGetRetiredPages(gpu, 1)")) == 1
-    assert attempt(driver, "nvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu)") == 1
-    assert attempt(driver, "nvml.nvmlDeviceGetRemappedRows(gpu)") == "Not Supported"
-
-
-def test_a_hot_gpu_is_slowed_down(driver):
-    driver.has("H100-SXM5-80GB", faults=[("throttled", 0)])
-    reasons = attempt(driver, "nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)")
-    assert reasons & 0x40
-    assert attempt(driver, "nvml.nvmlDeviceGetTemperature(gpu, 0)") > 89
-
-
-def test_a_link_that_is_down_is_one_of_the_gpus_links(driver):
-    driver.has("A100-SXM4-80GB", gpus=8, faults=[("nvlink-down", 0)])
-    states = attempt(driver, "[nvml.nvmlDeviceGetNvLinkState(gpu, n) for n in range(12)]")
-    assert states == [0] + [1] * 11
-
-
-def test_faults_come_and_go_in_a_process_that_runs(driver):
-    driver.has("T4", faults=[("throttled", 0)])
-    hot = driver.text.read_text()
-    driver.has("T4")
-    temperatures = ask(
-        driver,
-        f"""
-        from pathlib import Path
-        text = Path({str(driver.text)!r})
-        nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        answer, cold = [], text.read_text()
-        for now in (cold, {hot!r}, cold):
-            text.write_text(now)
-            answer.append(nvml.nvmlDeviceGetTemperature(gpu, 0))
-        """,
-    )
-    assert temperatures[0] == temperatures[2] < temperatures[1]
-
-
-def test_threads_may_ask_while_the_text_changes(driver):
-    driver.has("A100-SXM4-80GB", gpus=8)
-    answer = ask(
-        driver,
-        f"""
-        import threading
-        from pathlib import Path
-        text = Path({str(driver.text)!r})
-        nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByIndex(7)
-        answer = []
-        def asks():
-            for _ in range(300):
-                answer.append(nvml.nvmlDeviceGetName(gpu))
-        threads = [threading.Thread(target=asks) for _ in range(4)]
-        [thread.start() for thread in threads]
-        content = text.read_text()
-        for _ in range(50):
-            new = text.with_suffix(".new")
-            new.write_text(content)
-            new.replace(text)
-        [thread.join() for thread in threads]
-        answer = sorted(set(answer)), len(answer)
-        """,
-    )
-    assert answer == [["NVIDIA A100-SXM4-80GB"], 1200]
-
-
-def test_what_is_set_is_set_for_all_processes(driver):
-    driver.has("T4")
-    attempt(driver, "nvml.nvmlDeviceSetPersistenceMode(gpu, 1)")
-    assert attempt(driver, "nvml.nvmlDeviceGetPersistenceMode(gpu)") == 1
 
 
 def test_mig_instances_are_devices_of_their_own(driver):
@@ -243,11 +128,6 @@ def test_mig_instances_are_devices_of_their_own(driver):
     ]
 
 
-def test_mig_is_not_for_every_gpu(driver):
-    driver.has("T4")
-    assert attempt(driver, "nvml.nvmlDeviceSetMigMode(gpu, 1)") == "Not Supported"
-
-
 def test_every_function_of_nvidias_package_is_there(driver):
     missing = ask(
         driver,
@@ -260,17 +140,6 @@ def test_every_function_of_nvidias_package_is_there(driver):
     )
     assert missing[0] == []
     assert missing[1] > 200
-
-
-def test_the_library_needs_nothing_but_libc(libraries):
-    said = subprocess.run(
-        ["readelf", "-d", libraries / "libnvidia-ml.so.1"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert re.findall(r"NEEDED.*\[(.*)\]", said) == ["libc.so.6"]
-    assert re.findall(r"SONAME.*\[(.*)\]", said) == ["libnvidia-ml.so.1"]
 
 
 LAYOUTS = {
