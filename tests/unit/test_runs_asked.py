@@ -13,6 +13,7 @@ from gpubed.jobs import checkpoint_files, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Choice
+from support import samples
 from support.run_verb import GOOD, call, cluster, document
 from support.stand_in_head import Head
 
