@@ -25,7 +25,7 @@ from gpubed.backends.virtualwall import (
 )
 from gpubed.backends.virtualwall.backend import create
 from gpubed.backends.virtualwall.faults import Malformed
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
 from support.am import request
@@ -285,8 +285,8 @@ def test_a_testbeds_words_are_fit_for_a_terminal():
 @pytest.mark.parametrize(
     ("said", "kind", "hint"),
     [
-        ("Invalid or missing certificate", faults.LoginRefused, None),
-        ("Your account is no longer active", faults.LoginRefused, None),
+        ("Invalid or missing certificate", PrerequisiteMissing, None),
+        ("Your account is no longer active", PrerequisiteMissing, None),
         ("Invalid module specification", faults.Answered, "correct the URLs in backend"),
         ("No such requested authority", faults.Answered, "correct the URLs in backend"),
         ("Internal error", faults.Unanswered, faults.Unanswered("").hint),

@@ -32,7 +32,8 @@ def met(monkeypatch):
         monkeypatch.setattr(node.host_keys, "presented", presented)
         monkeypatch.setattr(node, "_SSH_S", 0.0)
         monkeypatch.setattr(node, "_LOOK_S", 0.0)
-        result = node._met(SimpleNamespace(name="node-0", testbed=TESTBED), GIVEN, None)
+        wanted = SimpleNamespace(name="node-0", testbed=TESTBED)
+        result = node.NodeDriver(None)._met(wanted, GIVEN)
         return result["control_address"]
 
     return meet

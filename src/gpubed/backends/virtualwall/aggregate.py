@@ -29,7 +29,6 @@ class Sliver:
     """A part of a slice: a node, or what a link is made of.
 
     Attributes:
-        urn: Its name at the aggregate.
         allocation: geni_allocated, geni_provisioned or geni_unallocated.
         operational: geni_ready, geni_failed and so on; may be empty.
         error: The aggregate's words when it failed.
@@ -87,7 +86,7 @@ class Aggregate:
     @property
     def clock_ahead_s(self) -> float:
         """Seconds that the aggregate's clock is ahead of ours; 0 if it does not tell."""
-        return self._endpoint.clock_ahead_s or 0.0
+        return self._endpoint.clock_ahead_s
 
     def version(self) -> tuple[str, str]:
         """Return the aggregate's URN, and the URL of its version 3; Malformed if it has none."""
@@ -106,14 +105,12 @@ class Aggregate:
         """Return the advertisement RSpec of all machines."""
         options = {**_RSPEC, "geni_available": False, "geni_compressed": True}
         value = self._ask("ListResources", list(credentials), options, timeout=_LONG_S)
-        if isinstance(value, bytes):
-            value = value.decode("ascii", errors="replace")
-        if not isinstance(value, str):
+        text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
             raise Malformed("the advertisement is no text")
         # An aggregate may ignore the wish for compression.
-        if value.lstrip().startswith("<"):
-            return value
-        return documents.inflate(value, "the advertisement")
+        is_plain = text.lstrip().startswith("<")
+        return text if is_plain else documents.inflate(text, "the advertisement")
 
     def describe(self, slice_urn: str, credentials: Sequence[Credential]) -> Description | None:
         """Return the slice's slivers and manifest; None if it has none here."""
@@ -141,16 +138,14 @@ class Aggregate:
         self,
         slice_urn: str,
         credentials: Sequence[Credential],
-        user: str,
-        keys: Sequence[str],
+        users: list[dict[str, Any]],
         until: datetime,
-        *,
         best_effort: bool,
     ) -> Description:
-        """Load what was reserved; the user may log in with these keys."""
+        """Load what was reserved; `users` (`urn`, `keys`) may log in."""
         options = {
             **_RSPEC,
-            "geni_users": [{"urn": user, "keys": list(keys)}],
+            "geni_users": users,
             "geni_end_time": documents.written(until),
             "geni_best_effort": best_effort,
         }

@@ -7,7 +7,7 @@ they are passed on byte for byte.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from gpubed.backends.virtualwall import documents, faults
@@ -17,19 +17,19 @@ from gpubed.backends.virtualwall.transport import Endpoint
 
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
-OF_OTHERS = (
-    "if another login of yours made it, set backend.login in cluster.yml to that; else another "
-    "user has the name now: gpubed down CLUSTER, then gpubed up CLUSTER, takes another name"
-)
+_OF_CREDENTIALS = ("geni_type", "geni_version", "geni_value")
+OF_OTHERS = "set backend.login in cluster.yml to the login that made it, or take another name"
+_LEASE = "correct lease.duration in cluster.yml"
+_PROJECT = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
 # Hints for refusals, by what they say; the first match counts.
 _HINTS = {
     # Names are unique across projects, and slices cannot be removed.
     "already": "gpubed down CLUSTER, then up, makes a slice of another name",
     "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
-    "expiration": "correct lease.duration in cluster.yml",
-    "short life": "correct lease.duration in cluster.yml",
-    "project": "correct backend.project in cluster.yml; gpubed doctor CLUSTER",
-    "authority mismatch": "correct backend.project in cluster.yml; gpubed doctor CLUSTER",
+    "expiration": _LEASE,
+    "short life": _LEASE,
+    "project": _PROJECT,
+    "authority mismatch": _PROJECT,
 }
 
 
@@ -38,13 +38,11 @@ class Slice:
     """A slice as its authority knows it.
 
     Attributes:
-        is_over: Whether it has ended, by the authority's word or clock; ours may be wrong.
         is_closed: Whether it is another user's: Emulab tells only its members more than its name.
     """
 
     urn: str
     expires: datetime
-    is_over: bool = False
     description: str = ""
     is_closed: bool = False
 
@@ -61,11 +59,6 @@ class Authority:
         self._slices, self._members, self._user = slices, members, user
         self._own: list[Credential] | None = None
 
-    @property
-    def now(self) -> datetime:
-        """The time by the authority's clock; ours may be wrong."""
-        return datetime.now(UTC) + timedelta(seconds=self._slices.clock_ahead_s or 0.0)
-
     def credentials(self) -> list[Credential]:
         """Return our own credentials, from the member authority; asked for once."""
         if self._own is None:
@@ -81,8 +74,8 @@ class Authority:
         """Return the slices of a project that have not expired."""
         return [*self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False}).values()]
 
-    def has_project(self, project: Urn) -> bool | None:
-        """Return whether the user has such a project; None if the authority does not tell.
+    def has_project(self, project: Urn) -> bool:
+        """Return whether the user has such a project; True if the authority does not tell.
 
         The user's projects are listed, since Emulab does not look single ones up. Names are
         compared, since authorities change their domains.
@@ -91,7 +84,7 @@ class Authority:
         try:
             value = self._ask(self._slices, "lookup_for_member", "PROJECT", whose, own, {})
         except Answered:
-            return None
+            return True
         found = [_mapping(item, "lookup_for_member") for item in value or ()]
         return project.name in {str(p.get("PROJECT_URN")).rpartition("+")[2] for p in found}
 
@@ -117,18 +110,14 @@ class Authority:
         self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
 
     def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
-        """Return the matching slices that have not expired by the authority's word, by URN."""
+        """Return the matching slices that have not expired, by URN."""
         options = {"match": match, "filter": list(_FIELDS)}
         try:
             value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)
         except NotThere:
             return {}
         found = {urn: _mapping(v, "lookup") for urn, v in _mapping(value or {}, "lookup").items()}
-        return {
-            urn: _slice(urn, fields, self.now)
-            for urn, fields in found.items()
-            if not fields.get("SLICE_EXPIRED", False)
-        }
+        return {u: _slice(u, f) for u, f in found.items() if not f.get("SLICE_EXPIRED", False)}
 
     def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
         what = f"{endpoint.what} ({method})"
@@ -154,20 +143,15 @@ def _mapping(value: Any, method: str) -> dict[str, Any]:
 
 
 def _credentials(value: Any) -> list[Credential]:
-    found = [
-        {key: str(item[key]) for key in ("geni_type", "geni_version", "geni_value")}
-        for item in (value if isinstance(value, list) else [])
-        if isinstance(item, dict)
-        and isinstance(item.get("geni_value"), str)
-        and {"geni_type", "geni_version"} <= item.keys()
-    ]
-    if not found:
+    items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    whole = [item for item in items if item.keys() >= set(_OF_CREDENTIALS)]
+    if not whole:
         raise Malformed("the authority answered without credentials")
-    return found
+    return [{key: str(item[key]) for key in _OF_CREDENTIALS} for item in whole]
 
 
-def _slice(urn: str, fields: dict[str, Any], now: datetime) -> Slice:
+def _slice(urn: str, fields: dict[str, Any]) -> Slice:
     if "SLICE_EXPIRATION" not in fields:
         return Slice(urn, datetime.max.replace(tzinfo=UTC), is_closed=True)
     expires = documents.time(fields["SLICE_EXPIRATION"])
-    return Slice(urn, expires, expires <= now, str(fields.get("SLICE_DESCRIPTION") or ""))
+    return Slice(urn, expires, str(fields.get("SLICE_DESCRIPTION") or ""))

@@ -10,7 +10,7 @@ import paramiko
 
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.login import Login
-from gpubed.core import files, secret
+from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing
@@ -19,23 +19,19 @@ from gpubed.nodes.allocation import Hop
 
 # Accounts of this authority are named `fff…` at the bastion; older ones are not.
 _PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
-_LARGEST = 2**20
 KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 
 
 def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
     """Return the hops to nodes, if any; PrerequisiteMissing if the bastion's key is unknown."""
-    if config.bastion is None:
+    there = config.bastion
+    if there is None:
         return ()
     renew_identity(config, login, paths)
+    whose, keys = user(there, login), host_keys(there)
+    identity = str(login.path if login.encrypted else _copy(paths))
     return (
-        Hop(
-            address=config.bastion.host,
-            port=config.bastion.port,
-            user=user(config.bastion, login),
-            host_keys=host_keys(config.bastion),
-            identity=str(login.path if login.encrypted else _copy(paths)),
-        ),
+        Hop(address=there.host, port=there.port, user=whose, host_keys=keys, identity=identity),
     )
 
 
@@ -61,12 +57,7 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
 
 
 def require(bastion: Bastion, login: Login) -> None:
-    """Check that the bastion's host key is known, and that its login can be used.
-
-    Raises:
-        PrerequisiteMissing: The host key is unknown, or the login's key has a passphrase and is not
-            in an SSH agent.
-    """
+    """Raise PrerequisiteMissing unless the bastion's host key is known and the login is usable."""
     host_keys(bastion)
     held = {key.get_base64() for key in paramiko.Agent().get_keys()} if login.encrypted else ()
     if login.encrypted and login.public_key.split()[1] not in held:
@@ -82,12 +73,8 @@ def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
 
     A key with a passphrase is left to an SSH agent, so that no unprotected copy is made.
     """
-    if config.bastion is None or login.encrypted:
-        return
-    with suppress(OSError):
-        if files.read(_copy(paths), _LARGEST) == login.private_pem:
-            return
-    secret.write(_copy(paths), login.private_pem)
+    if config.bastion and not login.encrypted:
+        secret.write(_copy(paths), login.private_pem)
 
 
 def _copy(paths: ClusterPaths) -> Path:

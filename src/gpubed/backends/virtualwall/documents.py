@@ -23,18 +23,17 @@ _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter
 
 
 def bounded(data: bytes | str, what: str) -> str:
-    """Return XML as text; raise Malformed if it is not UTF-8, or too large to be parsed."""
+    """Return XML as text; raise Malformed if it is not UTF-8, too large, or declares entities."""
     text = reading.reply(data, what, limit=LIMIT, error=Malformed).text()
     if text.count("<") + text.count("=") > _PARTS:
         raise Malformed(f"{what} cannot be read: it has more than {_PARTS} parts")
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
     return text
 
 
 def parse(text: str, what: str) -> Any:
-    """Return a document's root element (lxml); raise Malformed if too large or with entities."""
-    text = bounded(text, what)
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
+    """Return a document's root element (lxml); raise Malformed as `bounded` does."""
     parser = etree.XMLParser(
         encoding="utf-8",  # whatever the declaration says: the text came as UTF-8
         resolve_entities=False,
@@ -44,7 +43,7 @@ def parse(text: str, what: str) -> Any:
         remove_pis=True,
     )
     try:
-        return etree.fromstring(text.encode(), parser)
+        return etree.fromstring(bounded(text, what).encode(), parser)
     except etree.XMLSyntaxError as error:
         raise Malformed(f"{what} is not XML: {str(error.msg)[:200]}") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import Any
 
 from gpubed.backends.virtualwall import documents
@@ -19,6 +19,8 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _PORT = re.compile(r"[0-9]{1,5}")
 _MAC = re.compile(r"([0-9a-f]{12})?")
+_BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+_IPV4 = re.compile(rf"{_BYTE}(\.{_BYTE}){{3}}")
 _SSH = 22
 
 
@@ -36,11 +38,9 @@ class Granted:
     """A node as the manifest has it.
 
     Attributes:
-        sliver: Its URN.
         host: The name or address where SSH answers.
         ipv4: Its address on the testbed's control network; empty if it has none, or if the login
             leads through a port of its host.
-        machine: The testbed's name of the machine.
         interfaces: Its ends of links; Emulab gives other interfaces no hardware.
     """
 
@@ -54,12 +54,7 @@ class Granted:
 
 
 def read(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Granted], dict[str, str]]:
-    """Return a manifest's usable nodes, and the reasons why others are not usable.
-
-    Args:
-        names: The requested nodes.
-        user: The preferred login.
-    """
+    """Return a manifest's usable nodes, and why others of `names` are not; `user` logs in best."""
     root = documents.rspec(text, "manifest")
     found: dict[str, Any] = {}
     for element in documents.children(root, "node"):
@@ -89,11 +84,8 @@ def _node(element: Any, user: str, ends: set[str | None]) -> Granted:
     sliver = element.get("sliver_id", "")
     if not sliver:
         raise Malformed("the manifest gives it no sliver: it belongs to another testbed")
-    logins = [
-        login
-        for login in documents.children(element, "services", "login")
-        if login.get("authentication", "ssh-keys") == "ssh-keys"
-    ]
+    named = documents.children(element, "services", "login")
+    logins = [one for one in named if one.get("authentication", "ssh-keys") == "ssh-keys"]
     if not logins:
         raise Malformed("the manifest names no login for it")
     login = next((login for login in logins if login.get("username") == user), logins[0])
@@ -101,7 +93,7 @@ def _node(element: Any, user: str, ends: set[str | None]) -> Granted:
     if not 0 < port < 65536:
         raise Malformed(f"the manifest gives it the port {port}")
     hosts = [text for h in documents.children(element, "host") if (text := h.get("ipv4"))]
-    control = _address(hosts[0]) if hosts else ""
+    control = _checked(_IPV4, hosts[0], "address") if hosts else ""
     linked = [i for i in documents.children(element, "interface") if i.get("client_id") in ends]
     return Granted(
         sliver=sliver,
@@ -120,13 +112,6 @@ def _checked(pattern: re.Pattern[str], text: str | None, what: str) -> str:
     return text
 
 
-def _address(text: str) -> str:
-    try:
-        return str(IPv4Address(text))
-    except ValueError:
-        raise Malformed(f"the manifest gives it the address {text[:80]!r}") from None
-
-
 def _interface(element: Any) -> Interface | None:
     for ip in documents.children(element, "ip"):
         if ip.get("type", "ipv4") == "ipv4":
@@ -137,5 +122,5 @@ def _interface(element: Any) -> Interface | None:
             text = element.get("mac_address", "").replace(":", "").lower()
             mac = _checked(_MAC, text, "MAC address")
             colons = ":".join(mac[i : i + 2] for i in range(0, len(mac), 2))
-            return Interface(colons, _address(ip.get("address", "")), prefix)
+            return Interface(colons, _checked(_IPV4, ip.get("address"), "address"), prefix)
     return None

@@ -1,15 +1,31 @@
-"""What a slice is made from, and the labels that name its owner."""
+"""What a slice is made from, the labels that name its owner, and what became of its nodes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import documents
+from gpubed.backends.virtualwall import documents, manifest, rspec
+from gpubed.backends.virtualwall.aggregate import Description, Sliver
 from gpubed.backends.virtualwall.config import Config
+from gpubed.core.errors import Refused
+
+Results = dict[str, dict[str, Any]]
+"""By node: where it answers, or why it failed, its sliver, whether a network was asked for
+(`linked`), and whether the testbed is not done with it (`booting`)."""
+
+_NO_NETWORK = (
+    "the testbed did not grant it the experiment network that was asked for "
+    "(networks: {experiment: null}, with a backend.bastion, does without one)"
+)
+
+
+class TooFew(Refused):
+    """The head, or more nodes than may fail, cannot be had."""
 
 
 class _Model(BaseModel):
@@ -18,13 +34,7 @@ class _Model(BaseModel):
 
 
 class Group(_Model):
-    """Nodes of one kind.
-
-    Attributes:
-        min: The fewest nodes that suffice.
-        type: The requested hardware type.
-        on_failure: What happens to the other nodes when some fail.
-    """
+    """Nodes of one kind: `min` of them suffice, `type` is the requested hardware type."""
 
     nodes: tuple[str, ...]
     min: int
@@ -35,8 +45,7 @@ class Group(_Model):
 class SliceInputs(_Model):
     """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
 
-    Fields that do not name the slice have defaults: looking at a slice or releasing it needs no
-    node.
+    Fields that do not name the slice have defaults: looking at a slice or releasing it needs none.
     """
 
     cluster: str
@@ -63,10 +72,58 @@ class SliceInputs(_Model):
         """The names of all nodes."""
         return tuple(name for group in self.groups.values() for name in group.nodes)
 
-    @property
-    def has_spares(self) -> bool:
-        """Whether fewer nodes than requested suffice."""
-        return any(group.min < len(group.nodes) for group in self.groups.values())
+    def judge(self, found: Description, left_out: Mapping[str, str], user: str) -> Results:
+        """Return what became of each node, as `granted` of its resource.
+
+        Args:
+            found: What the aggregate has of the slice.
+            left_out: The testbed's reasons for nodes that it did not have, by name.
+            user: The preferred login among those of the manifest.
+        """
+        granted, reasons = manifest.read(found.manifest, self.nodes, user)
+        linked = rspec.linked(rspec.without(self.request, left_out)) if self.request else ()
+        slivers = {s.client_id: s for s in found.slivers if s.client_id}
+        slivers |= {sliver.urn: sliver for sliver in found.slivers}
+        results: Results = {}
+        for name in self.nodes:
+            node = granted.get(name)
+            sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
+            reason = left_out.get(name) or _failure(sliver) or reasons.get(name)
+            if not reason and node and name in linked and not node.interfaces:
+                reason = _NO_NETWORK
+            if node and not reason:
+                results[name] = asdict(node)
+            else:
+                results[name] = {
+                    "failed": reason or "the testbed lost it",
+                    "sliver": sliver.urn if sliver else "",
+                    "linked": name in linked,
+                    "booting": sliver is not None and not sliver.is_final,
+                }
+        return results
+
+    def require_enough(self, results: Results) -> None:
+        """Check that the head and each group's `min` nodes are there; TooFew names the failed."""
+        failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
+        lacks = "the testbed could not give the head" if self.head in failed else ""
+        for name, group in self.groups.items():
+            left = sum(node not in failed for node in group.nodes)
+            if not lacks and left < group.min:
+                there = f"{left} of {len(group.nodes)} nodes of group {name!r} are there"
+                lacks = f"{there}, at least {group.min} are needed"
+        if lacks:
+            reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+            raise TooFew(
+                f"{lacks}:{reasons}",
+                f"gpubed up {self.cluster} asks for other machines; "
+                f"gpubed resources {self.cluster} lists what is free",
+            )
+
+    def missing(self, results: Results) -> dict[str, str]:
+        """Return why the testbed lacked nodes, by those that are to be requested again."""
+        groups = [group for group in self.groups.values() if group.on_failure == "replace"]
+        found = {name: results.get(name, {}) for group in groups for name in group.nodes}
+        return {n: r["failed"] for n, r in found.items() if "failed" in r and not r.get("sliver")}
 
 
 def digest(request: str) -> str:
@@ -84,3 +141,11 @@ def owner(text: str) -> tuple[str, str] | None:
     labels = dict(word.split("=", 1) for word in text.split() if "=" in word)
     name, uuid = labels.get("gpubed.name"), labels.get("gpubed.cluster")
     return (name, uuid) if name and uuid else None
+
+
+def _failure(sliver: Sliver | None) -> str | None:
+    if sliver is None or sliver.operational == "geni_ready":
+        return None
+    if sliver.operational == "geni_failed":
+        return sliver.error or "the testbed says geni_failed"
+    return f"not ready in time ({sliver.operational or sliver.allocation})"

@@ -19,7 +19,6 @@ from gpubed.backends.virtualwall.faults import Answered
 from gpubed.backends.virtualwall.slice_inputs import digest
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding, Offer
 
@@ -45,9 +44,8 @@ class Machine:
     is_whole: bool
 
 
-def offers(spec: ClusterSpec) -> list[Offer]:
+def offers(config: Config) -> list[Offer]:
     """Return the testbed's machines by hardware type."""
-    config = of(spec)
     return counted(machines(_advertisement(connect(config))), config.gpus)
 
 
@@ -63,8 +61,7 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return why a plan cannot be had now, counting each group's `min`.
 
-    Machines that the cluster holds are not counted twice. A testbed that does not answer is a
-    reason too.
+    Machines that the cluster holds count as free. A testbed that does not answer is a reason too.
 
     Raises:
         PrerequisiteMissing: The testbed cannot be asked from here at all.
@@ -113,21 +110,19 @@ def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
 def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
     is_free = {machine.id: machine.free for machine in machines}
     wanted: Counter[str] = Counter()
-    found, any_kind = [], 0
+    found = []
     for group in plan.spec.nodes:
         hardware = config.hardware.get(group.name)
         for machine in hardware.machines if hardware else ():
             if not is_free.get(machine, False):
                 state = "not free" if machine in is_free else "unknown to the testbed"
                 found.append(f"{machine} is {state}")
-        if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
-            continue
-        if hardware and hardware.type and hardware.type not in _ANY:
-            wanted[hardware.type] += group.least
-        else:
-            any_kind += group.least
+        if hardware is None or (hardware.sliver == _WHOLE and not hardware.machines):
+            type_ = (hardware and hardware.type) or ""
+            wanted["" if type_ in _ANY else type_] += group.least
+    any_kind = wanted.pop("", 0)
     left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
-    if any_kind and any_kind > left:
+    if any_kind > max(0, left):
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
         of_type = [machine.free for machine in machines if type_ in machine.types]
