@@ -90,7 +90,7 @@ class Aggregate:
 
     def version(self) -> tuple[str, str]:
         """Return the aggregate's URN, and the URL of its version 3; Malformed if it has none."""
-        value = self._ask("GetVersion", {})
+        value = self._endpoint.ask("GetVersion", {})
         if not isinstance(value, dict):
             raise Malformed("the aggregate does not tell its version")
         urls = value.get("geni_api_versions") or {}
@@ -104,7 +104,7 @@ class Aggregate:
     def advertisement(self, credentials: Sequence[Credential]) -> str:
         """Return the advertisement RSpec of all machines."""
         options = {**_RSPEC, "geni_available": False, "geni_compressed": True}
-        value = self._ask("ListResources", list(credentials), options, timeout=_LONG_S)
+        value = self._endpoint.ask("ListResources", list(credentials), options, timeout=_LONG_S)
         text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
         if not isinstance(text, str):
             raise Malformed("the advertisement is no text")
@@ -132,7 +132,9 @@ class Aggregate:
 
         Only Emulab has this call: other aggregates refuse it.
         """
-        self._ask("Update", slice_urn, [slice_urn], list(credentials), request, {}, timeout=_LONG_S)
+        self._endpoint.ask(
+            "Update", slice_urn, [slice_urn], list(credentials), request, {}, timeout=_LONG_S
+        )
 
     def provision(
         self,
@@ -154,34 +156,22 @@ class Aggregate:
     def act(self, urn: str, credentials: Sequence[Credential], action: str) -> None:
         """Start or restart nodes; it goes on after the call has ended."""
         # The answers of aggregates differ too much: ask for the status instead.
-        self._ask("PerformOperationalAction", [urn], list(credentials), action, {})
+        self._endpoint.ask("PerformOperationalAction", [urn], list(credentials), action, {})
 
     def renew(self, slice_urn: str, credentials: Sequence[Credential], until: datetime) -> None:
         """Ask for more time, or as much of it as can be had; `describe` tells the result."""
         end, options = documents.written(until), {"geni_extend_alap": True}
-        self._ask("Renew", [slice_urn], list(credentials), end, options)
+        self._endpoint.ask("Renew", [slice_urn], list(credentials), end, options)
 
     def delete(self, slice_urn: str, credentials: Sequence[Credential]) -> None:
         """Release everything; goes on after the call has ended."""
-        self._ask("Delete", [slice_urn], list(credentials), {}, timeout=_LONG_S)
-
-    def _ask(self, method: str, *args: Any, timeout: float = _QUICK_S) -> Any:
-        what = f"{self._endpoint.what} ({method})"
-        reply = self._endpoint.call(method, *args, timeout=timeout)
-        code = reply.get("code") if isinstance(reply, dict) else None
-        geni = code.get("geni_code") if isinstance(code, dict) else None
-        if not isinstance(code, dict) or not isinstance(geni, int):
-            raise Malformed(f"{what} answered without a code")
-        if geni:
-            # Emulab tells what is above 17 in am_code alone.
-            own = code.get("am_code")
-            own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
-            log = str(code.get("protogeni_error_url") or "")
-            raise faults.answered(what, own, str(reply.get("output") or ""), log)
-        return reply.get("value")
+        self._endpoint.ask("Delete", [slice_urn], list(credentials), {}, timeout=_LONG_S)
 
     def _described(self, method: str, *args: Any) -> Description:
-        value = self._ask(method, *args, timeout=_QUICK_S if method == "Describe" else _LONG_S)
+        quick = method == "Describe"
+        value = self._endpoint.ask(
+            method, *args, timeout=_QUICK_S if quick else _LONG_S, repeats=quick
+        )
         if not isinstance(value, dict) or not isinstance(value.get("geni_slivers"), list):
             raise Malformed(f"the aggregate's answer to {method} lists no slivers")
         slivers = tuple(_sliver(item, method) for item in value["geni_slivers"])

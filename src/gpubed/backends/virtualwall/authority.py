@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gpubed.backends.virtualwall import documents, faults
+from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.documents import Urn
 from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
@@ -18,19 +18,6 @@ from gpubed.backends.virtualwall.transport import Endpoint
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
 _OF_CREDENTIALS = ("geni_type", "geni_version", "geni_value")
-OF_OTHERS = "set backend.login in cluster.yml to the login that made it, or take another name"
-_LEASE = "correct lease.duration in cluster.yml"
-_PROJECT = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
-# Hints for refusals, by what they say; the first match counts.
-_HINTS = {
-    # Names are unique across projects, and slices cannot be removed.
-    "already": "gpubed down CLUSTER, then up, makes a slice of another name",
-    "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
-    "expiration": _LEASE,
-    "short life": _LEASE,
-    "project": _PROJECT,
-    "authority mismatch": _PROJECT,
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +49,7 @@ class Authority:
     def credentials(self) -> list[Credential]:
         """Return our own credentials, from the member authority; asked for once."""
         if self._own is None:
-            value = self._ask(self._members, "get_credentials", str(self._user), [], {})
+            value = self._members.ask("get_credentials", str(self._user), [], {})
             self._own = _credentials(value)
         return self._own
 
@@ -82,7 +69,7 @@ class Authority:
         """
         whose, own = str(self._user), self.credentials()
         try:
-            value = self._ask(self._slices, "lookup_for_member", "PROJECT", whose, own, {})
+            value = self._slices.ask("lookup_for_member", "PROJECT", whose, own, {})
         except Answered:
             return True
         found = [_mapping(item, "lookup_for_member") for item in value or ()]
@@ -96,44 +83,29 @@ class Authority:
             "SLICE_EXPIRATION": documents.written(until),
             "SLICE_DESCRIPTION": description,
         }
-        value = self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+        own, options = self.credentials(), {"fields": fields}
+        value = self._slices.ask("create", "SLICE", own, options, repeats=False)
         return str(documents.urn(str(_mapping(value, "create").get("SLICE_URN")), "slice"))
 
     def slice_credentials(self, urn: str) -> list[Credential]:
         """Return the credentials for a slice; they hold its expiry, so ask after renewing."""
-        value = self._ask(self._slices, "get_credentials", urn, self.credentials(), {})
+        value = self._slices.ask("get_credentials", urn, self.credentials(), {})
         return _credentials(value)
 
     def renew(self, urn: str, until: datetime) -> None:
         """Move the end of a slice; the same end twice is no error."""
         fields = {"fields": {"SLICE_EXPIRATION": documents.written(until)}}
-        self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
+        self._slices.ask("update", "SLICE", urn, self.slice_credentials(urn), fields)
 
     def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
         """Return the matching slices that have not expired, by URN."""
         options = {"match": match, "filter": list(_FIELDS)}
         try:
-            value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)
+            value = self._slices.ask("lookup", "SLICE", self.credentials(), options)
         except NotThere:
             return {}
         found = {urn: _mapping(v, "lookup") for urn, v in _mapping(value or {}, "lookup").items()}
         return {u: _slice(u, f) for u, f in found.items() if not f.get("SLICE_EXPIRED", False)}
-
-    def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
-        what = f"{endpoint.what} ({method})"
-        reply = _mapping(endpoint.call(method, *args), method)
-        code = reply.get("code")
-        # Some authorities wrap the number as aggregates do.
-        code = code.get("geni_code") if isinstance(code, dict) else code
-        if not isinstance(code, int):
-            raise Malformed(f"{what} answered without a code")
-        if code:
-            error = faults.answered(what, code, str(reply.get("output") or ""))
-            if isinstance(error, Answered) and error.hint is None:
-                fits = (hint for word, hint in _HINTS.items() if word in error.said.lower())
-                error.hint = next(fits, OF_OTHERS if code == faults.FORBIDDEN else None)
-            raise error
-        return reply.get("value")
 
 
 def _mapping(value: Any, method: str) -> dict[str, Any]:

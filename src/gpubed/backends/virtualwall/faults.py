@@ -39,6 +39,21 @@ _WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
 _LONGEST = 1500
 
 
+OF_OTHERS = "set backend.login in cluster.yml to the login that made it, or take another name"
+_LEASE = "correct lease.duration in cluster.yml"
+_PROJECT = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
+# Hints for refusals of an authority, by what they say; the first match counts.
+_HINTS = {
+    # Names are unique across projects, and slices cannot be removed.
+    "already": "gpubed down CLUSTER, then up, makes a slice of another name",
+    "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
+    "expiration": _LEASE,
+    "short life": _LEASE,
+    "project": _PROJECT,
+    "authority mismatch": _PROJECT,
+}
+
+
 class Unanswered(GpubedError):
     """There was no usable answer; the call may have been carried out all the same."""
 
@@ -85,7 +100,9 @@ class NoResources(Answered):
     """The testbed does not have, now or ever, what was asked for."""
 
 
-def answered(what: str, code: int, output: str, log_url: str = "") -> Answered | Busy:
+def answered(
+    what: str, code: int, output: str, log_url: str = "", *, is_authority: bool = False
+) -> Answered | Busy:
     """Return the error for a code that is not 0."""
     said = clean(output)
     message = f"{what}: {_NAMES.get(code, f'code {code}')}" + (f": {said}" if said else "")
@@ -98,6 +115,9 @@ def answered(what: str, code: int, output: str, log_url: str = "") -> Answered |
         kind, hint = NoResources, "gpubed resources CLUSTER lists what is free"
     if is_about_remains(output):
         hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
+    if is_authority and not hint:
+        fits = (hint for word, hint in _HINTS.items() if word in output.lower())
+        hint = next(fits, OF_OTHERS if code == FORBIDDEN else "")
     log = f"the testbed's log: {clean(log_url)}" if log_url else ""
     return kind(message, "; ".join(filter(None, (hint, log))) or None, code, output)
 

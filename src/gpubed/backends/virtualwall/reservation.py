@@ -15,11 +15,12 @@ from typing import Any
 
 from gpubed.backends.virtualwall import faults, journal, prepare, rspec
 from gpubed.backends.virtualwall.aggregate import FINAL, Description
-from gpubed.backends.virtualwall.authority import OF_OTHERS, Credential, Slice
-from gpubed.backends.virtualwall.connection import Connection, Patience
+from gpubed.backends.virtualwall.authority import Credential, Slice
+from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description, digest, owner
+from gpubed.backends.virtualwall.transport import Patience
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
@@ -28,6 +29,7 @@ _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack
 _NEARLY = timedelta(minutes=1)
 _REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
 _EXPIRED = 15
+_QUICK_S = 300.0  # for a slice that another request replaces
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
 _FIXED = re.compile(r"Could not map (\S+) to")  # of a node that names its machine
@@ -79,10 +81,12 @@ class Reservation:
             Refused: The testbed refused.
             Unanswered: It did not answer for as long as patience lasts.
         """
-        patience = Patience(self._there.config)
-        self._enter(patience)
+        patience, is_entered = self._there.patience(), False
         while True:
             try:
+                if not is_entered:
+                    self._enter()
+                    is_entered = True
                 found = self._look()
                 if found is None:
                     self._allocate()
@@ -108,11 +112,8 @@ class Reservation:
 
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None if it has nothing."""
-        patience = self._there.quick()
-        found = patience.insist(self.find)
-        if found is None or self._is_anothers(found):
-            return None
-        return patience.insist(self._look)
+        found = self.find()
+        return None if found is None or self._is_anothers(found) else self._look()
 
     def find(self) -> Slice | None:
         """Return the slice, by its URN as far as known, else by label or name in the project.
@@ -143,24 +144,21 @@ class Reservation:
         Args:
             total: Seconds to try; None for as long as patience lasts.
         """
-        patience = Patience(self._there.config, total)
         # The slice that the state or an earlier run had nodes in, in case it has no labels.
         own = self.urn if self._is_in_state or self.journal.request else ""
-        found = patience.insist(self.find)
-        if found:
+        if found := self.find():
             owned_by = owner(found.description)
             if owned_by[1] == self.wanted.uuid if owned_by else found.urn == own:
-                self._delete_until_gone(patience)
+                self._delete_until_gone(self._there.patience(total))
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
         """Reboot a node that failed or hangs, and wait until its state is final."""
-        restart, patience = self._there.aggregate.act, self._there.quick()
-        patience.insist(lambda: restart(sliver, self._credentials(), "geni_restart"))
-        patience = Patience(self._there.config)
+        self._there.aggregate.act(sliver, self._credentials(), "geni_restart")
+        patience = self._there.patience()
         while patience.left_s:
             patience.look()
-            found = patience.insist(self._look)
+            found = self._look()
             state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
             if state in (None, *FINAL):
                 return
@@ -169,23 +167,20 @@ class Reservation:
         """Return what became of each node."""
         return self.wanted.judge(found, self.journal.left_out, self._there.login.user.name)
 
-    def _enter(self, patience: Patience) -> None:
+    def _enter(self) -> None:
         authority, wanted = self._there.authority, self.wanted
-        while (found := patience.insist(self.find)) is None:
-            try:
-                self._save()
-                with self._outlasting():
-                    labels = description(wanted.cluster, wanted.uuid)
-                    project = self._there.project
-                    self._rename(authority.create(wanted.name, project, self._until, labels))
-            except Unanswered as error:
-                patience.back_off(error)
-        self._require_ours(found, patience)
+        while (found := self.find()) is None:
+            self._save()
+            with self._outlasting():
+                labels = description(wanted.cluster, wanted.uuid)
+                project = self._there.project
+                self._rename(authority.create(wanted.name, project, self._until, labels))
+        self._require_ours(found)
         if found.expires < self._until - _NEARLY:
-            if why := refusal(patience.insist, lambda: authority.renew(self.urn, self._until)):
+            if why := refusal(authority.renew, self.urn, self._until):
                 progress.emit("note", message=f"the slice keeps its end: {why}")
             self._signed = None  # credentials hold the slice's end
-            found = patience.insist(self.find) or found
+            found = self.find() or found
         # Slivers cannot outlive their slice: asking for more is refused, not cut.
         self._until = found.expires
 
@@ -196,17 +191,17 @@ class Reservation:
         owned_by = owner(found.description)
         return owned_by is not None and owned_by[1] != self.wanted.uuid
 
-    def _require_ours(self, found: Slice, patience: Patience) -> None:
+    def _require_ours(self, found: Slice) -> None:
         name, cluster, owned_by = self.wanted.name, self.wanted.cluster, owner(found.description)
         if found.is_closed:
             why = "belongs to somebody else: the authority tells only its name"
-            raise Refused(f"slice {name} {why}", OF_OTHERS)
+            raise Refused(f"slice {name} {why}", faults.OF_OTHERS)
         if owned_by and self._is_anothers(found):
             raise Refused(
                 f"slice {name} belongs to another cluster, {owned_by[0]} ({owned_by[1]})",
                 f"gpubed audit {cluster} tells more; another name makes another slice",
             )
-        if not owned_by and not self.journal.request and patience.insist(self._describe):
+        if not owned_by and not self.journal.request and self._describe():
             raise Refused(
                 f"slice {name} holds nodes, and nothing says whose they are",
                 "give them back with the tool that made them, or use another cluster name",
@@ -265,14 +260,14 @@ class Reservation:
                     f"make inventories/{cluster}/cluster.yml what it was; or give them up: "
                     f"gpubed down {cluster}",
                 )
-            self._delete_until_gone(self._there.quick())
+            self._delete_until_gone(self._there.patience(_QUICK_S))
             self._save(request="", left_out={}, slivers=())
         elif found.has_ticket:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
             # At first, only a few hours are granted.
-            renew, urn = self._there.aggregate.renew, self.urn
-            if why := refusal(lambda: renew(urn, self._credentials(), self._until)):
+            renew, own = self._there.aggregate.renew, self._credentials()
+            if why := refusal(renew, self.urn, own, self._until):
                 progress.emit("note", message=f"the lease is shorter than wanted: {why}")
             self._extended = True
         elif not self._started and found.is_startable:
@@ -312,7 +307,7 @@ class Reservation:
         return text
 
     def _leave_out_one(self, error: NoResources) -> None:
-        fixed, short = _unmappable(error), _SHORT_OF.search(error.said)
+        fixed, short = unmappable(error), _SHORT_OF.search(error.said)
         groups = list(self.wanted.groups.values())
         named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
@@ -331,10 +326,11 @@ class Reservation:
             # Saved first: what a killed run requested must not count as left out.
             self._save(left_out={name: why[name] for name in why if name not in more})
             try:
-                self._there.quick().insist(self._update)
+                text = self._request(self.journal.left_out)
+                self._there.aggregate.update(self.urn, self._credentials(), text)
                 return
             except NoResources as error:
-                fixed = _unmappable(error)
+                fixed = unmappable(error)
                 name = fixed if fixed in more else more[-1]
                 more.remove(name)
                 why[name] = error.message
@@ -346,10 +342,6 @@ class Reservation:
                 )
                 more = []
         self._save(left_out=why)
-
-    def _update(self) -> None:
-        text = self._request(self.journal.left_out)
-        self._there.aggregate.update(self.urn, self._credentials(), text)
 
     def _provision(self) -> None:
         login, provision = self._there.login, self._there.aggregate.provision
@@ -410,7 +402,7 @@ class Reservation:
             journal.save(self._paths, self.journal)
 
 
-def refusal(call: Callable[..., None], *args: Callable[[], None]) -> str:
+def refusal(call: Callable[..., None], *args: object) -> str:
     """Make an idempotent call; return the reason if it is refused, else an empty string."""
     try:
         call(*args)
@@ -419,7 +411,7 @@ def refusal(call: Callable[..., None], *args: Callable[[], None]) -> str:
     return ""
 
 
-def _unmappable(error: NoResources) -> str:
+def unmappable(error: NoResources) -> str:
     """Return the node whose own machine cannot be had, if the mapper names one; else ""."""
     found = _FIXED.search(error.said)
     return found[1] if found else ""

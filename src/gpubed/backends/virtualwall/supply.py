@@ -146,8 +146,7 @@ def _machine(element: Any) -> Machine:
 
 
 def _advertisement(there: Connection) -> str:
-    credentials = there.quick().insist(there.authority.credentials)
-    return there.quick().insist(lambda: there.aggregate.advertisement(credentials))
+    return there.aggregate.advertisement(there.authority.credentials())
 
 
 def _held(there: Connection, slice_urn: str) -> frozenset[str]:

@@ -70,7 +70,7 @@ class VirtualWallTestbed(Testbed):
         Empty slices are left out: authorities do not remove slices, they let them expire.
         """
         there, cluster, known = connect(self._config), self.paths.name, journal.load(self.paths)
-        slices = there.quick().insist(lambda: there.authority.of_project(there.project))
+        slices = there.authority.of_project(there.project)
         owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
         found = {urn: who[1] for urn, who in owners.items() if who and who[0] == cluster}
         # The journal knows a slice whose description the authority did not keep.
@@ -116,20 +116,19 @@ class VirtualWallTestbed(Testbed):
         """
         there = connect(self._config)
         urn, authority = self._slice_of(allocation.uuid, there).urn, there.authority
-        insist, before = there.quick().insist, _granted(there, urn)
+        before = _granted(there, urn)
         if until <= before:
             return Lease(before)
 
         def end() -> datetime:
-            found = insist(lambda: authority.find(urn))
+            found = authority.find(urn)
             return found.expires if found else before
 
         reasons = []
         if end() < until:
-            reasons.append(refusal(insist, lambda: authority.renew(urn, until)))
-        target, renew = min(until, end()), there.aggregate.renew
-        credentials = insist(lambda: authority.slice_credentials(urn))
-        reasons.append(refusal(insist, lambda: renew(urn, credentials, target)))
+            reasons.append(refusal(authority.renew, urn, until))
+        target, credentials = min(until, end()), authority.slice_credentials(urn)
+        reasons.append(refusal(there.aggregate.renew, urn, credentials, target))
         after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
         if after <= before and reasons:
             raise Refused(
@@ -173,7 +172,7 @@ class VirtualWallTestbed(Testbed):
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
     """Return a slice and what it holds; (None, None) if it has ended."""
-    found = there.quick().insist(lambda: there.authority.find(urn))
+    found = there.authority.find(urn)
     return (found, there.describe(urn)) if found else (None, None)
 
 

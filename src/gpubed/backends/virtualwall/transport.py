@@ -23,6 +23,7 @@ from gpubed.core import progress
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 
 _CONNECT_S = 20.0
+_GROWTH, _MOST = 1.3, 2.0
 _CHUNK = 2**16
 # OpenSSL's codes for a certificate of another name or address, and for keys and hashes that are
 # too short by today's measure; the Virtual Wall's own page has its users allow those.
@@ -41,21 +42,84 @@ _ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
 _ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
 
 
+class Patience:
+    """The seconds for one task, and between two looks."""
+
+    def __init__(self, interval: float, total: float) -> None:
+        self._interval, self._tries = interval, 0
+        self._deadline = time.monotonic() + total
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until there is no time left; 0 from then on."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def look(self) -> None:
+        """Wait until the next look."""
+        time.sleep(min(self._interval, self.left_s))
+
+    def back_off(self, error: Unanswered) -> None:
+        """Wait after a failed call, longer each time; raise the error again if no time is left."""
+        if not self.left_s:
+            raise error
+        if not self._tries:
+            said = f"{error.message}; trying again for {self.left_s:.0f} s at most"
+            progress.emit("note", message=said)
+        time.sleep(min(self._interval * min(_MOST, _GROWTH**self._tries), self.left_s))
+        self._tries += 1
+
+
 class Endpoint:
-    """A server that answers XML-RPC.
+    """A server that answers XML-RPC; an idempotent call is repeated for `quick_s` seconds.
 
     Attributes:
         what: The server's name for error messages.
         clock_ahead_s: Seconds that its clock was ahead of ours at its last answer; 0 if unknown.
     """
 
-    def __init__(self, url: str, context: ssl.SSLContext, what: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        context: ssl.SSLContext,
+        what: str,
+        poll_s: float = 1.0,
+        quick_s: float = 0.0,
+    ) -> None:
         self.url, self.what, self.clock_ahead_s = url, what, 0.0
-        self._context = context
+        self._context, self._poll_s, self._quick_s = context, poll_s, quick_s
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path or "/"
         self._where = f"{self._host}:{self._port}"
+
+    def ask(self, method: str, *args: Any, timeout: float = 60.0, repeats: bool = True) -> Any:
+        """Call a method of GENI's or the federation's API, and return its value.
+
+        Raises:
+            Answered: The server refused it; see also `call`.
+            Busy: The server is busy.
+        """
+        patience = Patience(self._poll_s, self._quick_s if repeats else 0.0)
+        while True:
+            try:
+                return self._value(method, self.call(method, *args, timeout=timeout))
+            except Unanswered as error:
+                patience.back_off(error)
+
+    def _value(self, method: str, reply: Any) -> Any:
+        what = f"{self.what} ({method})"
+        code = reply.get("code") if isinstance(reply, dict) else None
+        is_authority = not isinstance(code, dict)  # some wrap the number as aggregates do
+        told: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
+        geni, own = told.get("geni_code"), told.get("am_code")
+        if not isinstance(geni, int):
+            raise Malformed(f"{what} answered without a code")
+        if geni:
+            # Emulab tells what is above 17 in am_code alone.
+            own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
+            said, log = str(reply.get("output") or ""), str(told.get("protogeni_error_url") or "")
+            raise faults.answered(what, own, said, log, is_authority=is_authority)
+        return reply.get("value")
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
         """Call a method within `timeout` seconds in all.
