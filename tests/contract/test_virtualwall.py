@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.virtualwall import journal, transport, verdict
+from gpubed.backends.virtualwall import journal, transport
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError, Refused
 from support.am import faults
@@ -378,10 +378,8 @@ def test_nodes_that_were_left_out_join_once_there_are_machines(server, wall, dri
     """What runs stays as it is; who may not be joined says so, and stays as it is, too."""
     mend = three_machines(server, wall)
     id_, first = driver.create(wall.inputs)
-    assert verdict.missing(first["nodes"], SliceInputs.model_validate(wall.inputs)).keys() == {
-        "node-3",
-        "node-4",
-    }
+    missing = SliceInputs.model_validate(wall.inputs).missing(first["nodes"])
+    assert missing.keys() == {"node-3", "node-4"}
     assert driver.diff(first, wall.inputs, wall.inputs).update == ["nodes"]
     again = driver.update(id_, wall.inputs, wall.inputs)
     assert {n: again["nodes"][n] for n in NODES} == {n: first["nodes"][n] for n in NODES}

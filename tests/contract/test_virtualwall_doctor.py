@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -44,10 +45,11 @@ def test_doctor_names_the_bastion_where_there_is_no_ipv6(server, wall, monkeypat
 
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
-    monkeypatch.setattr(transport, "_ahead", lambda _: -600.0)
+    behind = datetime.now(UTC) - timedelta(seconds=600)
+    monkeypatch.setattr(transport, "parsedate_to_datetime", lambda _: behind)
     findings = wall.testbed.doctor(load(wall.paths.spec))
     [wrong] = [f for f in findings if not f.ok]
-    assert "600 s ahead" in wrong.message
+    assert "s ahead of the testbed's clock" in wrong.message
 
 
 def test_doctor_names_a_project_that_does_not_exist(server, wall):

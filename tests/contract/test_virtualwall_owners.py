@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,10 +11,10 @@ from gpubed.backends.virtualwall.documents import slice_name
 from gpubed.backends.virtualwall.slice_inputs import description
 from gpubed.core import progress, record
 from gpubed.core.errors import Refused
-from support.am import PROJECT, faults
+from support.am import faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME
-from support.wall_site import driver, granted, server, up, wall, with_hardware_types
+from support.wall_site import driver, server, up, wall
 
 __all__ = ["driver", "server", "wall"]
 
@@ -125,33 +124,3 @@ def test_another_project_is_refused_before_anything_goes(server, wall, driver):
     [finding] = wall.testbed.refusals(wall.plan)
     assert "one of project testproj until it expires" in finding.message
     assert f"gpubed down {NAME}" in finding.fix
-
-
-@with_hardware_types
-def test_a_name_that_somebody_took_after_the_end_is_told_and_given_up(server, wall, driver):
-    """Emulab tells its members alone whose a slice is, and refuses its credential."""
-    id_, result = driver.create(wall.inputs)
-    allocation = granted(wall, result)
-    server.clock.advance(2 * 86400)  # what its answers are dated by does not move
-    ended = datetime.now(UTC) - timedelta(hours=1)
-    known = journal.load(wall.paths).model_copy(update={"granted_until": ended})
-    journal.save(wall.paths, known)
-    server.user("bob", passphrase=None)
-    server.accounts.register(server.site.user("bob"), slice_name(NAME, wall.uuid), PROJECT)
-    wall.block["patience"] = 3
-    for verb in (
-        lambda: wall.testbed.describe(allocation),
-        lambda: wall.testbed.lease(allocation),
-        lambda: driver.read(id_, wall.inputs),
-        lambda: driver.update(id_, wall.inputs, wall.inputs),
-        lambda: driver.create(wall.inputs),
-    ):
-        with pytest.raises(Refused, match=r"No privilege|belongs to somebody else") as refused:
-            verb()
-        assert (
-            "gpubed down CLUSTER, then gpubed up CLUSTER, takes another name" in refused.value.hint
-        )
-        assert "backend.login" in refused.value.hint
-    assert wall.testbed.existing() == []
-    driver.delete(id_, wall.inputs)
-    assert journal.load(wall.paths) is None

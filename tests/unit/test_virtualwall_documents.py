@@ -16,7 +16,6 @@ from lxml import etree
 from gpubed.backends.virtualwall import (
     documents,
     faults,
-    manifest,
     prepare,
     rspec,
     slice_inputs,
@@ -177,7 +176,7 @@ def test_a_manifest_tells_login_addresses_and_mac():
         "</interface>",
         extra=LINK,
     )
-    granted, reasons = manifest.read(text, ["node-0", "node-1"], "alice")
+    granted, reasons = documents.manifest(text, ["node-0", "node-1"], "alice")
     assert list(reasons) == ["node-1"]
     node = granted["node-0"]
     assert (node.host, node.port, node.user, node.ipv4) == (
@@ -186,8 +185,8 @@ def test_a_manifest_tells_login_addresses_and_mac():
         "alice",
         "10.2.33.12",
     )
-    assert node.interfaces == [manifest.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20)]
-    assert manifest.read(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
+    assert node.interfaces == [documents.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20)]
+    assert documents.manifest(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
 
 
 def test_an_interface_of_no_link_is_none():
@@ -196,13 +195,13 @@ def test_an_interface_of_no_link_is_none():
         LOGIN + '<interface client_id="node-0:experiment">'
         '<ip address="10.0.0.10" netmask="255.255.240.0" type="ipv4"/></interface>'
     )
-    granted, reasons = manifest.read(text, ["node-0"], "alice")
+    granted, reasons = documents.manifest(text, ["node-0"], "alice")
     assert (granted["node-0"].interfaces, reasons) == ([], {})
 
 
 def test_a_virtual_machine_behind_a_port_of_its_host_is_reached_through_that_host():
     """Its own address, where the manifest has one, is of no use with that port."""
-    node = manifest.read(_manifest(LOGIN + ADDRESS), ["node-0"], "alice")[0]["node-0"]
+    node = documents.manifest(_manifest(LOGIN + ADDRESS), ["node-0"], "alice")[0]["node-0"]
     assert (node.host, node.port, node.ipv4) == ("n1.example", 2201, "")
 
 
@@ -222,7 +221,7 @@ def test_a_virtual_machine_behind_a_port_of_its_host_is_reached_through_that_hos
     ],
 )
 def test_a_hostile_manifest_makes_a_node_unusable(node, said):
-    granted, reasons = manifest.read(_manifest(node, extra=LINK), ["node-0"], "alice")
+    granted, reasons = documents.manifest(_manifest(node, extra=LINK), ["node-0"], "alice")
     assert granted == {}
     assert said in reasons["node-0"]
 
@@ -240,7 +239,7 @@ def test_a_hostile_manifest_makes_a_node_unusable(node, said):
 )
 def test_what_is_no_manifest_is_one_clear_error(text, said):
     with pytest.raises(Malformed, match=said):
-        manifest.read(text, ["node-0"], "alice")
+        documents.manifest(text, ["node-0"], "alice")
 
 
 def _advertised(*machines):

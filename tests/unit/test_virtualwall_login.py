@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from gpubed.backends.virtualwall import bastion, login
+from gpubed.backends.virtualwall import login
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -130,7 +130,7 @@ def test_a_login_that_was_renewed_in_its_place_opens_the_bastion(tmp_path):
     cluster = Project(tmp_path).cluster("vw")
     for _ in range(2):
         wanted = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
-        [hop] = bastion.way(wanted, login.load(wanted), cluster)
+        [hop] = login.way(wanted, login.load(wanted), cluster)
         copy = load_pem_private_key(Path(hop.identity).read_bytes(), None).public_key()
         text = copy.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         assert text.decode() == login.load(wanted).public_key
@@ -141,20 +141,20 @@ def test_the_bastions_user_is_prefixed_for_accounts_of_imec_only(tmp_path):
     legacy = login.load(
         config(pem(tmp_path / "m.pem", user=USER.replace("ilabt.imec.be", "wall2.ilabt.iminds.be")))
     )
-    assert bastion.user(Bastion(), ours) == "fffalice"
-    assert bastion.user(Bastion(), legacy) == "alice"
-    assert bastion.user(Bastion(user="bob"), ours) == "bob"
+    assert login.name_at(Bastion(), ours) == "fffalice"
+    assert login.name_at(Bastion(), legacy) == "alice"
+    assert login.name_at(Bastion(user="bob"), ours) == "bob"
 
 
 def test_the_bastions_host_key_is_never_learnt_on_first_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(bastion, "KNOWN_HOSTS", tmp_path / "known_hosts")
+    monkeypatch.setattr(login, "KNOWN_HOSTS", tmp_path / "known_hosts")
     with pytest.raises(PrerequisiteMissing, match="is not known"):
-        bastion.host_keys(Bastion())
+        login.host_keys(Bastion())
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
     (tmp_path / "known_hosts").write_text(f"bastion.ilabt.imec.be {key}\n[other]:2222 {key}\n")
-    assert bastion.host_keys(Bastion()) == (key,)
-    assert bastion.host_keys(Bastion(host="other", port=2222)) == (key,)
-    assert bastion.host_keys(Bastion(host_keys=("ssh-rsa X",))) == ("ssh-rsa X",)
+    assert login.host_keys(Bastion()) == (key,)
+    assert login.host_keys(Bastion(host="other", port=2222)) == (key,)
+    assert login.host_keys(Bastion(host_keys=("ssh-rsa X",))) == ("ssh-rsa X",)
 
 
 def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agent(
@@ -162,7 +162,7 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
 ):
     cluster = Project(tmp_path).cluster("vw")
     plain = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
-    [hop] = bastion.way(plain, login.load(plain), cluster)
+    [hop] = login.way(plain, login.load(plain), cluster)
     kept = cluster.secrets / "virtualwall-login"
     assert hop.identity == str(kept)
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -176,7 +176,7 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
     )
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(PrerequisiteMissing, match="not held by an SSH agent"):
-        bastion.require(locked.bastion, login.load(locked))
-    [hop] = bastion.way(locked, login.load(locked), cluster)
+        login.require(locked.bastion, login.load(locked))
+    [hop] = login.way(locked, login.load(locked), cluster)
     assert hop.identity == str(tmp_path / "m.pem")
     assert not kept.exists()

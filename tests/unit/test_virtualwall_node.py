@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.virtualwall import bastion, node
+from gpubed.backends.virtualwall import node
 from gpubed.backends.virtualwall.node import Given
 from gpubed.nodes.allocation import Hop
 from gpubed.nodes.ssh import Unreachable
@@ -27,7 +27,7 @@ def met(monkeypatch):
                 raise Unreachable(f"{there.control_address} does not answer")
             return "ssh-ed25519 B"
 
-        monkeypatch.setattr(bastion, "way", lambda *_: via)
+        monkeypatch.setattr(node.logins, "way", lambda *_: via)
         monkeypatch.setattr(node.logins, "load", lambda _: None)
         monkeypatch.setattr(node.host_keys, "presented", presented)
         monkeypatch.setattr(node, "_SSH_S", 0.0)

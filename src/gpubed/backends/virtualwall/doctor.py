@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
-from gpubed.backends.virtualwall import bastion, documents, supply
+from gpubed.backends.virtualwall import documents, supply
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, of, unmapped
 from gpubed.backends.virtualwall.connection import Connection, connect
@@ -43,10 +43,10 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
     try:
         # No retries: `doctor` reports faults at once.
         there = connect(config.model_copy(update={"patience": 1.0}))
-        urn, url = there.aggregate.version()
     except GpubedError as error:
         yield Finding("virtualwall.aggregate", False, error.message, error.hint)
     else:
+        urn, url = there.manager, there.aggregate.url
         same = urn in ("", config.aggregate.urn)
         called = f"the aggregate calls itself {urn}, not {config.aggregate.urn}"
         said = f"AM API v3 at {url}" if same else called
@@ -70,16 +70,16 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
 
 
 def _member(there: Connection) -> str:
-    return f"{there.login.user} has {len(there.authority.credentials())} credential(s)"
+    return f"{there.login.user} has {len(there.credentials())} credential(s)"
 
 
 def _project(there: Connection) -> str:
-    if not there.authority.has_project(there.project):
+    if not there.has_project():
         raise Refused(
             f"{there.project}: the authority knows no such project of yours",
             "correct backend.project in cluster.yml, or ask the project's lead to let you in",
         )
-    slices = there.authority.of_project(there.project)
+    slices = there.of_project()
     ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
     first = f", the first ends {documents.written(min(ends))}" if ends else ""
     return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
@@ -95,7 +95,7 @@ def _images(there: Connection, spec: ClusterSpec) -> str:
 
 
 def _reached(gate: Bastion, login: Login) -> str:
-    bastion.require(gate, login)
+    logins.require(gate, login)
     try:
         socket.create_connection((gate.host, gate.port), _CONNECT_S).close()
     except OSError as error:
@@ -103,7 +103,7 @@ def _reached(gate: Bastion, login: Login) -> str:
             f"the bastion {gate.host}:{gate.port} does not answer: {error}",
             "a firewall on the way out may forbid SSH",
         ) from None
-    return f"{bastion.user(gate, login)}@{gate.host}"
+    return f"{logins.name_at(gate, login)}@{gate.host}"
 
 
 def _has_ipv6() -> bool:

@@ -1,7 +1,7 @@
-"""The login PEM: the user's certificate and key, which may be encrypted.
+"""The login PEM: the user's certificate and key, and with it the way through a bastion.
 
-The certificate's subjectAltName names the user. The key never leaves this machine; only for SSH to
-a bastion it becomes a file of the cluster's secrets.
+The certificate's subjectAltName names the user. The key may be encrypted and never leaves this
+machine; only for SSH to a bastion it becomes a file of the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 
+import paramiko
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
@@ -24,13 +27,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gpubed.backends.virtualwall import documents
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.documents import Urn
 from gpubed.core import files, secret
 from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Missing
+from gpubed.nodes import known_hosts
+from gpubed.nodes.allocation import Hop
 
 PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
 _LARGEST = 2**20
+# Accounts of this authority are named `fff…` at the bastion; older ones are not.
+_PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
+KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 _KEY = re.compile(
     rb"-----BEGIN ((?:RSA |EC |ENCRYPTED )?PRIVATE KEY)-----.+?-----END \1-----", re.S
 )
@@ -145,3 +155,62 @@ def _user(path: Path, certificate: x509.Certificate) -> Urn:
         if text.startswith("urn:publicid:"):
             return documents.urn(text, "user")
     raise PrerequisiteMissing(f"the certificate in {path} names no user of the federation", _RENEW)
+
+
+def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
+    """Return the hops to nodes, if any; PrerequisiteMissing if the bastion's key is unknown."""
+    there = config.bastion
+    if there is None:
+        return ()
+    renew_identity(config, login, paths)
+    whose, keys = name_at(there, login), host_keys(there)
+    identity = str(login.path if login.encrypted else _copy(paths))
+    return (
+        Hop(address=there.host, port=there.port, user=whose, host_keys=keys, identity=identity),
+    )
+
+
+def name_at(bastion: Bastion, login: Login) -> str:
+    """Return our name at the bastion."""
+    prefix = _PREFIX if login.user.authority == _PREFIXED else ""
+    return bastion.user or prefix + login.user.name
+
+
+def host_keys(bastion: Bastion) -> tuple[str, ...]:
+    """Return the bastion's host keys, from the specification or the user's known_hosts."""
+    found = bastion.host_keys
+    if not found:
+        with suppress(Missing):
+            found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
+    if not found:
+        raise PrerequisiteMissing(
+            f"the host key of the bastion {bastion.host} is not known",
+            f"ssh -p {bastion.port} {bastion.host} true, and compare the fingerprint with the "
+            "testbed's page; or write it into backend.bastion.host_keys",
+        )
+    return found
+
+
+def require(bastion: Bastion, login: Login) -> None:
+    """Raise PrerequisiteMissing unless the bastion's host key is known and the login is usable."""
+    host_keys(bastion)
+    held = {key.get_base64() for key in paramiko.Agent().get_keys()} if login.encrypted else ()
+    if login.encrypted and login.public_key.split()[1] not in held:
+        raise PrerequisiteMissing(
+            f"the bastion needs the key of {login.path}, which has a passphrase "
+            "and is not held by an SSH agent",
+            f"ssh-add {quote(str(login.path))}",
+        )
+
+
+def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
+    """Write the login's current key where OpenSSH can read it.
+
+    A key with a passphrase is left to an SSH agent, so that no unprotected copy is made.
+    """
+    if config.bastion and not login.encrypted:
+        secret.write(_copy(paths), login.private_pem)
+
+
+def _copy(paths: ClusterPaths) -> Path:
+    return paths.secrets / "virtualwall-login"

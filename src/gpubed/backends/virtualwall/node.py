@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import bastion, journal, prepare, shared
+from gpubed.backends.virtualwall import journal, prepare, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
-from gpubed.backends.virtualwall.manifest import Interface
+from gpubed.backends.virtualwall.documents import Interface
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
 from gpubed.core.errors import GpubedError
@@ -109,7 +109,7 @@ class NodeDriver(Driver):
             Unreachable: The node answers with another host key and cannot prove it.
         """
         node = NodeInputs.model_validate(inputs, extra="ignore")
-        bastion.renew_identity(node.testbed, logins.load(node.testbed), self._paths)
+        logins.renew_identity(node.testbed, logins.load(node.testbed), self._paths)
         given = _granted_now(node, self._reservation(node))
         if given.failed or given.sliver != id:
             return None
@@ -152,7 +152,7 @@ class NodeDriver(Driver):
         return SSH(_node(node, result), self._paths)
 
     def _met(self, node: NodeInputs, given: Given) -> dict[str, Any]:
-        via = bastion.way(node.testbed, logins.load(node.testbed), self._paths)
+        via = logins.way(node.testbed, logins.load(node.testbed), self._paths)
         result: dict[str, Any] = {
             "id": given.sliver,
             "control_address": "",

@@ -14,9 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpubed.backends.virtualwall import faults, journal, prepare, rspec
-from gpubed.backends.virtualwall.aggregate import FINAL, Description
-from gpubed.backends.virtualwall.authority import Credential, Slice
-from gpubed.backends.virtualwall.connection import Connection
+from gpubed.backends.virtualwall.connection import FINAL, Connection, Description, Slice
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description, digest, owner
@@ -59,7 +57,6 @@ class Reservation:
             usual, project = there.slice_urn(wanted.name), there.config.project
             known = Journal(uuid=wanted.uuid, slice_urn=urn or usual, project=project)
         self.journal, self._is_in_state = known, bool(urn)
-        self._signed: list[Credential] | None = None
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
         self._was_in_use: bool | None = None  # None until the aggregate has told
@@ -113,7 +110,9 @@ class Reservation:
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None if it has nothing."""
         found = self.find()
-        return None if found is None or self._is_anothers(found) else self._look()
+        owned_by = owner(found.description) if found else None
+        is_anothers = owned_by and owned_by[1] != self.wanted.uuid
+        return None if found is None or is_anothers else self._look()
 
     def find(self) -> Slice | None:
         """Return the slice, by its URN as far as known, else by label or name in the project.
@@ -121,10 +120,9 @@ class Reservation:
         Authorities name slices as they like, and some keep no description. A slice of the same
         name may be another user's.
         """
-        wanted, authority = self.wanted, self._there.authority
-        found = authority.find(self.urn)
+        wanted, found = self.wanted, self._there.find(self.urn)
         if found is None:
-            others = authority.of_project(self._there.project)
+            others = self._there.of_project()
             labels = (wanted.cluster, wanted.uuid)
             labelled = [other for other in others if owner(other.description) == labels]
             named = [other for other in others if other.name == wanted.name]
@@ -154,7 +152,7 @@ class Reservation:
 
     def restart(self, sliver: str) -> None:
         """Reboot a node that failed or hangs, and wait until its state is final."""
-        self._there.aggregate.act(sliver, self._credentials(), "geni_restart")
+        self._there.act(self.urn, sliver, "geni_restart")
         patience = self._there.patience()
         while patience.left_s:
             patience.look()
@@ -168,35 +166,17 @@ class Reservation:
         return self.wanted.judge(found, self.journal.left_out, self._there.login.user.name)
 
     def _enter(self) -> None:
-        authority, wanted = self._there.authority, self.wanted
+        wanted = self.wanted
         while (found := self.find()) is None:
             self._save()
             with self._outlasting():
                 labels = description(wanted.cluster, wanted.uuid)
-                project = self._there.project
-                self._rename(authority.create(wanted.name, project, self._until, labels))
-        self._require_ours(found)
-        if found.expires < self._until - _NEARLY:
-            if why := refusal(authority.renew, self.urn, self._until):
-                progress.emit("note", message=f"the slice keeps its end: {why}")
-            self._signed = None  # credentials hold the slice's end
-            found = self.find() or found
-        # Slivers cannot outlive their slice: asking for more is refused, not cut.
-        self._until = found.expires
-
-    def _rename(self, urn: str) -> None:
-        self.journal = self.journal.model_copy(update={"slice_urn": urn})
-
-    def _is_anothers(self, found: Slice) -> bool:
-        owned_by = owner(found.description)
-        return owned_by is not None and owned_by[1] != self.wanted.uuid
-
-    def _require_ours(self, found: Slice) -> None:
-        name, cluster, owned_by = self.wanted.name, self.wanted.cluster, owner(found.description)
+                self._rename(self._there.create(wanted.name, self._until, labels))
+        name, cluster, owned_by = wanted.name, wanted.cluster, owner(found.description)
         if found.is_closed:
             why = "belongs to somebody else: the authority tells only its name"
             raise Refused(f"slice {name} {why}", faults.OF_OTHERS)
-        if owned_by and self._is_anothers(found):
+        if owned_by and owned_by[1] != wanted.uuid:
             raise Refused(
                 f"slice {name} belongs to another cluster, {owned_by[0]} ({owned_by[1]})",
                 f"gpubed audit {cluster} tells more; another name makes another slice",
@@ -206,11 +186,15 @@ class Reservation:
                 f"slice {name} holds nodes, and nothing says whose they are",
                 "give them back with the tool that made them, or use another cluster name",
             )
+        if found.expires < self._until - _NEARLY:
+            if why := refusal(self._there.renew_slice, self.urn, self._until):
+                progress.emit("note", message=f"the slice keeps its end: {why}")
+            found = self.find() or found
+        # Slivers cannot outlive their slice: asking for more is refused, not cut.
+        self._until = found.expires
 
-    def _credentials(self) -> list[Credential]:
-        if self._signed is None:
-            self._signed = self._there.authority.slice_credentials(self.urn)
-        return self._signed
+    def _rename(self, urn: str) -> None:
+        self.journal = self.journal.model_copy(update={"slice_urn": urn})
 
     def _look(self) -> Description | None:
         found = self._describe()
@@ -229,7 +213,7 @@ class Reservation:
 
     def _describe(self) -> Description | None:
         with self._outlasting():
-            return self._there.aggregate.describe(self.urn, self._credentials())
+            return self._there.describe(self.urn)
 
     @contextmanager
     def _outlasting(self) -> Iterator[None]:
@@ -266,8 +250,7 @@ class Reservation:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
             # At first, only a few hours are granted.
-            renew, own = self._there.aggregate.renew, self._credentials()
-            if why := refusal(renew, self.urn, own, self._until):
+            if why := refusal(self._there.renew, self.urn, self._until):
                 progress.emit("note", message=f"the lease is shorter than wanted: {why}")
             self._extended = True
         elif not self._started and found.is_startable:
@@ -290,9 +273,9 @@ class Reservation:
             raise Refused("the testbed loses what it has allocated", "try again later")
         self._started = self._extended = self._was_in_use = False
         self._save(request=digest(self.wanted.request))
-        text, allocate = self._request(self.journal.left_out), self._there.aggregate.allocate
+        text = self._request(self.journal.left_out)
         try:
-            self._saw(allocate(self.urn, self._credentials(), text, self._until))
+            self._saw(self._there.allocate(self.urn, text, self._until))
             self._tickets += 1
         except NoResources as error:
             if journal.are_reloading(self._paths, self._there.config.patience):
@@ -326,8 +309,7 @@ class Reservation:
             # Saved first: what a killed run requested must not count as left out.
             self._save(left_out={name: why[name] for name in why if name not in more})
             try:
-                text = self._request(self.journal.left_out)
-                self._there.aggregate.update(self.urn, self._credentials(), text)
+                self._there.update(self.urn, self._request(self.journal.left_out))
                 return
             except NoResources as error:
                 fixed = unmappable(error)
@@ -344,12 +326,11 @@ class Reservation:
         self._save(left_out=why)
 
     def _provision(self) -> None:
-        login, provision = self._there.login, self._there.aggregate.provision
-        keys = [login.public_key, self.wanted.public_key]
-        users = [{"urn": str(login.user), "keys": keys}]
+        keys = [self._there.login.public_key, self.wanted.public_key]
         spares = any(group.min < len(group.nodes) for group in self.wanted.groups.values())
+        provision = self._there.provision
         try:
-            self._saw(provision(self.urn, self._credentials(), users, self._until, spares))
+            self._saw(provision(self.urn, keys, self._until, best_effort=spares))
         except Answered as error:
             if error.code == _EXPIRED:
                 # Emulab removes an expired ticket only later; until then it grants no other.
@@ -361,7 +342,7 @@ class Reservation:
 
     def _start(self) -> bool:
         try:
-            self._there.aggregate.act(self.urn, self._credentials(), "geni_start")
+            self._there.act(self.urn, self.urn, "geni_start")
         except Answered as error:
             # "not stopped (yet)": an earlier call was carried out, as the next looks show.
             self._refusals += 1
@@ -379,7 +360,7 @@ class Reservation:
                     return
                 journal.gave_back(self._paths)
                 if looks % _RELEASE_AGAIN == 0:
-                    self._there.aggregate.delete(self.urn, self._credentials())
+                    self._there.delete(self.urn)
                 looks += 1
             except NotThere:
                 return

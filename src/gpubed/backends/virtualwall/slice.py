@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.virtualwall import bastion
+from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, TooFew
@@ -92,8 +92,8 @@ class SliceDriver(Driver):
         there = connect(wanted.testbed)
         # Fails before the first node is requested if there will be no way to it.
         if is_requested and wanted.testbed.bastion:
-            bastion.require(wanted.testbed.bastion, there.login)
-            bastion.renew_identity(wanted.testbed, there.login, self._paths)
+            logins.require(wanted.testbed.bastion, there.login)
+            logins.renew_identity(wanted.testbed, there.login, self._paths)
         return Reservation(wanted, there, self._paths, urn=urn)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import documents, manifest, rspec
-from gpubed.backends.virtualwall.aggregate import Description, Sliver
+from gpubed.backends.virtualwall import documents, rspec
 from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.connection import Description
 from gpubed.core.errors import Refused
 
 Results = dict[str, dict[str, Any]]
@@ -80,7 +80,7 @@ class SliceInputs(_Model):
             left_out: The testbed's reasons for nodes that it did not have, by name.
             user: The preferred login among those of the manifest.
         """
-        granted, reasons = manifest.read(found.manifest, self.nodes, user)
+        granted, reasons = documents.manifest(found.manifest, self.nodes, user)
         linked = rspec.linked(rspec.without(self.request, left_out)) if self.request else ()
         slivers = {s.client_id: s for s in found.slivers if s.client_id}
         slivers |= {sliver.urn: sliver for sliver in found.slivers}
@@ -88,7 +88,12 @@ class SliceInputs(_Model):
         for name in self.nodes:
             node = granted.get(name)
             sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
-            reason = left_out.get(name) or _failure(sliver) or reasons.get(name)
+            failure = ""
+            if sliver and sliver.operational == "geni_failed":
+                failure = sliver.error or "the testbed says geni_failed"
+            elif sliver and sliver.operational != "geni_ready":
+                failure = f"not ready in time ({sliver.operational or sliver.allocation})"
+            reason = left_out.get(name) or failure or reasons.get(name)
             if not reason and node and name in linked and not node.interfaces:
                 reason = _NO_NETWORK
             if node and not reason:
@@ -141,11 +146,3 @@ def owner(text: str) -> tuple[str, str] | None:
     labels = dict(word.split("=", 1) for word in text.split() if "=" in word)
     name, uuid = labels.get("gpubed.name"), labels.get("gpubed.cluster")
     return (name, uuid) if name and uuid else None
-
-
-def _failure(sliver: Sliver | None) -> str | None:
-    if sliver is None or sliver.operational == "geni_ready":
-        return None
-    if sliver.operational == "geni_failed":
-        return sliver.error or "the testbed says geni_failed"
-    return f"not ready in time ({sliver.operational or sliver.allocation})"

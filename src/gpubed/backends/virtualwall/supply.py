@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpubed.backends.virtualwall import documents, faults, journal, manifest, rspec
+from gpubed.backends.virtualwall import documents, faults, journal, rspec
 from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered
@@ -46,12 +46,12 @@ class Machine:
 
 def offers(config: Config) -> list[Offer]:
     """Return the testbed's machines by hardware type."""
-    return counted(machines(_advertisement(connect(config))), config.gpus)
+    return counted(machines(connect(config).advertisement()), config.gpus)
 
 
 def images(there: Connection) -> tuple[list[str], list[str]]:
     """Return the disk images that the testbed offers, and those that are its default."""
-    root = documents.parse(_advertisement(there), "the advertisement")
+    root = documents.parse(there.advertisement(), "the advertisement")
     found = documents.children(root, "node", "sliver_type", "disk_image")
     names = {faults.clean(image.get("name")) for image in found}
     default = {faults.clean(i.get("name")) for i in found if i.get("default") == "true"}
@@ -72,7 +72,7 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     try:
         there = connect(config)
         held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
-        found = machines(_advertisement(there))
+        found = machines(there.advertisement())
         ours = [replace(machine, free=machine.free or machine.id in held) for machine in found]
         lacks = _compared(plan, config, ours)
     except PrerequisiteMissing:
@@ -145,13 +145,9 @@ def _machine(element: Any) -> Machine:
     )
 
 
-def _advertisement(there: Connection) -> str:
-    return there.aggregate.advertisement(there.authority.credentials())
-
-
 def _held(there: Connection, slice_urn: str) -> frozenset[str]:
     try:
         found = there.describe(slice_urn)
     except Answered:
         return frozenset()
-    return manifest.machines(found.manifest) if found else frozenset()
+    return documents.machines(found.manifest) if found else frozenset()

@@ -6,11 +6,10 @@ from datetime import datetime
 from functools import cache
 from urllib.parse import urlsplit
 
-from gpubed.backends.virtualwall import bastion, doctor, documents, journal, shared, supply
-from gpubed.backends.virtualwall.aggregate import Description
-from gpubed.backends.virtualwall.authority import Slice
+from gpubed.backends.virtualwall import doctor, documents, journal, shared, supply
+from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config, of
-from gpubed.backends.virtualwall.connection import Connection, connect
+from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
 from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
 from gpubed.backends.virtualwall.node import NodeDriver
 from gpubed.backends.virtualwall.reservation import Reservation, refusal
@@ -46,7 +45,7 @@ class VirtualWallTestbed(Testbed):
         """Return the state of each node: ready, stopped (not ready) or missing."""
         there = connect(self._config)
         # Callers that ask for states log in to the nodes next.
-        bastion.renew_identity(there.config, there.login, self.paths)
+        logins.renew_identity(there.config, there.login, self.paths)
         _, found = _look(there, self._slice_of(allocation.uuid, there).urn)
         slivers = found.slivers if found else ()
         words = {s.urn: "ready" if s.operational == "geni_ready" else "stopped" for s in slivers}
@@ -70,7 +69,7 @@ class VirtualWallTestbed(Testbed):
         Empty slices are left out: authorities do not remove slices, they let them expire.
         """
         there, cluster, known = connect(self._config), self.paths.name, journal.load(self.paths)
-        slices = there.authority.of_project(there.project)
+        slices = there.of_project()
         owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
         found = {urn: who[1] for urn, who in owners.items() if who and who[0] == cluster}
         # The journal knows a slice whose description the authority did not keep.
@@ -115,20 +114,19 @@ class VirtualWallTestbed(Testbed):
             Refused: Neither end moved.
         """
         there = connect(self._config)
-        urn, authority = self._slice_of(allocation.uuid, there).urn, there.authority
+        urn = self._slice_of(allocation.uuid, there).urn
         before = _granted(there, urn)
         if until <= before:
             return Lease(before)
 
         def end() -> datetime:
-            found = authority.find(urn)
+            found = there.find(urn)
             return found.expires if found else before
 
         reasons = []
         if end() < until:
-            reasons.append(refusal(authority.renew, urn, until))
-        target, credentials = min(until, end()), authority.slice_credentials(urn)
-        reasons.append(refusal(there.aggregate.renew, urn, credentials, target))
+            reasons.append(refusal(there.renew_slice, urn, until))
+        reasons.append(refusal(there.renew, urn, min(until, end())))
         after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
         if after <= before and reasons:
             raise Refused(
@@ -172,7 +170,7 @@ class VirtualWallTestbed(Testbed):
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
     """Return a slice and what it holds; (None, None) if it has ended."""
-    found = there.authority.find(urn)
+    found = there.find(urn)
     return (found, there.describe(urn)) if found else (None, None)
 
 
