@@ -199,7 +199,7 @@ def test_a_change_that_cannot_be_is_refused_before_anything_goes(server, wall, t
 
 def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_it(server, wall):
     """Nobody is asked: nothing goes with it."""
-    taken = [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][2:]
+    taken = [m for m in server.inventory.machines if m.type == "pcgen07-gpu1080"][2:]
     for machine in taken:
         machine.broken = True
 

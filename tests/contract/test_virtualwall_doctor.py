@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import socket
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubed.backends.virtualwall import doctor, login, transport
-from gpubed.backends.virtualwall.faults import Unanswered
+from gpubed.backends.virtualwall import doctor, transport
 from gpubed.core import progress
 from gpubed.testbeds.specification import load
 from support.am import faults
@@ -83,26 +80,3 @@ def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
     wall.testbed.resources(load(wall.paths.spec))
     [note] = told
     assert "the aggregate (GetVersion): server unavailable; trying again for" in note["message"]
-
-
-def test_a_server_that_says_nothing_is_named_long_before_the_time_out(wall, monkeypatch):
-    """It takes connections, and TLS waits for its first word."""
-    told = threading.Event()
-    monkeypatch.setattr(progress, "_listener", lambda _: told.set())
-    soon = functools.partial(progress.overdue, after_s=0.01)
-    monkeypatch.setattr(transport.progress, "overdue", soon)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-
-        def answer_nothing():
-            connection, _ = silent.accept()
-            assert told.wait(30)
-            connection.close()
-
-        thread = threading.Thread(target=answer_nothing)
-        thread.start()
-        url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
-        endpoint = transport.Endpoint(url, login.context(wall.plan.spec.backend), "the aggregate")
-        with pytest.raises(Unanswered):
-            endpoint.call("GetVersion")
-        thread.join()
-    assert told.is_set()

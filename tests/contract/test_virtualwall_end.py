@@ -60,7 +60,7 @@ def there(tmp_path, monkeypatch):
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker daemon answers")
     site = Site()
-    nodes = Machines(site, control="10.127.216.0/24", cpus=1.0, memory=512 << 20)
+    nodes = Machines(control="10.127.216.0/24", cpus=1.0, memory=512 << 20)
     monkeypatch.setenv("GPUBED_ROOT", "")
     with AmServer(tmp_path / "am", site=site, nodes=nodes, limits=SHORT) as server:
         wall = Wall(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import itertools
 import xmlrpc.client
 import zlib
 from types import SimpleNamespace
@@ -27,7 +26,6 @@ from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
-from support.am import request
 
 IMAGE = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
 N = {"r": rspec.CORE, "e": rspec.EMULAB, "j": rspec.JFED}
@@ -138,17 +136,6 @@ def test_a_lan_of_which_two_are_left_is_shaped_as_a_link_of_two():
         lost = float(left.pop("packet_loss")), float(right.pop("packet_loss"))
         assert left == right
         assert lost[0] == pytest.approx(lost[1], abs=1e-5)
-
-
-def test_every_request_is_one_by_the_test_sites_own_grammar():
-    """Written from protocol facts without a look at what is sent; GENI's text cannot be had."""
-    groups = {"hardware": {"node": {"type": "pcgen05"}}, "images": {"debian-12": IMAGE}}
-    virtual = {"hardware": {"node": {"sliver": "emulab-xen"}}, "public_address": "all"}
-    for count, backend in itertools.product((1, 2, 5), (groups, virtual)):
-        for group in ({}, {"min": 1}):
-            text = rspec.request(planned(count, backend, group=group))
-            for sent in (text, rspec.with_command(text, "true && true")):
-                assert set(request.read(sent, CM).nodes) == {f"node-{n}" for n in range(count)}
 
 
 def _manifest(node="", attributes="", extra=""):

@@ -277,10 +277,13 @@ def connect(config: Config) -> Connection:
     def endpoint(url: str, what: str) -> Endpoint:
         return Endpoint(url, context, what, config.poll, min(_QUICK_S, config.patience))
 
-    manager, url = version(endpoint(config.aggregate.url, "the aggregate"))
+    asked = endpoint(config.aggregate.url, "the aggregate")
+    manager, asked.url = version(asked)
+    aggregate = endpoint(asked.url, asked.what)
+    aggregate.clock_ahead_s = asked.clock_ahead_s
     slices = endpoint(config.authority.slices, "the slice authority")
     members = endpoint(config.authority.members, "the member authority")
-    return Connection(config, login, slices, members, endpoint(url, "the aggregate"), manager)
+    return Connection(config, login, slices, members, aggregate, manager)
 
 
 def version(aggregate: Endpoint) -> tuple[str, str]:
