@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed.backends.openstack import capacity, cloud, lookups
+from gpubed.backends.openstack import capacity, cloud
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.core import record
 from gpubed.core.errors import Refused
@@ -220,7 +220,7 @@ class TestCapacity:
     def test_nothing_is_made_when_something_is_missing(self, there: Cloud) -> None:
         inputs = needs(flavor="m2").model_dump(mode="json")
         with pytest.raises(Refused, match="no flavor 'm2'"):
-            lookups.CapacityDriver().create(inputs)
+            capacity.CapacityDriver().create(inputs)
 
     def test_inputs_survive_pulumi(self, there: Cloud) -> None:
         """Pulumi knows no integers, and leaves out what is None."""
@@ -236,7 +236,7 @@ class TestCapacity:
         assert Needs.model_validate(through(wanted.model_dump(mode="json"))) == wanted
 
     def test_more_nodes_are_an_update_and_another_cloud_is_a_replacement(self) -> None:
-        driver, old = lookups.CapacityDriver(), needs().model_dump(mode="json")
+        driver, old = capacity.CapacityDriver(), needs().model_dump(mode="json")
         grown = needs([{"count": 4}]).model_dump(mode="json")
         assert driver.diff({}, old, old).update == []
         assert list(driver.diff({}, old, grown).replace) == []
@@ -262,11 +262,11 @@ class TestCapacity:
         if not right:
             inputs = [wanted.model_dump(mode="json") for wanted in (old, new)]
             with pytest.raises(Refused, match="none can become smaller"):
-                lookups.CapacityDriver().update("capacity", *inputs)
+                capacity.CapacityDriver().update("capacity", *inputs)
 
 
 def test_an_id_is_pinned_until_another_name_is_asked_for(there: Cloud) -> None:
-    driver = lookups.LookupDriver("image")
+    driver = capacity.LookupDriver("image")
     inputs = {"cloud": None, "region": None, "name": "debian-12"}
     assert driver.create(inputs) == ("i", {"id": "i"})
     there.found_images = []
