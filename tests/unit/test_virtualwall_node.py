@@ -39,18 +39,6 @@ def met(monkeypatch):
     return meet
 
 
-@pytest.mark.parametrize(
-    ("answering", "chosen"),
-    [
-        (("10.2.33.7", "n1.wall.example"), "10.2.33.7"),
-        # The bastion lets us through to the public address alone.
-        (("n1.wall.example",), "n1.wall.example"),
-    ],
-)
-def test_the_private_address_is_preferred_behind_a_bastion(met, answering, chosen):
-    assert met(*answering) == chosen
-
-
 def test_a_node_that_answers_nowhere_is_named(met):
     with pytest.raises(Unreachable, match=r"node-0 does not answer SSH on 10.2.33.7, n1"):
         met()
