@@ -138,7 +138,7 @@ def test_a_manifest_tells_login_addresses_and_mac():
     node = granted["node-0"]
     found = (node.host, node.port, node.user, node.ipv4)
     assert found == ("n1.example", 22, "alice", "10.2.33.12")
-    assert node.interfaces == [documents.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20)]
+    assert node.interfaces == (documents.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20),)
     assert documents.manifest(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
 
 
@@ -149,7 +149,7 @@ def test_an_interface_of_no_link_is_none():
         '<ip address="10.0.0.10" netmask="255.255.240.0" type="ipv4"/></interface>'
     )
     granted, reasons = documents.manifest(text, ["node-0"], "alice")
-    assert (granted["node-0"].interfaces, reasons) == ([], {})
+    assert (granted["node-0"].interfaces, reasons) == ((), {})
 
 
 def test_a_virtual_machine_behind_a_port_of_its_host_is_reached_through_that_host():

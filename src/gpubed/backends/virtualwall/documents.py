@@ -14,7 +14,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from lxml import etree
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core import reading
@@ -139,29 +139,31 @@ class Interface:
     prefix: int
 
 
-@dataclass(frozen=True)
-class Granted:
-    """A node as the manifest has it.
+class Given(BaseModel):
+    """A node as the manifest has it, or why it failed.
 
     Attributes:
+        linked: Whether a network was asked for.
         host: The name or address where SSH answers.
         ipv4: Its address on the testbed's control network; empty if it has none, or if the login
             leads through a port of its host.
         interfaces: Its ends of links; Emulab gives other interfaces no hardware.
     """
 
-    sliver: str
-    host: str
-    port: int
-    user: str
-    ipv4: str
-    machine: str
-    interfaces: list[Interface]
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sliver: str = ""
+    linked: bool = False
+    failed: str | None = None
+    host: str = ""
+    port: int = 22
+    user: str = ""
+    ipv4: str = ""
+    machine: str = ""
+    interfaces: tuple[Interface, ...] = ()
 
 
-def manifest(
-    text: str, names: Iterable[str], user: str
-) -> tuple[dict[str, Granted], dict[str, str]]:
+def manifest(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Given], dict[str, str]]:
     """Return a manifest's usable nodes, and why others of `names` are not; `user` logs in best."""
     root = rspec(text, "manifest")
     found: dict[str, Any] = {}
@@ -188,7 +190,7 @@ def machines(text: str) -> frozenset[str]:
     return frozenset(node.get("component_id", "") for node in nodes)
 
 
-def _node(element: Any, user: str, ends: set[str | None]) -> Granted:
+def _node(element: Any, user: str, ends: set[str | None]) -> Given:
     sliver = element.get("sliver_id", "")
     if not sliver:
         raise Malformed("the manifest gives it no sliver: it belongs to another testbed")
@@ -203,14 +205,14 @@ def _node(element: Any, user: str, ends: set[str | None]) -> Granted:
     hosts = [text for h in children(element, "host") if (text := h.get("ipv4"))]
     control = _checked(_IPV4, hosts[0], "address") if hosts else ""
     linked = [i for i in children(element, "interface") if i.get("client_id") in ends]
-    return Granted(
+    return Given(
         sliver=sliver,
         host=_checked(_HOST, login.get("hostname"), "host name"),
         port=port,
         user=_checked(_USER, login.get("username"), "user name"),
         ipv4=control if port == _SSH else "",
         machine=element.get("component_id", "").rsplit("+", 1)[-1],
-        interfaces=[found for i in linked if (found := _interface(i))],
+        interfaces=tuple(found for i in linked if (found := _interface(i))),
     )
 
 

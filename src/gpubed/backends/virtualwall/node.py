@@ -12,7 +12,7 @@ from gpubed.backends.virtualwall import journal, prepare, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
-from gpubed.backends.virtualwall.documents import Interface
+from gpubed.backends.virtualwall.documents import Given
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
 from gpubed.core.errors import GpubedError
@@ -29,19 +29,6 @@ _LOOK_S = 2.0
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Given(_Model):
-    """What became of the node in its slice; see `slice_inputs.Results`."""
-
-    sliver: str = ""
-    linked: bool = False
-    failed: str | None = None
-    host: str = ""
-    port: int = 22
-    user: str = ""
-    ipv4: str = ""
-    interfaces: tuple[Interface, ...] = ()
 
 
 class Shared(_Model):

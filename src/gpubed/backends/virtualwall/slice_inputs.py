@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -97,7 +96,7 @@ class SliceInputs(_Model):
             if not reason and node and name in linked and not node.interfaces:
                 reason = _NO_NETWORK
             if node and not reason:
-                results[name] = asdict(node)
+                results[name] = node.model_dump(mode="json", exclude={"failed", "linked"})
             else:
                 results[name] = {
                     "failed": reason or "the testbed lost it",

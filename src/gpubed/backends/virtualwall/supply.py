@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +31,9 @@ _ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # kinds that every m
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine.
+    """One machine: its component id, and its hardware types, of which GCF names none.
 
-    Attributes:
-        id: Its component id.
-        types: Its hardware types, nearest first; GCF names none.
-        is_whole: Whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
+    `is_whole` tells whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
     """
 
     id: str
@@ -71,10 +69,13 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
         return []
     try:
         there = connect(config)
-        held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
+        held = frozenset[str]()
+        with suppress(Answered):
+            if known and known.slivers and (ours := there.describe(known.slice_urn)):
+                held = documents.machines(ours.manifest)
         found = machines(there.advertisement())
-        ours = [replace(machine, free=machine.free or machine.id in held) for machine in found]
-        lacks = _compared(plan, config, ours)
+        found = [replace(machine, free=machine.free or machine.id in held) for machine in found]
+        lacks = _compared(plan, config, found)
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
@@ -143,11 +144,3 @@ def _machine(element: Any) -> Machine:
         free="false" not in now,
         is_whole=_WHOLE in slivers or not slivers & _VIRTUAL,
     )
-
-
-def _held(there: Connection, slice_urn: str) -> frozenset[str]:
-    try:
-        found = there.describe(slice_urn)
-    except Answered:
-        return frozenset()
-    return documents.machines(found.manifest) if found else frozenset()

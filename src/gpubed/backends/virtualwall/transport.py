@@ -28,14 +28,20 @@ _CHUNK = 2**16
 # OpenSSL's codes for a certificate of another name or address, and for keys and hashes that are
 # too short by today's measure; the Virtual Wall's own page has its users allow those.
 _OTHER_HOST, _WEAK = (62, 64), (66, 67, 68)
-_TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
-# Alerts about our certificate; and those of a server with which we share no cipher or version.
-_LOGIN_ALERT = re.compile("ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
-_NO_CIPHER = re.compile("ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)")
-_NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 _NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _NEW_LOGIN = "download a new login certificate from the account portal"
+_NO_TLS = "and gpubed share no TLS"
+# What OpenSSL's reasons mean. TLS 1.3 servers look at our certificate after the handshake.
+_REASONS = {
+    "TOO_(SMALL|WEAK)": ("cannot be trusted", _OLD_TLS),
+    "ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)": (_NO_TLS, _OLD_TLS),
+    "ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL": (_NO_TLS, _NEW_TLS),
+    "ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)": (
+        "does not accept the login certificate",
+        _NEW_LOGIN,
+    ),
+}
 _URLS = "correct the URLs in backend"
 _APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
 _ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
@@ -109,7 +115,7 @@ class Endpoint:
     def _value(self, method: str, reply: Any) -> Any:
         what = f"{self.what} ({method})"
         code = reply.get("code") if isinstance(reply, dict) else None
-        is_authority = not isinstance(code, dict)  # some wrap the number as aggregates do
+        # Aggregates wrap the number, and some authorities do, too.
         told: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
         geni, own = told.get("geni_code"), told.get("am_code")
         if not isinstance(geni, int):
@@ -118,7 +124,7 @@ class Endpoint:
             # Emulab tells what is above 17 in am_code alone.
             own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
             said, log = str(reply.get("output") or ""), str(told.get("protogeni_error_url") or "")
-            raise faults.answered(what, own, said, log, is_authority=is_authority)
+            raise faults.answered(what, own, said, log, is_authority="authority" in what)
         return reply.get("value")
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
@@ -156,8 +162,9 @@ class Endpoint:
                 response = connection.getresponse()
             except (ConnectionError, ssl.SSLEOFError):
                 # The server's alert may have come before we wrote, and raises when it is read.
-                with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
-                    sock.recv(1)
+                if connection.sock:
+                    with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
+                        sock.recv(1)
                 raise
             with suppress(TypeError, ValueError, OverflowError):  # no date, or without a timezone
                 theirs = parsedate_to_datetime(response.getheader("Date", ""))
@@ -189,15 +196,9 @@ class Endpoint:
             elif error.verify_code in _WEAK:
                 hint = _OLD_TLS
             return PrerequisiteMissing(f"{server} cannot be trusted: {error.verify_message}", hint)
-        if _TOO_WEAK.search(reason):
-            return PrerequisiteMissing(f"{server} cannot be trusted: {said}", _OLD_TLS)
-        for pattern, hint in ((_NO_CIPHER, _OLD_TLS), (_NO_VERSION, _NEW_TLS)):
-            if pattern.search(reason):
-                return PrerequisiteMissing(f"{server} and gpubed share no TLS: {said}", hint)
-        # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
-        if _LOGIN_ALERT.search(reason):
-            message = f"{server} does not accept the login certificate: {said}"
-            return PrerequisiteMissing(message, _NEW_LOGIN)
+        for pattern, (verdict, hint) in _REASONS.items():
+            if re.search(pattern, reason):
+                return PrerequisiteMissing(f"{server} {verdict}: {said}", hint)
         words = str(getattr(error, "strerror", None) or error) or type(error).__name__
         why = "time-out" if isinstance(error, TimeoutError) else words
         return Unanswered(
