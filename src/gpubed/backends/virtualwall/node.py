@@ -27,23 +27,21 @@ _PROOF_S = 120.0  # startup commands run some time after SSH answers
 _LOOK_S = 2.0
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Shared(_Model):
+class Shared(BaseModel):
     """A folder that the testbed mounts on all nodes, and where they see it."""
 
     folder: str
     path: str
 
 
-class NodeInputs(_Model):
+class NodeInputs(BaseModel):
     """All inputs; `granted` is the node's entry in its slice's result.
 
     A preview knows `slice`, the slice's name, if the slice is kept (only `diff` reads it), and its
     result only if nothing of the slice changes.
     """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cluster: str
     uuid: str
@@ -79,7 +77,7 @@ class NodeDriver(Driver):
         given = self._booted(node) if node.granted.failed else node.granted
         try:
             result = self._met(node, given)
-            with self._ssh(node, result) as ssh:
+            with SSH(_node(node, result), self._paths) as ssh:
                 ssh.wait_ready(_SSH_S)
                 prepare.prepare(ssh, _settings(node, given))
         except (Unreachable, CommandFailed) as error:
@@ -135,9 +133,6 @@ class NodeDriver(Driver):
         )
         return Reservation(wanted, connect(node.testbed), self._paths, keeps=False)
 
-    def _ssh(self, node: NodeInputs, result: dict[str, Any]) -> SSH:
-        return SSH(_node(node, result), self._paths)
-
     def _met(self, node: NodeInputs, given: Given) -> dict[str, Any]:
         via = logins.way(node.testbed, logins.load(node.testbed), self._paths)
         result: dict[str, Any] = {
@@ -188,7 +183,7 @@ class NodeDriver(Driver):
 
     def _proved(self, node: NodeInputs, result: dict[str, Any]) -> list[str]:
         deadline = time.monotonic() + _PROOF_S
-        with self._ssh(node, result) as ssh:
+        with SSH(_node(node, result), self._paths) as ssh:
             ssh.wait_ready(_SSH_S)
             while True:
                 shown = ssh.run(prepare.SHOW, check=False)

@@ -27,12 +27,7 @@ class TooFew(Refused):
     """The head, or more nodes than may fail, cannot be had."""
 
 
-class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, which are the engine's.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Group(_Model):
+class Group(BaseModel):
     """Nodes of one kind: `min` of them suffice, `type` is the requested hardware type."""
 
     nodes: tuple[str, ...]
@@ -41,11 +36,14 @@ class Group(_Model):
     on_failure: str = ""
 
 
-class SliceInputs(_Model):
+class SliceInputs(BaseModel):
     """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
 
     Fields that do not name the slice have defaults: looking at a slice or releasing it needs none.
     """
+
+    # A resource also carries `backend` and `kind`, which are the engine's.
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cluster: str
     uuid: str
@@ -74,10 +72,8 @@ class SliceInputs(_Model):
     def judge(self, found: Description, left_out: Mapping[str, str], user: str) -> Results:
         """Return what became of each node, as `granted` of its resource.
 
-        Args:
-            found: What the aggregate has of the slice.
-            left_out: The testbed's reasons for nodes that it did not have, by name.
-            user: The preferred login among those of the manifest.
+        `left_out` has the testbed's reasons for nodes that it did not have, by name, and `user` is
+        the preferred login among those of the manifest.
         """
         granted, reasons = documents.manifest(found.manifest, self.nodes, user)
         linked = rspec.linked(rspec.without(self.request, left_out)) if self.request else ()

@@ -119,14 +119,12 @@ class VirtualWallTestbed(Testbed):
         if until <= before:
             return Lease(before)
 
-        def end() -> datetime:
-            found = there.find(urn)
-            return found.expires if found else before
-
-        reasons = []
-        if end() < until:
+        found, reasons = there.find(urn), list[str]()
+        if found and found.expires < until:
             reasons.append(refusal(there.renew_slice, urn, until))
-        reasons.append(refusal(there.renew, urn, min(until, end())))
+            found = there.find(urn)
+        end = min(until, found.expires) if found else before
+        reasons.append(refusal(there.renew, urn, end))
         after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
         if after <= before and reasons:
             raise Refused(
