@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -61,16 +60,6 @@ def test_doctor_tells_a_wrong_host_name_from_an_unknown_authority(server, wall):
     wall.block["aggregate"]["url"] = server.am_url.replace("127.0.0.1", "127.1")
     [wrong] = [f for f in wall.testbed.doctor(wall.plan.spec) if not f.ok]
     assert wrong.fix == "its certificate is another host's: correct 127.1 in cluster.yml"
-
-
-def test_doctor_says_what_may_be_wrong_where_nobody_answers(server, wall):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    wall.block["aggregate"]["url"] = f"https://127.0.0.1:{port}/am/3.0"
-    findings = wall.testbed.doctor(wall.plan.spec)
-    [found] = [f for f in findings if f.id == "virtualwall.aggregate"]
-    assert found.message.endswith("does not answer: Connection refused")
-    assert f"port {port}" in found.fix
 
 
 def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):

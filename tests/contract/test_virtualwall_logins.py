@@ -6,12 +6,12 @@ import pytest
 import yaml
 
 from gpubed.backends.virtualwall import login
-from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds.specification import load
 from support.am import faults
 from support.wall import NAME, Wall, document
-from support.wall_site import GARBLED, KNOWN, driver, server, up, wall, with_hardware_types
+from support.wall_site import GARBLED, KNOWN, driver, server, wall
 
 __all__ = ["driver", "server", "wall"]
 
@@ -78,13 +78,6 @@ def test_a_server_that_turns_the_login_away_says_what_to_get(server, wall, drive
     assert "new login certificate" in caught.value.hint
 
 
-def test_a_credential_that_is_over_at_once_leads_to_the_clock(server, wall, driver):
-    server.faults.on("geni-sa/get_credentials", faults.expired())
-    with pytest.raises(Refused, match="expired") as caught:
-        driver.create(wall.inputs)
-    assert "gpubed doctor CLUSTER" in caught.value.hint
-
-
 @pytest.mark.parametrize("garbled", [*GARBLED, faults.reset])
 def test_what_is_no_answer_says_what_to_do(server, wall, driver, garbled):
     wall.block["patience"] = 1
@@ -92,12 +85,3 @@ def test_what_is_no_answer_says_what_to_do(server, wall, driver, garbled):
     with pytest.raises(GpubedError) as caught:
         driver.create(wall.inputs)
     assert "try again" in caught.value.hint
-
-
-@with_hardware_types
-def test_another_login_than_the_one_that_made_the_slice_is_told_so(server, wall, driver):
-    id_ = up(wall, driver)
-    server.faults.on("geni-sa/get_credentials", faults.refused("No privilege on slice", code=3))
-    with pytest.raises(Refused, match="No privilege") as caught:
-        driver.read(id_, wall.inputs)
-    assert "backend.login" in caught.value.hint

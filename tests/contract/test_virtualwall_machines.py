@@ -77,22 +77,6 @@ def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driv
 
 
 @with_hardware_types
-def test_a_kind_behind_many_warnings_goes_on_with_fewer(server, wall, driver):
-    wall.block["hardware"] = {"a": {"type": "pcgen05"}, "b": {"type": "pcgen07-gpu1080"}}
-    wall.changes["nodes"] = [
-        {"name": "a", "count": 2, "min": 1},
-        {"name": "b", "count": 2, "min": 1},
-    ]
-    reason = "*** 2 nodes of type pcgen07-gpu1080 requested, but only 1 available nodes found"
-    said = "*** WARNING: something else\n" * 200 + reason
-    server.faults.on("Allocate", faults.refused(said, code=26), times=1)
-    _, result = driver.create(wall.inputs)
-    failed = {name: node["failed"] for name, node in result["nodes"].items() if "failed" in node}
-    assert list(failed) == ["b-1"]
-    assert reason in failed["b-1"]
-
-
-@with_hardware_types
 def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     up(wall, driver)  # all that there are
@@ -141,16 +125,6 @@ def test_the_name_of_a_slice_that_was_never_ours_is_not_waited_for(server, wall,
     with pytest.raises(Refused, match="already a registered slice") as refused:
         driver.create(wall.inputs)
     assert "wait some minutes" in refused.value.hint
-
-
-@with_hardware_types
-def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
-    wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}, "patience": 6}
-    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
-    driver.delete(up(wall, driver), wall.inputs)
-    next(m for m in server.inventory.machines if "gpu1080" in m.type).broken = True
-    _, result = driver.create(wall.inputs)
-    assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-2"]
 
 
 @with_hardware_types

@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
     Encoding,
-    NoEncryption,
-    PrivateFormat,
     PublicFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
 
 from gpubed.backends.virtualwall import login
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
+from support.am import pki
+from unit.test_virtualwall_documents import BACKEND
 
 USER = "urn:publicid:IDN+ilabt.imec.be+user+alice"
 
 
-def pem(path, *, user=USER, days=30, passphrase=None, other_key=False, born=-1):
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key((ec.generate_private_key(ec.SECP256R1()) if other_key else key).public_key())
-        .serial_number(7)
-        .not_valid_before(now + timedelta(days=min(born, days - 1)))
-        .not_valid_after(now + timedelta(days=days))
-    )
-    if user:
-        names = [x509.RFC822Name("a@example.org"), x509.UniformResourceIdentifier(user)]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    how = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
-    path.write_bytes(private + builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+def pem(path, *, user=USER, days=30, passphrase=None):
+    identity = pki.issue(pki.root("sa.example"), "alice", urn=user, days=days)
+    path.write_text(identity.key_pem(passphrase) + identity.pem)
     return path
 
 
 def config(path, **changes):
-    return Config.model_validate(
-        {
-            "type": "virtualwall",
-            "aggregate": {"url": "https://a", "urn": "urn:publicid:IDN+a+authority+cm"},
-            "authority": {"slices": "https://b", "members": "https://c"},
-            "project": "p",
-            "login": str(path),
-            **changes,
-        }
-    )
+    return Config.model_validate({**BACKEND, "login": str(path), **changes})
 
 
 def test_a_login_tells_who_we_are(tmp_path):
@@ -69,11 +38,11 @@ def test_a_login_tells_who_we_are(tmp_path):
         "ilabt.imec.be",
         False,
     )
-    assert found.public_key.startswith("ecdsa-sha2-nistp256 ")
+    assert found.public_key.startswith("ssh-rsa ")
 
 
 def test_an_encrypted_key_needs_its_passphrase_from_a_file(tmp_path, monkeypatch):
-    path, secret = pem(tmp_path / "l.pem", passphrase=b"open sesame"), tmp_path / "pass"
+    path, secret = pem(tmp_path / "l.pem", passphrase="open sesame"), tmp_path / "pass"
     with pytest.raises(PrerequisiteMissing, match="is encrypted"):
         login.load(config(path))
     secret.write_text("wrong\n")
@@ -170,7 +139,7 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
     (tmp_path / "pass").write_text("s")
     (tmp_path / "pass").chmod(0o600)
     locked = config(
-        pem(tmp_path / "m.pem", passphrase=b"s"),
+        pem(tmp_path / "m.pem", passphrase="s"),
         bastion={"host_keys": ["ssh-rsa X"]},
         passphrase_file=str(tmp_path / "pass"),
     )

@@ -84,12 +84,6 @@ def refused(text, code=answers.REFUSED):
     return Fault(refusal=answers.Refusal(code, text))
 
 
-def expired():
-    """The credential is said to have expired."""
-    end = names.stamp(names.Clock().now())
-    return Fault(refusal=answers.malformed(f"invalid credential (expired at {end})"))
-
-
 def shortened(seconds):
     """A renewal of slivers ends so much earlier."""
 
