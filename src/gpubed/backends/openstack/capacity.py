@@ -204,10 +204,7 @@ def held(
 
 
 def shrunk(before: Needs, after: Needs) -> list[Finding]:
-    """Return findings for data volumes that would shrink or change places.
-
-    A cloud cannot shrink a volume, and volumes are matched by their order.
-    """
+    """Return findings for data volumes that would shrink, which no cloud can, or change places."""
     former = {group.name: group.server.data_volumes for group in before.groups}
     found = list[Finding]()
     for group in after.groups:
@@ -246,12 +243,10 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 
     Nova does not tell its users what hosts are free.
     """
-    config = options(spec)
-    connection = cloud.connect(config.cloud, config.region)
+    connection = cloud.connect(**options(spec).where)
     with cloud.errors("list the flavors"):
-        quotas = _quotas(connection)
-        found = list(connection.compute.flavors(get_extra_specs=True))
-        return [_offer(flavor, quotas) for flavor in sorted(found, key=lambda flavor: flavor.name)]
+        quotas, flavors = _quotas(connection), connection.compute.flavors(get_extra_specs=True)
+        return [_offer(flavor, quotas) for flavor in sorted(flavors, key=lambda one: one.name)]
 
 
 def images(connection: Connection, name: str) -> list[Any]:
@@ -284,8 +279,8 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
 def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
     """Return the number and name of GPUs in extra specs; None if they do not tell.
 
-    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's.
-    Operators choose the names: an unknown one may be a GPU or a network adapter.
+    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's; an
+    unknown name may be a network adapter.
     """
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]
@@ -324,18 +319,14 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
 
 def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
     volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing volumes may grow
-    short = False
-    for name, (limit, left) in _quotas(connection, volumes=volumes).items():
-        if wanted[name] > left:
-            short, who = True, "or ask the cloud's operators for more"
-            fix = f"lower count, free what you no longer need, {who}"
-            if name.startswith("server_group"):
-                fix = f"set backend.anti_affinity: none, {who}"
-            message = (
-                f"quota: {wanted[name]} more {_QUOTAS[name]} are wanted, "
-                f"and {left} of {limit} are left"
-            )
-            yield Finding("openstack.quota", False, message, fix)
+    quotas = _quotas(connection, volumes=volumes)
+    short = {name: quota for name, quota in quotas.items() if wanted[name] > quota[1]}
+    for name, (limit, left) in short.items():
+        more = f"{wanted[name]} more {_QUOTAS[name]} are wanted, and {left} of {limit} are left"
+        in_group = name.startswith("server_group")
+        fix = "set backend.anti_affinity: none" if in_group else "lower count, free what is unused"
+        fix += ", or ask the cloud's operators for more"
+        yield Finding("openstack.quota", False, f"quota: {more}", fix)
     if not short:
         yield Finding("openstack.quota", True, f"quota: {wanted['instances']} more server(s) fit")
 
