@@ -243,7 +243,7 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 
     Nova does not tell its users what hosts are free.
     """
-    connection = cloud.connect(**options(spec).where)
+    connection = cloud.connect(*options(spec).where.values())
     with cloud.errors("list the flavors"):
         quotas, flavors = _quotas(connection), connection.compute.flavors(get_extra_specs=True)
         return [_offer(flavor, quotas) for flavor in sorted(flavors, key=lambda one: one.name)]

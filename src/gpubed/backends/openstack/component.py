@@ -105,6 +105,13 @@ class Cluster(Component):
         """Return the name of one of the cluster's resources in the cloud."""
         return self._uuid.apply(lambda known: labels.name(self._plan.cluster, known, thing))
 
+    def make(
+        self, kind: Any, name: str, *after: pulumi.Resource, in_use: bool = False, **inputs: Any
+    ) -> Any:
+        """Declare a resource that has tags; of one that is `in_use`, the new one is made first."""
+        options = self.native(*after, delete_before_replace=not in_use)
+        return kind(name, name=self.name(name), **self.owner, **inputs, opts=options)
+
     @property
     def owner(self) -> dict[str, pulumi.Output[Any]]:
         """Tags and description, where both exist; the plugin sets tags in a second call."""
@@ -135,22 +142,14 @@ class Cluster(Component):
         )
 
     def _security_groups(self) -> dict[str, networking.SecGroup]:
-        in_use = self.native(delete_before_replace=False)  # the new one is made first
-        made = {
-            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=in_use)
-            for name in ("nodes", "door")
-        }
-        nodes = made["nodes"].id
+        names, make = ("nodes", "door"), self.make
+        made = {name: make(networking.SecGroup, name, in_use=True) for name in names}
+        nodes, door = (made[name].id for name in names)
         self._let_in("nodes-within", nodes, remote_group_id=nodes)
         for name, (protocol, port, source) in capacity.door(self._plan.spec).items():
-            self._let_in(
-                f"door-{name}",
-                made["door"].id,
-                remote_ip_prefix=source,
-                protocol=protocol,
-                port_range_min=port,
-                port_range_max=port,
-            )
+            ports = {"port_range_min": port, "port_range_max": port}
+            rule = {"remote_ip_prefix": source, "protocol": protocol, **ports}
+            self._let_in(f"door-{name}", door, **rule)
         return made
 
     def _let_in(self, name: str, group: pulumi.Output[str], **rule: Any) -> None:
@@ -170,13 +169,8 @@ class Cluster(Component):
             self._after_the_look, pulumi.ResourceOptions(delete_before_replace=False)
         )
         external = Network("external", _BACKEND, inputs, looked_up)
-        router = networking.Router(
-            "router",
-            name=self.name("router"),
-            external_network_id=external.result["id"],
-            **self.owner,
-            opts=self.native(),
-        )
+        to = external.result["id"]
+        router = self.make(networking.Router, "router", external_network_id=to)
         return networking.RouterInterface(
             "router", router_id=router.id, subnet_id=self._control.subnet.id, opts=self.native()
         )
@@ -184,10 +178,7 @@ class Cluster(Component):
     def _rate(self, network: NetworkPlan) -> networking.QosPolicy | None:
         if self.config.shaping == "none" or network.rate_bps is None:
             return None
-        in_use = self.native(delete_before_replace=False)  # the new one is made first
-        policy = networking.QosPolicy(
-            "experiment", name=self.name("experiment"), **self.owner, opts=in_use
-        )
+        policy: networking.QosPolicy = self.make(networking.QosPolicy, "experiment", in_use=True)
         for direction in ("egress", "ingress"):
             networking.QosBandwidthLimitRule(
                 f"experiment-{direction}",
@@ -205,12 +196,8 @@ class Cluster(Component):
         if self._experiment:
             address = node.experiment_address
             ports.append(self._experiment.port(node.name, address, [within], self._qos))
-        key = HostKey(
-            node.name,
-            _BACKEND,
-            {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name},
-            self._after_the_look,
-        )
+        inputs = {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name}
+        key = HostKey(node.name, _BACKEND, inputs, self._after_the_look)
         server = self._server(node, ports, key)
         self._data_volumes(node, server)
         return ports[0], key, server
@@ -293,28 +280,21 @@ class Cluster(Component):
 class _Segment:
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
-        dns = [str(address) for address in cluster.config.dns]
-        subnet, name = plan.subnet, cluster.name(purpose)
+        dns, subnet = [str(address) for address in cluster.config.dns], plan.subnet
         # The cloud chooses the control network's packet size.
-        mtu = None if gateway else plan.mtu
-        self.network = networking.Network(
-            purpose, name=name, mtu=mtu, **cluster.owner, opts=cluster.native()
-        )
+        mtu, way = plan.mtu, dict[str, Any](no_gateway=True)
+        if gateway:
+            mtu, way = None, {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
+        self.network: networking.Network = cluster.make(networking.Network, purpose, mtu=mtu)
         first, last = (str(subnet[offset]) for offset in _POOL)
-        self.subnet = networking.Subnet(
+        self.subnet: networking.Subnet = cluster.make(
+            networking.Subnet,
             purpose,
-            name=name,
             network_id=self.network.id,
             cidr=str(subnet),
             ip_version=4,
             allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
-            **(
-                {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
-                if gateway
-                else {"no_gateway": True}
-            ),
-            **cluster.owner,
-            opts=cluster.native(),
+            **way,
         )
 
     def port(
@@ -324,22 +304,20 @@ class _Segment:
         groups: list[pulumi.Output[str]],
         qos: networking.QosPolicy | None = None,
     ) -> networking.Port:
-        name = f"{node}-{self._purpose}"
         # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
         # another subnet in place; an input that cannot change makes the port go first.
         network = pulumi.Output.all(self.network.id, self.subnet.id).apply(lambda ids: ids[0])
-        return networking.Port(
-            name,
-            name=self._cluster.name(name),
+        port: networking.Port = self._cluster.make(
+            networking.Port,
+            f"{node}-{self._purpose}",
+            self._cluster.router,  # the floating address depends on it, and goes with the port
             network_id=network,
             fixed_ips=[{"subnet_id": self.subnet.id, "ip_address": str(address)}],
             security_group_ids=groups,
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
-            **self._cluster.owner,
-            # The floating address depends on the router's interface, and goes with the port.
-            opts=self._cluster.native(self._cluster.router),
         )
+        return port
 
 
 def _granted(
