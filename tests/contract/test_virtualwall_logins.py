@@ -9,7 +9,7 @@ from gpubed.backends.virtualwall import login
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds.specification import load
-from support.am import faults
+from support.am import faults, pki
 from support.wall import NAME, Wall, document
 from support.wall_site import GARBLED, KNOWN, driver, server, wall
 
@@ -44,7 +44,7 @@ def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
 
 
 def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall, driver):
-    wall.block["ca"] = str(wall.user.pem)  # a certificate, but not of who signed the server's
+    server.bundle.write_text(pki.root("elsewhere.example").pem)
     with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
         driver.create(wall.inputs)
     assert server.calls == []
