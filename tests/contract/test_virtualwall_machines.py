@@ -177,7 +177,8 @@ def test_who_waits_for_nodes_is_told_for_how_many(server, wall, driver, monkeypa
     """Bare metal takes up to 25 minutes: silence would look as if nothing happened."""
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)
-    server.faults.node("node-1", slow=1)
+    for name, seconds in (("node-0", 3), ("node-1", 6), ("node-2", 3)):
+        server.faults.node(name, slow=seconds)
     up(wall, driver)
     said = [note["message"] for note in told if "booted" in note["message"]]
     assert said[0].startswith("3 of 3 nodes are being loaded and booted; waiting for ")
