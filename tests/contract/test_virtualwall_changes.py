@@ -199,7 +199,7 @@ def test_a_change_that_cannot_be_is_refused_before_anything_goes(server, wall, t
 
 def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_it(server, wall):
     """Nobody is asked: nothing goes with it."""
-    taken = [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][2:]
+    taken = [m for m in server.inventory.machines if m.type == "pcgen07-gpu1080"][2:]
     for machine in taken:
         machine.broken = True
 
@@ -221,15 +221,6 @@ def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_i
     assert [row["id"] for row in document["nodes"]][:2] == before
     assert MEANS[LEFT_OUT] == "kept"
     assert wall.json("plan", *wall.engine)["changes"] == []
-
-
-def test_nodes_that_are_gone_have_no_time_left(server, wall):
-    for slice_ in [*server.ledger.slices.values()]:
-        server.ledger.delete(slice_, blocking=True)
-    done = wall.call("status", rc=1)
-    assert "left" not in done.stdout
-    assert "gpubed run" not in done.stdout
-    assert f"gpubed up {wall.name} puts it right" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -282,16 +273,6 @@ def test_nodes_that_let_in_a_lost_key_alone_are_asked_for_again(server, wall):
     assert wall.node("node-1", "true") == ""
 
 
-def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
-    def far_too_many(spec):
-        spec["nodes"] = [{"name": "node", "count": 99}]
-
-    wall.edit(far_too_many)
-    said = wall.call("up", "-y", "--refresh", *wall.engine, rc=4).stderr
-    assert f"gpubed resources {wall.name}" in said
-    assert "CLUSTER" not in said
-
-
 def test_down_takes_the_data_along(server, wall):
     wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
     wall.json("up", "-y", *wall.engine)
@@ -326,14 +307,3 @@ def test_down_takes_the_data_of_a_former_version_along(server, wall):
     (wall.state / "shared_folder.json").unlink()
     wall.call("down", "-y", *wall.engine)
     assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
-
-
-def test_down_needs_no_specification_that_is_right(server, wall):
-    """Somebody has begun to write the next one."""
-    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
-    wall.json("up", "-y", *wall.engine)
-    right = wall.spec
-    wall.edit(lambda spec: spec["nodes"][0].update(count="none yet"))
-    removal = wall.json("down", "-y", *wall.engine)
-    assert (removal["survivors"], server.slivers()) == ([], [])
-    wall.write(right)

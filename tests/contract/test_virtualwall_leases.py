@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
-from gpubed.backends.virtualwall import authority, transport
 from gpubed.core.errors import Refused
 from support.am import faults
 from support.wall_site import driver, granted, server, up, wall
@@ -73,25 +71,6 @@ def test_an_expired_slice_is_gone_and_can_be_had_again(server, wall, driver):
     server.clock.advance(2 * 86400)
     assert driver.read(id_, wall.inputs) is None
     driver.delete(id_, wall.inputs)
-
-
-class Ahead(datetime):
-    """This machine's clock, ahead by more than any lease here."""
-
-    @classmethod
-    def now(cls, tz: Any = None) -> Any:
-        """Return the time, as it is not."""
-        return datetime.now(tz) + timedelta(days=30)
-
-
-def test_a_clock_that_is_ahead_ends_no_slice(server, wall, driver, monkeypatch):
-    """Else `down` would take what runs for over, and forget it."""
-    id_ = up(wall, driver)
-    monkeypatch.setattr(authority, "datetime", Ahead)
-    monkeypatch.setattr(transport, "datetime", Ahead)
-    assert driver.read(id_, wall.inputs) is not None
-    driver.delete(id_, wall.inputs)
-    assert server.slivers() == []
 
 
 def test_a_lease_longer_than_the_authority_gives_is_told_which_key_to_shorten(wall, driver):

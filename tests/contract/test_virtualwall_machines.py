@@ -61,16 +61,9 @@ def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, 
 
 
 @with_hardware_types
-def test_machines_that_nobody_wants_are_not_missing(server, wall):
-    wall.changes["nodes"] = [{"name": "node", "count": 30}]
-    [lack] = wall.testbed.fits(wall.plan)
-    assert lack.message == "30 machines of type pcgen05 are wanted, 8 are free"
-
-
-@with_hardware_types
 def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driver):
     """Another one would have its machine, and be missed without need."""
-    machines = [m for m in server.inventory.machines if m.type.name == "pcgen05"][:3]
+    machines = [m for m in server.inventory.machines if m.type == "pcgen05"][:3]
     names = [f"urn:publicid:IDN+{server.site.authority}+node+{m.name}" for m in machines]
     wall.block["hardware"] = {"node": {"machines": names}}
     wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
@@ -81,40 +74,6 @@ def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driv
     machines[1].broken = False
     result = driver.update(id_, wall.inputs, wall.inputs)
     assert not [node for node in result["nodes"].values() if "failed" in node]
-
-
-@with_hardware_types
-@pytest.mark.parametrize("mapper", ["*** WARNING: {} is not used", "WARNING: mapper: {}"])
-def test_a_reason_behind_many_warnings_is_found(server, wall, driver, mapper):
-    """The node whose machine cannot be had goes, and another one stays that could have gone."""
-    warnings = "\n".join(mapper.format(f"interface eth{number}") for number in range(200))
-    machines = [m for m in server.inventory.machines if m.type.name == "pcgen05"][:3]
-    names = [f"urn:publicid:IDN+{server.site.authority}+node+{m.name}" for m in machines]
-    wall.block["hardware"] = {"node": {"machines": names}}
-    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
-    reason = "*** Fixed node: Could not map node-1 to pcgen05-1"
-    server.faults.on("Allocate", faults.refused(f"{warnings}\n{reason}", code=26), times=1)
-    _, result = driver.create(wall.inputs)
-    failed = {name: node["failed"] for name, node in result["nodes"].items() if "failed" in node}
-    assert list(failed) == ["node-1"]
-    assert reason in failed["node-1"]
-    assert "eth7" not in failed["node-1"]
-
-
-@with_hardware_types
-def test_a_kind_behind_many_warnings_goes_on_with_fewer(server, wall, driver):
-    wall.block["hardware"] = {"a": {"type": "pcgen05"}, "b": {"type": "pcgen07-gpu1080"}}
-    wall.changes["nodes"] = [
-        {"name": "a", "count": 2, "min": 1},
-        {"name": "b", "count": 2, "min": 1},
-    ]
-    reason = "*** 2 nodes of type pcgen07-gpu1080 requested, but only 1 available nodes found"
-    said = "*** WARNING: something else\n" * 200 + reason
-    server.faults.on("Allocate", faults.refused(said, code=26), times=1)
-    _, result = driver.create(wall.inputs)
-    failed = {name: node["failed"] for name, node in result["nodes"].items() if "failed" in node}
-    assert list(failed) == ["b-1"]
-    assert reason in failed["b-1"]
 
 
 @with_hardware_types
@@ -169,16 +128,6 @@ def test_the_name_of_a_slice_that_was_never_ours_is_not_waited_for(server, wall,
 
 
 @with_hardware_types
-def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
-    wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}, "patience": 6}
-    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
-    driver.delete(up(wall, driver), wall.inputs)
-    next(m for m in server.inventory.machines if m.type.gpus == 1).broken = True
-    _, result = driver.create(wall.inputs)
-    assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-2"]
-
-
-@with_hardware_types
 def test_free_machines_are_counted_by_type(server, wall, driver):
     spec = model().model_validate({"name": NAME, **load(wall.paths.spec).model_dump(mode="json")})
     testbed = wall.testbed
@@ -209,16 +158,8 @@ def test_a_hostile_advertisement_is_one_clear_error(server, wall, fault, said):
 def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
     wall.block["hardware"] = {}
     wall.changes["nodes"] = [{"name": "node", "count": 99}]
-    free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
+    free = len(server.inventory.machines)
     said = f"99 machines of any type are wanted, {free} are free"
-    assert [lack.message for lack in wall.testbed.fits(wall.plan)] == [said]
-
-
-@with_hardware_types
-def test_who_asks_for_one_type_is_told_of_that_alone(server, wall):
-    """As many as that are wanted exceed what there is of any type, too."""
-    wall.changes["nodes"] = [{"name": "node", "count": 50}]
-    said = "50 machines of type pcgen05 are wanted, 8 are free"
     assert [lack.message for lack in wall.testbed.fits(wall.plan)] == [said]
 
 
@@ -236,7 +177,8 @@ def test_who_waits_for_nodes_is_told_for_how_many(server, wall, driver, monkeypa
     """Bare metal takes up to 25 minutes: silence would look as if nothing happened."""
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)
-    server.faults.node("node-1", slow=1)
+    for name, seconds in (("node-0", 3), ("node-1", 6), ("node-2", 3)):
+        server.faults.node(name, slow=seconds)
     up(wall, driver)
     said = [note["message"] for note in told if "booted" in note["message"]]
     assert said[0].startswith("3 of 3 nodes are being loaded and booted; waiting for ")

@@ -35,7 +35,7 @@ def there(tmp_path_factory):
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker daemon answers")
     site, root = Site(), tmp_path_factory.mktemp("vw")
-    nodes = Machines(site, control="10.127.215.0/24", cpus=1.0, memory=512 << 20)
+    nodes = Machines(control="10.127.215.0/24", cpus=1.0, memory=512 << 20)
     with pytest.MonkeyPatch.context() as patch, AmServer(root / "am", site=site, nodes=nodes) as s:
         patch.setenv("GPUBED_ROOT", "")
         wall = Wall(

@@ -27,7 +27,7 @@ SHARE = "/proj/testproj"
 @pytest.fixture(scope="module")
 def site(docker, tmp_path_factory):
     site = Site()
-    nodes = Machines(site, control="10.127.213.0/24", cpus=2.0, memory=6 << 30)
+    nodes = Machines(control="10.127.213.0/24", cpus=2.0, memory=6 << 30)
     with (
         pytest.MonkeyPatch.context() as patch,
         AmServer(tmp_path_factory.mktemp("am"), site=site, nodes=nodes) as server,

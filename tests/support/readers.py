@@ -30,8 +30,8 @@ from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
 from gpubed.backends.virtualwall import (
-    aggregate,
-    manifest,
+    connection,
+    documents,
     prepare,
     supply,
     transport,
@@ -308,19 +308,29 @@ def _proof(data, _folder):
 
 def _xmlrpc(data, _folder):
     value = transport._decode("the aggregate", data)
-    endpoint = SimpleNamespace(what="the aggregate", call=lambda *_, **__: value, url="https://a")
-    there = aggregate.Aggregate(endpoint)
+    there = _connection(value)
     for ask in (
-        there.version,
-        lambda: there.describe("urn", []),
-        lambda: there.advertisement([]),
+        lambda: connection.version(there.aggregate),
+        lambda: there.describe("urn"),
+        there.advertisement,
+        there.of_project,
     ):
         with contextlib.suppress(GpubedError):
             ask()
 
 
+def _connection(reply):
+    there = transport.Endpoint("https://a", None, "the aggregate")
+    there.call = lambda *_, **__: reply
+    login = SimpleNamespace(user=documents.Urn("a", "user", "alice"))
+    config, signed = SimpleNamespace(project="p"), {"": [], "urn": []}
+    return connection.Connection(config, login, there, there, there, signed=signed)
+
+
 def _manifest(data, _folder):
-    granted, reasons = manifest.read(data.decode(errors="replace"), ["node-0", "node-1"], "alice")
+    granted, reasons = documents.manifest(
+        data.decode(errors="replace"), ["node-0", "node-1"], "alice"
+    )
     for node in granted.values():
         assert 0 < node.port < 65536
         assert all(c.isalnum() or c in ".:-" for c in node.ipv4 + node.host)

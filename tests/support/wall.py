@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from gpubed.backends.virtualwall.component import groups
-from gpubed.backends.virtualwall.rspec import request
+from gpubed.backends.virtualwall.component import slice_inputs
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import ClusterPlan, plan
@@ -91,14 +90,4 @@ class Wall:
     @property
     def inputs(self) -> dict[str, Any]:
         """The inputs of the slice, as the component declares them."""
-        wanted = self.plan
-        return {
-            "cluster": NAME,
-            "uuid": self.uuid,
-            "testbed": wanted.spec.backend.model_dump(mode="json", exclude_none=True),
-            "request": request(wanted),
-            "public_key": KEY,
-            "duration": wanted.spec.lease.duration,
-            "groups": groups(wanted),
-            "head": wanted.nodes[0].name,
-        }
+        return slice_inputs(self.plan) | {"uuid": self.uuid, "public_key": KEY}

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from gpubed.backends.openstack import capacity, cloud, cloud_init
-from gpubed.cluster import audit, handover
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
-from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config, clusterspec, plan
 from gpubed.testbeds import registry, specification
-from gpubed.testbeds.base import Existing
-from support.bound import kind
-from support.samples import granted_cluster, sample_allocation, sample_plan
+from support.samples import granted_cluster, sample_plan
 
 BACKEND: dict[str, Any] = {
     "type": "openstack",
@@ -155,20 +148,6 @@ class TestAddresses:
         assert obstacles({"name": "other", "count": 2}, **elsewhere) == []
 
 
-def test_servers_may_take_long_to_boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All at the same time, and each has two minutes when its turn comes."""
-    allowed: list[float] = []
-    monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", lambda _, limit: allowed.append(limit))
-    paths, plan = Project(tmp_path).cluster("cloudy"), sample_plan()
-    allocation = sample_allocation(plan).model_copy(update={"backend": "openstack"})
-    handover.await_nodes(Cluster(paths, plan, allocation))
-    assert len(allowed) == len(allocation.nodes)
-    assert 890 < min(allowed) <= 900
-    allowed.clear()
-    handover.await_nodes(Cluster(paths, plan, sample_allocation(plan)))
-    assert set(allowed) == {120}
-
-
 def test_the_embedded_engine_is_refused_by_name() -> None:
     backend = registry.backend("openstack")
     backend.require_engine("cli")
@@ -191,99 +170,3 @@ def test_a_refusal_of_the_cloud_is_told_by_its_option(answer: str, option: str, 
     found = registry.backend("openstack").explained(GpubedError(f"400 instead: {answer}"))
     assert option in str(found)
     assert way in str(found and found.hint)
-
-
-def test_an_error_that_says_what_it_means_stays() -> None:
-    assert registry.backend("openstack").explained(GpubedError("something else")) is None
-
-
-SERVER = {
-    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::node-0",
-    "type": "openstack:compute/instance:Instance",
-    "id": "server-id",
-    "outputs": {"name": "gpubed-cloudy-node-0"},
-}
-ATTACHED = {  # goes with its server and is listed nowhere
-    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::node-0-data-0",
-    "type": "openstack:compute/volumeAttach:VolumeAttach",
-    "id": "server-id/volume-id",
-}
-LOOK = {
-    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::debian-12",
-    "type": "pulumi-python:dynamic/gpubed:Image",
-    "id": "image-id",
-    "outputs": {"backend": "openstack", "kind": "image", "name": "debian-12"},
-}
-
-
-class TestState:
-    """Resources that a plugin made, as `audit` and `down` see them."""
-
-    @pytest.fixture
-    def stack(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-        found = [
-            Existing("server", "one", "server-id", "u"),
-            Existing("network", "orphan", "network-id", "u"),
-        ]
-        cloud = kind("openstack")
-        monkeypatch.setattr(cloud, "existing", lambda _: found)
-        monkeypatch.setattr(cloud, "remove", lambda _, thing: found.remove(thing))
-        identity = {
-            "urn": "x::identity",
-            "type": "pulumi-python:dynamic/gpubed:Identity",
-            "id": "u",
-            "outputs": {"result": {"uuid": "u"}},
-        }
-        resources = [identity, LOOK, SERVER, ATTACHED]
-        return SimpleNamespace(
-            paths=Project(tmp_path).cluster("cloudy"),
-            export=lambda: {"deployment": {"resources": resources}},
-            found=found,
-        )
-
-    def test_what_the_plugin_recorded_is_known_and_the_rest_removed(self, stack: Any) -> None:
-        seen = audit.audit(stack)
-        assert [str(r) for r in seen.recorded] == ["image debian-12", "Instance node-0"]
-        assert [str(e) for e in seen.unrecorded] == ["network orphan"]
-        assert audit.remove_unrecorded(stack, audit.testbeds(stack)) == ["network orphan"]
-        assert [thing.id for thing in stack.found] == ["server-id"]
-        stack.found.clear()
-        assert [str(r) for r in audit.audit(stack).missing] == ["Instance node-0"]
-
-
-IMPORTED_SIDE_BY_SIDE = """
-import sys, threading, time
-from gpubed.testbeds import resources
-
-class Slow:
-    def find_spec(self, name, *_):
-        if name == "openstack.config":  # the package itself is half imported then
-            time.sleep(1)
-
-sys.meta_path.insert(0, Slow())
-wrong = []
-
-def work(seconds, module):
-    time.sleep(seconds)
-    try:
-        resources._backend("openstack")
-        __import__(f"gpubed.backends.openstack.{module}")
-    except BaseException as error:
-        wrong.append(error)
-
-threads = [threading.Thread(target=work, args=each) for each in ((0, "cloud"), (0.5, "testbed"))]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-sys.exit(repr(wrong) if wrong else 0)
-"""
-
-
-@pytest.mark.process
-def test_drivers_that_begin_side_by_side_import_the_sdk_once() -> None:
-    """Its modules import each other: Python saw a deadlock, and gave half of them."""
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED_SIDE_BY_SIDE], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

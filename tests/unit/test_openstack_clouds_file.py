@@ -120,33 +120,18 @@ WRONG = {
         "auth.application_credential_secret is missing",
     ),
     "another login": (clouds(mycloud={**auth(), "auth_type": "v3totp"}), "plugin cannot log in"),
-    "auth_type": (clouds(mycloud={**auth(), "auth_type": "pasword"}), "did you mean 'password'?"),
-    "project": (clouds(mycloud=auth(project_name=None)), "auth.project_name is missing"),
-    "user": (clouds(mycloud=auth(username=None)), "auth.username is missing"),
     "secret": (clouds(mycloud=auth(password=None)), "auth.password is missing"),
-    "domain": (
-        clouds(mycloud=auth(project_domain_name=None)),
-        "auth.project_domain_name is missing",
-    ),
-    "user's domain": (clouds(mycloud=auth(user_domain_name=None)), "auth.user_domain_name is mis"),
     "address": (clouds(mycloud=auth(auth_url=None)), "auth.auth_url is missing"),
     "no address": (clouds(mycloud=auth(auth_url="c.example")), "auth.auth_url must be a URL"),
-    "braces": (clouds(mycloud=auth(auth_url="https://{x}/v3")), "clouds.mycloud"),
     "yes": (clouds(mycloud=auth(password=True)), "auth.password must be a text"),
     "region": (clouds(mycloud={**auth(), "regions": ["a", "b"]}), "not a valid region"),
-    "region of a number": (clouds(mycloud={**auth(), "region_name": 7}), "mycloud.region_name"),
-    "auth is a list": (clouds(mycloud={"auth": ["a"]}), "clouds.mycloud.auth: must be a mapping"),
     "no auth": ("clouds: {mycloud: {auth: }}", "clouds.mycloud.auth: must be a mapping"),
     "entry is nothing": ("clouds: {mycloud: }", "clouds.mycloud: must be a mapping"),
     "another entry": (clouds(mycluod=auth()), "no clouds.mycloud: did you mean 'mycluod'?"),
-    "clouds is a list": ("clouds: [mycloud]", "line 1: clouds: must be a mapping"),
     "empty": ("", "has no clouds.mycloud"),
-    "no clouds": ("mycloud: {}", "has no clouds.mycloud"),
     "cut off": ("clouds: {mycloud: {auth: ", "opened and not closed"),
     "alias": ("clouds: {mycloud: {auth: {password: *s3cret}}}", "line 1: a value begins with"),
-    "tag": ("clouds: {mycloud: !!python/name:os.system x}", "line 1: a value begins with * or !"),
     "binary": (b"clouds: \xff\n", "line 1: the file is not UTF-8 text"),
-    "client": (clouds(mycloud=auth()) + "client: 5\n", "clouds.mycloud"),
 }
 
 
@@ -172,8 +157,7 @@ def test_what_is_wrong_is_one_sentence_with_file_and_key(alone, name):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("verb", ["doctor lab", "resources lab", "audit lab", "up lab -y"])
-def test_every_verb_says_so(cluster, folder, verb):
+def test_a_verb_says_so(cluster, folder):
     """STAND-IN: of Pulumi's CLI, only that it is on PATH."""
     content, says = WRONG["credential"]
     (folder / "clouds.yaml").write_text(content)
@@ -182,7 +166,7 @@ def test_every_verb_says_so(cluster, folder, verb):
     pulumi.write_text("#!/bin/sh\necho '[]'\n")
     pulumi.chmod(0o755)
     path = f"{pulumi.parent}:{cluster.environment['PATH']}"
-    gpubed = [str(BIN / "gpubed"), *verb.split()]
+    gpubed = [str(BIN / "gpubed"), "up", "lab", "-y"]
     ran = run(cluster, folder, *gpubed, check=False, PATH=path)
     said = " ".join((ran.stdout + ran.stderr).split())
     assert "Traceback" not in said
@@ -207,16 +191,6 @@ def test_a_right_file_is_used(alone, monkeypatch):
     assert cloud.connect("mycloud", None).config.config["auth"]["password"] == "p"
 
 
-def test_a_broken_file_of_secrets_is_named(alone, monkeypatch):
-    alone.write_text(clouds(mycloud=auth()))
-    secrets = alone.parent / "secure.yaml"
-    secrets.write_text("clouds: {mycloud: {auth: p}}")
-    monkeypatch.setenv("OS_CLIENT_SECURE_FILE", str(secrets))
-    with pytest.raises(PrerequisiteMissing, match=r"clouds\.mycloud\.auth: must be") as error:
-        cloud.connect("mycloud", None)
-    assert str(secrets) in error.value.message
-
-
 def test_of_several_entries_one_has_to_be_named(alone):
     alone.write_text(clouds(a=auth(), b=auth()))
     with pytest.raises(PrerequisiteMissing, match="several entries: a, b") as error:
@@ -236,8 +210,3 @@ def test_an_openrc_file_that_lacks_something_is_told_by_its_variable(alone, monk
     cloud.connect.cache_clear()
     with pytest.raises(PrerequisiteMissing, match="OS_PROJECT_NAME is missing"):
         cloud.connect(None, None)
-
-
-def test_a_variable_that_names_no_file_is_told(alone):
-    with pytest.raises(PrerequisiteMissing, match=r"OS_CLIENT_CONFIG_FILE names .*clouds.yaml"):
-        cloud.connect("mycloud", None)

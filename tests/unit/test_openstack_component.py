@@ -242,33 +242,8 @@ class TestOrder:
         assert port.inputs["networkId"] == f"id of Network {purpose}"
         assert f"Subnet {purpose}" in port.follows["networkId"]
 
-    def test_servers_floating_address_and_ports_follow_the_router_interface(
-        self, cloud: Cloud
-    ) -> None:
-        """A floating address holds on to the interface, and goes with its port."""
-        declare(component.Cluster, DATA)
-        ports = cloud.all("Port").values()
-        for made in (*cloud.all("Instance").values(), cloud.one("FloatingIp"), *ports):
-            assert "RouterInterface router" in made.depends_on
-
 
 class TestServers:
-    def test_all_servers(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        assert cloud.one("ServerGroup").inputs["policies"] == "soft-anti-affinity"
-        for server in cloud.all("Instance").values():
-            assert server.inputs["schedulerHints"] == [{"group": "id of ServerGroup nodes"}]
-            assert server.inputs["powerState"] == "active", "a stopped one is to be started"
-            # Addresses are used again, and a rebuilt server would pass for ready.
-            assert server.delete_before_replace
-            assert server.replace_on_changes == ["imageId"]
-
-    def test_the_plugin_takes_a_flavors_uuid_for_its_id(self, cloud: Cloud) -> None:
-        id_ = "6f0c0000-0000-4000-8000-000000000000"
-        declare(component.Cluster, document(flavor=id_))
-        inputs = cloud.all("Instance")["node-0"].inputs
-        assert (inputs["flavorId"], inputs.get("flavorName")) == (id_, None)
-
     def test_groups_differ_in_what_they_name(self, cloud: Cloud) -> None:
         big = {"flavor": "g1.gpu", "boot_volume": "40 GiB", "availability_zone": "az2"}
         declare(component.Cluster, document(groups={"big": big}, volume_type="ssd"))
@@ -298,20 +273,6 @@ class TestServers:
         assert all(v.inputs["enableOnlineResize"] for v in cloud.all("Volume").values())
         assert {m.kind for m in cloud.made if m.retained} == {"Volume"}
         assert all(volume.retained for volume in cloud.all("Volume").values())
-
-    @pytest.mark.parametrize("zones", [["az2"], ["nova"]])
-    def test_block_storage_may_have_no_zone_of_that_name(
-        self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, zones: list[str]
-    ) -> None:
-        connection = connections.connect("mycloud", None)
-        there = SimpleNamespace(
-            availability_zones=lambda: [SimpleNamespace(name=zone) for zone in zones]
-        )
-        monkeypatch.setattr(type(connection), "block_storage", there)
-        declare(component.Cluster, document(data_volumes=["1 GiB"], availability_zone="az2"))
-        assert cloud.all("Instance")["node-0"].inputs["availabilityZone"] == "az2"
-        volume = cloud.all("Volume")["node-0-data-0"].inputs
-        assert volume.get("availabilityZone") == ("az2" if "az2" in zones else None)
 
 
 class TestNetworks:
@@ -349,11 +310,6 @@ class TestNetworks:
             assert first in IPv4Network(subnets[purpose]["cidr"])
             assert not [address for address in taken if first <= address <= last]
 
-    def test_one_network_is_enough(self, cloud: Cloud) -> None:
-        allocation, _ = declare(component.Cluster, {**DATA, "networks": {}})
-        assert allocation.experiment is None
-        assert set(cloud.all("Subnet")) == {"control"}
-
 
 class TestSecrets:
     def test_no_private_key_is_in_any_plain_input(self, cloud: Cloud) -> None:
@@ -385,12 +341,6 @@ class TestOneCloud:
         assert cloud.provider.inputs == {"cloud": "mycloud", "region": "one"}
         assert cloud.provider.name == "openstack-mycloud", "another name would replace everything"
 
-    def test_endpoints_that_are_not_public(self, cloud: Cloud) -> None:
-        write_clouds(cloud.project / "clouds.yaml", interface="internal")
-        connections.connect.cache_clear()
-        declare(component.Cluster, DATA)
-        assert cloud.provider.inputs["endpointType"] == "internal"
-
     def test_variables_of_another_project_are_refused(
         self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -414,15 +364,6 @@ class TestScaling:
             *("node-2", "node-2-control", "node-2-experiment"),
             *("node-3", "node-3-control", "node-3-experiment"),
         }
-
-    def test_another_cloud_is_another_provider(self, cloud: Cloud) -> None:
-        """So that what is on the former one is removed there."""
-        names = set()
-        for data in (DATA, document(cloud="other"), document(region="north")):
-            cloud.made.clear()
-            declare(component.Cluster, data)
-            names |= {m.name for m in cloud.made if m.type.startswith("pulumi:providers:")}
-        assert len(names) == 3
 
 
 class TestChanges:
@@ -473,10 +414,6 @@ class TestChanges:
         self, cloud: Cloud, networks: dict[str, Any], asks: dict[str, set[str]]
     ) -> None:
         assert asked(cloud, {**DATA, "networks": networks}) == asks
-
-    def test_what_is_no_business_of_the_cloud(self, cloud: Cloud) -> None:
-        more = {"lease": {"duration": "5h"}, "services": {"monitoring": {}}, "recipe": "cuda13"}
-        assert asked(cloud, {**DATA, **more}) == {}
 
 
 def asked(cloud: Cloud, data: dict[str, Any]) -> dict[str, set[str]]:

@@ -6,14 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import create_autospec
 
 import pytest
-from openstack.block_storage.v3 import _proxy as volumes
-from openstack.compute.v2 import _proxy as compute
-from openstack.network.v2 import _proxy as network
 
-from gpubed.backends.openstack import labels
 from gpubed.core import record
 from gpubed.core.errors import Refused
 from gpubed.core.paths import Project
@@ -124,12 +119,6 @@ def test_only_our_own_servers_count(cloudy: Any) -> None:
     assert (found.thing.id, found.thing.uuid) == ("3", UUID)
 
 
-def test_a_cluster_that_made_nothing_yet_has_no_server(cloudy: Any) -> None:
-    cloud = cloudy(server("ERROR"), server("SUSPENDED"), uuid=None)
-    assert cloud.faults() == []
-    assert cloud.unrefreshable() is None
-
-
 def test_a_server_that_hangs_is_rebooted_hard_and_waited_for(cloudy: Any) -> None:
     allocation = sample_allocation(sample_plan())
     id_ = allocation.nodes[1].id
@@ -147,38 +136,3 @@ def test_a_server_of_somebody_else_is_never_rebooted(cloudy: Any, metadata: Any)
     with pytest.raises(Refused, match="does not bear the mark of lab"):
         cloud.restart(allocation, allocation.nodes[1])
     assert cloud.nova.done == []
-
-
-def test_all_that_bears_the_mark_is_listed_and_removed(cloudy: Any, monkeypatch: Any) -> None:
-    """By openstacksdk's own calls, which its proxies must have; of another cluster nothing is."""
-    cloud, (_, other, _) = cloudy(), OTHERS
-    proxies = {
-        "compute": create_autospec(compute.Proxy),
-        "network": create_autospec(network.Proxy),
-        "block_storage": create_autospec(volumes.Proxy),
-    }
-    for kind_, (_, service, noun) in labels.KINDS.items():
-        things = []
-        for metadata in (OURS, other):
-            name = f"gpubed-{metadata['gpubed.name']}-{UUID}" if service == "compute" else kind_
-            thing = SimpleNamespace(id=f"id of {kind_}", name=name, tags=[], size=1, created_at="")
-            if noun in ("server", "volume"):
-                thing.metadata = metadata
-            else:
-                thing.description = " ".join(f"{k}={v}" for k, v in metadata.items())
-            thing.device_owner = "network:router_interface" if kind_ == "port" else ""
-            things.append(thing)
-        plural = f"{noun}s".replace("ys", "ies")
-        getattr(proxies[service], plural).return_value = things
-    connected = SimpleNamespace(**proxies, has_service=lambda _: True, current_project_id="p")
-    monkeypatch.setattr(kind("openstack"), "_connection", connected)
-    found = cloud.existing()
-    assert {thing.kind for thing in found} == set(labels.KINDS)
-    assert {thing.uuid for thing in found} == {UUID}
-    for thing in found:
-        cloud.remove(thing)
-    gone = [
-        call for proxy in proxies.values() for call in proxy.method_calls if "de" in call[0][:6]
-    ]
-    assert len([call for call in gone if call[0].startswith("delete_")]) == len(labels.KINDS) - 1
-    assert proxies["network"].remove_interface_from_router.call_count == 2

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gpubed.backends.virtualwall import login
 from gpubed.backends.virtualwall.config import Config
-from gpubed.backends.virtualwall.faults import NoCommonTls, UntrustedServer
 from gpubed.backends.virtualwall.transport import Endpoint
+from gpubed.core.errors import PrerequisiteMissing
 from support.am import pki
 from unit.test_virtualwall_documents import BACKEND
 
@@ -73,7 +73,7 @@ def endpoint(folder, url, **options):
 def test_a_server_of_another_time_is_named_with_what_lets_it_in(tmp_path, weak):
     """At once: no patience makes its keys longer."""
     with old_server(tmp_path, weak) as url:
-        with pytest.raises(UntrustedServer, match=r"too (weak|small)") as refused:
+        with pytest.raises(PrerequisiteMissing, match=r"too (weak|small)") as refused:
             endpoint(tmp_path, url).call("GetVersion")
         assert "backend.old_tls: true" in refused.value.hint
         assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
@@ -81,7 +81,7 @@ def test_a_server_of_another_time_is_named_with_what_lets_it_in(tmp_path, weak):
 
 def test_a_server_with_old_ciphers_is_no_fault_of_the_login(tmp_path):
     with old_server(tmp_path, "", ciphers="AES256-GCM-SHA384") as url:
-        with pytest.raises(NoCommonTls, match="handshake failure") as refused:
+        with pytest.raises(PrerequisiteMissing, match="handshake failure") as refused:
             endpoint(tmp_path, url).call("GetVersion")
         assert "backend.old_tls: true" in refused.value.hint
         assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
@@ -90,7 +90,7 @@ def test_a_server_with_old_ciphers_is_no_fault_of_the_login(tmp_path):
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_a_server_with_an_old_version_is_no_fault_of_the_login(tmp_path):
     with old_server(tmp_path, "", ciphers="ALL", version=ssl.TLSVersion.TLSv1_1) as url:
-        with pytest.raises(NoCommonTls, match="protocol") as refused:
+        with pytest.raises(PrerequisiteMissing, match="protocol") as refused:
             endpoint(tmp_path, url).call("GetVersion")
         assert "TLS 1.2" in refused.value.hint
 
@@ -112,6 +112,6 @@ def test_an_authority_as_emulab_makes_them_is_believed_by_every_python(tmp_path,
 def test_a_server_of_another_time_is_verified_all_the_same(tmp_path):
     with old_server(tmp_path, "key") as url:
         (tmp_path / "ca.pem").write_text(pki.root("somebody.else").pem)
-        with pytest.raises(UntrustedServer) as refused:
+        with pytest.raises(PrerequisiteMissing) as refused:
             endpoint(tmp_path, url, old_tls=True).call("GetVersion")
         assert "backend.ca" in refused.value.hint

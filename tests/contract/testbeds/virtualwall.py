@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {
 def options(project: Project) -> Iterator[dict[str, Any]]:
     """Serve a GENI site whose slivers are real nodes; returns backend options."""
     site = Site()
-    nodes = Machines(site, control="10.127.217.0/24", cpus=1.0, memory=512 << 20)
+    nodes = Machines(control="10.127.217.0/24", cpus=1.0, memory=512 << 20)
     with AmServer(project.root / "am", site=site, nodes=nodes) as server:
         user = server.user("alice", passphrase="open sesame")
         yield wall.backend(server, user, poll=0.5, shared_folder="/proj/testproj")

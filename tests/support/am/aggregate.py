@@ -1,17 +1,10 @@
-"""The Aggregate Manager API, version 3, as Emulab speaks it.
-
-Deliberately absent: version 2 (only its GetVersion answers, which leads on to 3), images,
-shared LANs, stitching, speaks-for.
-"""
+"""The Aggregate Manager API, version 3, as Emulab and GCF speak it; only what gpubed calls."""
 
 import base64
 import zlib
 from contextlib import nullcontext
 
-from . import answers, clock, documents, request, urn
-
-_ACTIONS = ("geni_start", "geni_restart")
-_ANSWERS = {"emulab": answers.struct, "gcf": answers.gcf}
+from . import answers, documents, names, request
 
 
 class Aggregate:
@@ -19,273 +12,130 @@ class Aggregate:
 
     name = "am"
     lock = nullcontext()  # the ledger has its own
-    methods = {  # noqa: RUF012
-        "GetVersion": 0,
-        "ListResources": 2,
-        "Describe": 3,
-        "Allocate": 4,
-        "Update": 5,
-        "Provision": 3,
-        "PerformOperationalAction": 4,
-        "Renew": 4,
-        "Delete": 3,
-    }
-    """Number of arguments that must be there."""
+    methods = frozenset(
+        {"GetVersion", "ListResources", "Describe", "Allocate", "Update", "Provision", "Renew"}
+        | {"PerformOperationalAction", "Delete"}
+    )
 
     def __init__(self, site, ledger, inventory, verifier, faults, url):
         self._site, self._ledger, self._inventory = site, ledger, inventory
         self._verifier, self._faults, self._url = verifier, faults, url
-        self.answer = _ANSWERS[site.face]
+        self.answer = answers.gcf if site.is_gcf else answers.struct
 
-    def get_version(self, caller, options=None):
-        """Returns what the server speaks."""
-        del options
-        formats = [
-            {
-                "type": kind,
-                "version": version,
-                "schema": f"{request.RSPEC}/{{}}.xsd",
-                "namespace": request.RSPEC,
-                "extensions": [request.EMULAB],
-            }
-            for kind, version in (("ProtoGENI", "2"), ("GENI", "3"))
-        ]
-        return {
-            "geni_api": int((caller.version or "2").partition(".")[0]),
-            "urn": self._site.manager,
-            "hrn": f"{self._site.authority.partition('.')[0]}.cm",
-            "url": self._url,
-            "interface": "aggregate",
-            "code_tag": "test",
-            "hostname": f"boss.{self._site.authority}",
-            "geni_api_versions": {str(n): f"{self._url}/{n}.0" for n in (1, 2, 3)},
-            "geni_request_rspec_versions": _with_schema(formats, "request"),
-            "geni_ad_rspec_versions": _with_schema(formats, "ad"),
-            "geni_single_allocation": "1" if self._site.is_emulab else 1,
-            "geni_allocate": "geni_disjoint",
-            "geni_credential_types": [
-                {"geni_type": "geni_sfa", "geni_version": version} for version in ("2", "3")
-            ],
-        }
+    def get_version(self, caller, options):
+        versions = {str(n): f"{self._url}/{n}.0" for n in (1, 2, 3)}
+        return {"geni_api": 3, "urn": self._site.manager, "geni_api_versions": versions}
 
     def list_resources(self, caller, credentials, options):
-        """Returns the advertisement."""
-        wanted = options.get("geni_rspec_version")
-        if not isinstance(wanted, dict) or {"type", "version"} - wanted.keys():
-            raise answers.malformed("Missing arguments")
-        if (str(wanted["type"]).lower(), str(wanted["version"])) not in (
-            ("geni", "3"),
-            ("protogeni", "2"),
-        ):
-            raise answers.Refusal(answers.BADARGS, f"Unsupported version: {wanted}")
-        self._check(caller, credentials)
+        """Returns the advertisement, compressed."""
+        self._verifier.check(credentials, caller.urn)
         with self._ledger.lock:
             self._ledger.sweep()
-            text = documents.advertisement(
-                self._site,
-                self._inventory.machines,
-                self._site.image_urns,
-                bool(options.get("geni_available")),
-                caller.fault.padding,
-            )
-        if options.get("geni_compressed"):
-            return base64.b64encode(zlib.compress(text.encode())).decode()
-        return text
+            machines, padding = self._inventory.machines, caller.fault.padding
+            text = documents.advertisement(self._site, machines, padding)
+        return base64.b64encode(zlib.compress(text.encode())).decode()
 
     def describe(self, caller, urns, credentials, options):
         """Returns the manifest and the states."""
-        del options
-        credential = self._check(caller, credentials)
-        slice_ = self._ledger.find(credential.target)
-        if slice_ is None:
-            raise answers.Refusal(answers.SEARCHFAILED, "No such slice here")
+        slice_ = self._slice(caller, credentials, answers.SEARCHFAILED)
         with self._ledger.lock:
             if slice_.ticket is None and not slice_.slivers:
-                empty = {"geni_rspec": documents.EMPTY_MANIFEST, "geni_urn": slice_.urn}
-                return {**empty, "geni_slivers": []}
-            self._only_slice(slice_, urns)
-            return {
-                "geni_rspec": self._manifest(slice_),
-                "geni_urn": slice_.urn,
-                "geni_slivers": self._states(slice_),
-            }
+                return {"geni_rspec": documents.EMPTY_MANIFEST, "geni_slivers": []}
+            if urns != [slice_.urn]:
+                raise answers.Refusal(answers.REFUSED, "Must pass only slice URN")
+            text = documents.manifest(self._site, slice_, self._faults.hidden)
+            return {"geni_rspec": text, "geni_slivers": self._states(slice_)}
 
     def allocate(self, caller, slice_urn, credentials, rspec, options):
         """Promises slivers."""
         if self._site.is_gcf and self._ledger.find(slice_urn):
             text = f"Slice already has resources: {slice_urn}"
             raise answers.Refusal(answers.ALREADYEXISTS, text)
-        return self._update(caller, slice_urn, [], credentials, rspec, options)
+        return self._promise(caller, slice_urn, credentials, rspec)
 
     def update(self, caller, slice_urn, urns, credentials, rspec, options):
-        """Promises slivers: besides what there is, or (the slice's URN in `urns`) instead."""
+        """Promises slivers instead of what there is."""
         if self._site.is_gcf:
             raise answers.Fault(answers.NO_SUCH_METHOD, 'method "Update" is not supported')
-        return self._update(caller, slice_urn, urns, credentials, rspec, options)
+        return self._promise(caller, slice_urn, credentials, rspec, replace=True)
 
-    def _update(self, caller, slice_urn, urns, credentials, rspec, options):
-        del options
-        credential = self._check(caller, credentials)
-        if urns not in ([], [slice_urn]):
-            raise answers.Refusal(answers.REFUSED, "Must pass only slice URN")
-        if credential.target != slice_urn:
-            text = "Credential does not match the URN"
-            raise answers.Refusal(answers.FORBIDDEN, text)
-        wanted = request.read(rspec, self._site.manager)
-        self._ledger.allocate(slice_urn, wanted, credential.expires, replace=bool(urns))
+    def _promise(self, caller, slice_urn, credentials, rspec, *, replace=False):
+        credential = self._check(caller, credentials, slice_urn)
+        wanted = request.read(rspec)
+        self._ledger.allocate(slice_urn, wanted, credential.expires, replace=replace)
         found = self.describe(caller, [slice_urn], credentials, {})
         keys = ("geni_sliver_urn", "geni_expires", "geni_allocation_status")
         states = [{key: state[key] for key in keys} for state in found["geni_slivers"]]
-        return {"geni_rspec": found["geni_rspec"], "geni_slivers": states}
+        return {**found, "geni_slivers": states}
 
     def provision(self, caller, urns, credentials, options):
         """Makes slivers of what was promised."""
         slice_ = self._slice(caller, credentials)
-        self._only_slice(slice_, urns)
-        self._ledger.provision(slice_, _keys(options.get("geni_users") or []))
-        found = self.describe(caller, urns, credentials, {})
-        return {"geni_rspec": found["geni_rspec"], "geni_slivers": found["geni_slivers"]}
+        users = {names.parse(user["urn"]).name: user["keys"] for user in options["geni_users"]}
+        self._ledger.provision(slice_, users)
+        return self.describe(caller, urns, credentials, {})
 
     def perform_operational_action(self, caller, urns, credentials, action, options):
         """Starts and restarts; Emulab returns nothing of use."""
-        del options
-        slice_ = self._act(caller, urns, credentials, action)
-        return 0 if self._site.is_emulab else self._states(slice_)
+        slice_ = self._slice(caller, credentials)
+        by_urn = {sliver.urn: sliver for sliver in slice_.slivers.values()}
+        chosen = [*by_urn] if urns == [slice_.urn] else urns
+        if not by_urn or any(name not in by_urn for name in chosen):
+            raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
+        self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
+        return self._states(slice_) if self._site.is_gcf else 0
 
     def renew(self, caller, urns, credentials, expiration, options):
         """Moves the end."""
-        if not urns:
-            raise answers.malformed("Empty URN List")
-        credential = self._check(caller, credentials)
-        slice_ = self._ledger.find(credential.target)
-        if slice_ is None:
-            raise answers.Refusal(answers.BADARGS, "No such slice here")
-        if credential.target != urns[0]:
-            text = "Credential does not match the URN"
-            raise answers.Refusal(answers.FORBIDDEN, text)
-        try:
-            until = clock.parse(expiration)
-        except (TypeError, ValueError):
-            raise answers.malformed("Could not parse expiration") from None
-        alap = bool(options.get("geni_extend_alap"))
-        self._ledger.renew(slice_, until, credential.expires, alap)
+        credential = self._check(caller, credentials, urns[0])
+        slice_ = self._slice(caller, credentials, answers.BADARGS)
+        self._ledger.renew(slice_, names.time(expiration), credential.expires)
         return self.describe(caller, urns, credentials, {})["geni_slivers"]
 
     def delete(self, caller, urns, credentials, options):
         """Removes all of the slice; answers before it has happened."""
-        if not urns:
-            raise answers.malformed("Empty URN List")
         found = self.describe(caller, urns, credentials, {})
-        credential = self._check(caller, credentials)
-        slice_ = self._ledger.find(credential.target)
+        self._ledger.delete(self._slice(caller, credentials, answers.SEARCHFAILED))
+        gone = {"geni_allocation_status": "geni_unallocated"}
+        return [state | gone for state in found["geni_slivers"]]
+
+    def _check(self, caller, credentials, target):
+        credential = self._verifier.check(credentials, caller.urn)
+        if credential.target != target:
+            raise answers.Refusal(answers.FORBIDDEN, "Credential does not match the URN")
+        return credential
+
+    def _slice(self, caller, credentials, code=answers.REFUSED):
+        slice_ = self._ledger.find(self._verifier.check(credentials, caller.urn).target)
         if slice_ is None:
-            raise answers.Refusal(answers.SEARCHFAILED, "No such slice here")
-        self._ledger.delete(slice_, bool(options.get("blocking")))
-        return [
-            {
-                "geni_sliver_urn": state["geni_sliver_urn"],
-                "geni_allocation_status": "geni_unallocated",
-                "geni_expires": state["geni_expires"],
-                "geni_error": "",
-            }
-            for state in found["geni_slivers"]
-        ]
-
-    def _act(self, caller, urns, credentials, action):
-        slice_ = self._slice(caller, credentials)
-        if not urns:
-            raise answers.malformed("Empty URN List")
-        if action not in _ACTIONS:
-            raise answers.Refusal(answers.REFUSED, "Invalid operational action")
-        if not slice_.slivers:
-            raise answers.Refusal(answers.BADARGS, "No slice or aggregate here")
-        by_urn = {sliver.urn: sliver for sliver in slice_.slivers.values()}
-        chosen = [*by_urn] if urns[0] == slice_.urn else urns
-        if any(name not in by_urn for name in chosen):
-            raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
-        self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
+            raise answers.Refusal(code, "No such slice here")
         return slice_
-
-    def _check(self, caller, credentials):
-        return self._verifier.check(credentials, caller.urn)
-
-    def _slice(self, caller, credentials):
-        slice_ = self._ledger.find(self._check(caller, credentials).target)
-        if slice_ is None:
-            text = "No slice here that matches the provided credentials"
-            raise answers.Refusal(answers.REFUSED, text)
-        return slice_
-
-    def _only_slice(self, slice_, urns):
-        if urns != [slice_.urn]:
-            raise answers.Refusal(answers.REFUSED, "Must pass only slice URN")
-
-    def _manifest(self, slice_):
-        ticket = slice_.ticket
-        return documents.manifest(
-            self._site,
-            ticket.request if ticket else slice_.request,
-            ticket.slivers if ticket else slice_.slivers,
-            slice_.expires,
-            slice_.links,
-            [] if ticket else [*slice_.users],
-            self._faults.hidden,
-        )
 
     def _states(self, slice_):
         given = [
-            {
-                "geni_sliver_urn": sliver.urn,
-                "geni_client_id": sliver.request.client_id,
-                "geni_expires": clock.stamp(slice_.expires),
-                "geni_allocation_status": "geni_provisioned",
-                "geni_operational_status": sliver.operational,
-                "geni_error": sliver.error,
-            }
-            for sliver in slice_.slivers.values()
+            _state(s.urn, s.client_id, slice_.expires, "provisioned", s.operational, s.error)
+            for s in slice_.slivers.values()
         ]
-        given += self._links(slice_)
+        if slice_.slivers and not self._site.is_gcf:
+            # On Emulab, links are slivers too, ready once they are given.
+            given += [
+                _state(slice_.links[name], name, slice_.expires, "provisioned", "geni_ready")
+                for name in slice_.request.links
+            ]
         # A sliver that is given and promised again is listed twice, as Emulab's code does.
-        promised = [
-            {
-                "geni_sliver_urn": sliver.urn,
-                "geni_expires": clock.stamp(slice_.ticket.until),
-                "geni_allocation_status": "geni_allocated",
-                "geni_operational_status": "geni_pending_allocation",
-                "geni_error": "",
-            }
-            for sliver in (slice_.ticket.slivers.values() if slice_.ticket else ())
-        ]
-        return given + promised
-
-    def _links(self, slice_):
-        """Returns the links' states: on Emulab they are slivers too, ready once they are given."""
-        if not (self._site.is_emulab and slice_.slivers):
-            return []
-        return [
-            {
-                "geni_sliver_urn": slice_.links[name],
-                "geni_client_id": name,
-                "geni_expires": clock.stamp(slice_.expires),
-                "geni_allocation_status": "geni_provisioned",
-                "geni_operational_status": "geni_ready",
-                "geni_error": "",
-            }
-            for name in slice_.request.links
+        promised = slice_.ticket.slivers.values() if slice_.ticket else ()
+        return given + [
+            _state(s.urn, "", slice_.ticket.until, "allocated", "geni_pending_allocation")
+            for s in promised
         ]
 
 
-def _with_schema(formats, kind):
-    return [{**entry, "schema": entry["schema"].format(kind)} for entry in formats]
-
-
-def _keys(users):
-    """Returns the keys by login name, which is the last part of the user's URN."""
-    if not isinstance(users, list):
-        raise answers.malformed("Malformed keys!")
-    try:
-        return {
-            urn.parse(user["urn"]).name: [key.strip() for key in user["keys"]] for user in users
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise answers.malformed("Malformed keys!") from None
+def _state(urn, client_id, expires, allocation, operational, error=""):
+    return {
+        "geni_sliver_urn": urn,
+        **({"geni_client_id": client_id} if client_id else {}),
+        "geni_expires": names.stamp(expires),
+        "geni_allocation_status": f"geni_{allocation}",
+        "geni_operational_status": operational,
+        "geni_error": error,
+    }

@@ -1,17 +1,13 @@
 """Answers of the three interfaces, and the codes of GENI's and Emulab's errors."""
 
-import uuid
-
 SUCCESS, BADARGS, ERROR, FORBIDDEN = 0, 1, 2, 3
 TOOBIG, REFUSED, SEARCHFAILED, UNSUPPORTED, BUSY, EXPIRED = 6, 7, 12, 13, 14, 15
 GONE, ALREADYEXISTS, OUT_OF_RANGE = 11, 17, 19
-INSUFFICIENT_NODES, NO_MAPPING, NOT_IMPLEMENTED, UNAVAILABLE = 26, 28, 100, 503
+INSUFFICIENT_NODES, NO_MAPPING = 26, 28
 NO_SUCH_METHOD = 1  # an XML-RPC fault of Python's own server
 _PRIVILEGES = "Insufficient privileges: No credential was found with appropriate privileges."
 _TOO_MUCH = "insufficient resources to fulfill request"
-
-# What Emulab puts into `geni_code`; it knows more codes than the standard (am_code).
-_STANDARD = range(18)
+_LOG = "https://www.wall2.ilabt.example/spewlogfile.php3?logfile=1"
 
 
 class Refusal(Exception):
@@ -31,43 +27,31 @@ class Fault(Exception):
 
 
 def malformed(text):
-    """Returns the refusal of arguments that make no sense."""
     return Refusal(BADARGS, f"Malformed arguments: {text}")
 
 
 def busy(text="resource is busy; try again later"):
-    """Returns the refusal of a call that may be repeated later."""
     return Refusal(BUSY, text)
 
 
 def gcf(code=SUCCESS, value="", output=""):
     """Returns an answer of the AM API as GENI's reference aggregate gives it."""
-    code, output = _as_gcf(code, output)
+    if code == FORBIDDEN:
+        code, output = ERROR, _PRIVILEGES
+    elif code in (INSUFFICIENT_NODES, NO_MAPPING):
+        code, output = TOOBIG, _TOO_MUCH
+    elif code == REFUSED:
+        gone = GONE if "allocated" in output else UNSUPPORTED
+        code = OUT_OF_RANGE if "expiration" in output else gone
     codes = {"geni_code": code, "am_type": "gcf", **({} if code else {"am_code": 0})}
     return {"code": codes, "value": "" if code else value, "output": output}
 
 
-def _as_gcf(code, output):
-    """Returns what GENI's reference aggregate says for what Emulab says."""
-    if code == FORBIDDEN:
-        return ERROR, _PRIVILEGES
-    if code in (INSUFFICIENT_NODES, NO_MAPPING):
-        return TOOBIG, _TOO_MUCH
-    if code != REFUSED:
-        return code, output
-    if "expiration" in output:
-        return OUT_OF_RANGE, output
-    return (GONE if "allocated" in output else UNSUPPORTED), output
-
-
 def struct(code=SUCCESS, value=0, output=""):
     """Returns an answer of the AM API as Emulab gives it: with am_code; 0 instead of nothing."""
-    geni = code if code in _STANDARD else ERROR
-    codes = {"geni_code": geni, "am_type": "protogeni", "am_code": code}
-    if code:
-        log = uuid.uuid4().hex
-        url = f"https://www.wall2.ilabt.example/spewlogfile.php3?logfile={log}"
-        codes |= {"protogeni_error_log": log, "protogeni_error_url": url}
+    # Emulab knows more codes than the standard.
+    codes = {"geni_code": code if code < 18 else ERROR, "am_type": "protogeni", "am_code": code}
+    codes |= {"protogeni_error_url": _LOG} if code else {}
     return {"code": codes, "value": value, "output": output}
 
 

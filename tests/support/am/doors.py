@@ -9,30 +9,23 @@ import hmac
 import re
 import socket
 import threading
-import time
 from contextlib import suppress
 
 import paramiko
 
-from .nodes import NodeBroken, Nodes, Reach
-from .startup import script
+from .nodes import NodeBroken, Reach
+from .request import script
 
 _HMAC = re.compile(r"-hmac (\S+)")
 _PAUSE_S = 0.05
 _SHOWS_PROOF = "gpubed-host-keys.mac"
 
 
-class Doors(Nodes):
-    """Slivers that answer SSH on ports of 127.0.0.1.
+class Doors:
+    """Slivers that answer SSH on ports of 127.0.0.1; `commands` is all that was run on them."""
 
-    Args:
-        boot_seconds: How long a start takes.
-    """
-
-    def __init__(self, boot_seconds=0.0):
-        self._doors, self._boot_seconds = {}, boot_seconds
-        self.commands = []
-        """All that anybody ran, on whichever."""
+    def __init__(self):
+        self._doors, self.commands = {}, []
 
     def reach(self, sliver):
         """Opens a port at which nobody answers yet."""
@@ -41,23 +34,19 @@ class Doors(Nodes):
 
     def start(self, slice_, sliver):
         """Lets the slice's users in."""
-        time.sleep(self._boot_seconds)
         if sliver.urn not in self._doors:
             raise NodeBroken("it was removed before it started")
         self._doors[sliver.urn].open(slice_.users)
 
     def restart(self, slice_, sliver):
-        """Lets the slice's users in."""
         self.start(slice_, sliver)
 
     def remove(self, slice_, slivers):
-        """Closes the ports."""
         for sliver in slivers:
             if door := self._doors.pop(sliver.urn, None):
                 door.close()
 
     def close(self):
-        """Closes everything."""
         for door in self._doors.values():
             door.close()
         self._doors.clear()
@@ -68,7 +57,9 @@ class _Door:
         self.commands = commands
         self.users, self._key = {}, paramiko.ECDSAKey.generate()
         token = _HMAC.search(script(sliver.request.element))
-        self.proof = self._prove(token[1]) if token else ""
+        keys = f"{self._key.get_name()} {self._key.get_base64()}\n"
+        mac = hmac.new(token[1].encode() if token else b"", keys.encode(), hashlib.sha256)
+        self.proof = f"{keys}--\n{mac.hexdigest()} */var/tmp/gpubed-host-keys\n" if token else ""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._serving = False
@@ -84,11 +75,6 @@ class _Door:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-
-    def _prove(self, token):
-        keys = f"{self._key.get_name()} {self._key.get_base64()}\n"
-        mac = hmac.new(token.encode(), keys.encode(), hashlib.sha256).hexdigest()
-        return f"{keys}--\n{mac} */var/tmp/gpubed-host-keys\n"
 
     def _serve(self):
         while self._serving:

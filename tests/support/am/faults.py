@@ -8,13 +8,12 @@ faults.node("worker1", fails="no boot loader")   at its next start
 
 import re
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from . import answers, clock
+from . import answers, names
 
 _LAUGHS = (
     '<!DOCTYPE rspec [<!ENTITY a "aaaaaaaaaa">'
@@ -57,105 +56,78 @@ NONE = Fault()
 
 
 def http(status=503, *, after=False):
-    """Returns: an HTTP error, before or after the call took effect."""
+    """An HTTP error, before or after the call took effect."""
     return Fault(status=status, after=after)
 
 
 def reset():
-    """Returns: the connection is reset; the call has no effect."""
+    """The connection is reset; the call has no effect."""
     return Fault(reset=True)
 
 
 def lost():
-    """Returns: the call takes effect, and the connection is reset before its answer."""
+    """The call takes effect, and the connection is reset before its answer."""
     return Fault(reset=True, after=True)
 
 
 def slow(seconds):
-    """Returns: the call takes effect, its answer comes late."""
+    """The call takes effect, its answer comes late."""
     return Fault(late=seconds)
 
 
-def busy(text="resource is busy; try again later"):
-    """Returns: code 14."""
-    return Fault(refusal=answers.busy(text))
+def busy():
+    return Fault(refusal=answers.busy())
 
 
 def refused(text, code=answers.REFUSED):
-    """Returns: a refusal in the testbed's words."""
+    """A refusal in the testbed's words."""
     return Fault(refusal=answers.Refusal(code, text))
 
 
-def expired():
-    """Returns: the credential is said to have expired."""
-    end = clock.stamp(clock.Clock().now())
-    return Fault(refusal=answers.malformed(f"invalid credential (expired at {end})"))
-
-
 def shortened(seconds):
-    """Returns: a renewal (of a sliver, or of a slice at the SA) ends so much earlier."""
-
-    def earlier(text):
-        return clock.stamp(clock.parse(text) - timedelta(seconds=seconds))
+    """A renewal of slivers ends so much earlier."""
 
     def change(arguments):
-        changed = [*arguments]
-        for number, argument in enumerate(arguments):
-            if isinstance(argument, dict) and "SLICE_EXPIRATION" in argument.get("fields", {}):
-                end = earlier(argument["fields"]["SLICE_EXPIRATION"])
-                changed[number] = {**argument, "fields": {"SLICE_EXPIRATION": end}}
-            elif isinstance(argument, str) and re.match(r"\d{4}-\d\d-\d\dT", argument):
-                changed[number] = earlier(argument)
-        return changed
+        return [
+            names.stamp(names.time(one) - timedelta(seconds=seconds))
+            if isinstance(one, str) and re.match(r"\d{4}-\d\d-\d\dT", one)
+            else one
+            for one in arguments
+        ]
 
     return Fault(arguments=change)
 
 
 def entities(where="answer"):
-    """Returns: a document type with entities, nested and external ones.
-
-    Args:
-        where: `answer` (the XML-RPC document) or `rspec` (the document in it).
-    """
+    """A document type with entities, nested and external ones, in the answer or its RSpec."""
     if where == "answer":
         return Fault(body=lambda body: _after_declaration(body.decode(), "&i;&file;").encode())
-    return Fault(value=lambda value: _in_rspec(value, lambda text: _laughing(text)))
+    return Fault(value=lambda text: _after_declaration(text, ""))
 
 
 def huge(size=50 << 20):
-    """Returns: an advertisement of that many bytes."""
+    """An advertisement of that many bytes."""
     return Fault(padding=size)
 
 
 def not_utf8():
-    """Returns: an answer with bytes that are no UTF-8."""
     return Fault(body=lambda body: body.replace(b"</value>", b"\xff\xfe\xc3\x28</value>", 1))
 
 
 def truncated():
-    """Returns: half of the answer, with a length that fits."""
+    """Half of the answer, with a length that fits."""
     return Fault(body=lambda body: body[: len(body) // 2])
 
 
 def not_xml():
-    """Returns: a page for people, as a proxy or a login page gives it."""
+    """A page for people, as a proxy or a login page gives it."""
     return Fault(body=lambda _: b"<html><body><h1>Service under maintenance</h1></body></html>")
-
-
-def _laughing(text):
-    return _after_declaration(text, "").replace("</rspec>", "<note>&i;&file;</note></rspec>", 1)
 
 
 def _after_declaration(text, content):
     declaration, rest = re.fullmatch(r"(<\?xml.*?\?>)?(.*)", text, re.DOTALL).groups()
     rest = rest.replace("</value>", f"{content}</value>", 1) if content else rest
     return f"{declaration or ''}{_LAUGHS}{rest}"
-
-
-def _in_rspec(value, change):
-    if isinstance(value, dict) and "geni_rspec" in value:
-        return {**value, "geni_rspec": change(value["geni_rspec"])}
-    return change(value) if isinstance(value, str) else value
 
 
 @dataclass
@@ -172,7 +144,7 @@ class NodeFault:
 
     fails: str | None = None
     slow: float = 0
-    times: int | None = 1
+    times: int = 1
 
 
 @dataclass
@@ -185,13 +157,9 @@ class Faults:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on(self, method, fault, nth=1, times=1):
-        """Lets calls of a method go wrong.
+        """Lets `times` calls of a method go wrong (None: all), from the `nth` from now on.
 
-        Args:
-            method: `Allocate`, or with its interface `geni-sa/create`; `*` for all.
-            fault: What goes wrong.
-            nth: The first call it concerns, counted from now.
-            times: How many calls; None for all that follow.
+        `method` may have its interface, `geni-sa/create`.
         """
         with self._lock:
             self._scripts.append(_Script(method, fault, nth - 1, times))
@@ -202,7 +170,6 @@ class Faults:
             self._nodes[client_id] = NodeFault(fails, slow, times)
 
     def clear(self):
-        """Forgets all of the script."""
         with self._lock:
             self._scripts.clear()
             self._nodes.clear()
@@ -216,19 +183,16 @@ class Faults:
     def take(self, interface, method):
         """Returns the fault of the call that has come in."""
         with self._lock:
-            hit = None
             for script in self._scripts:
-                if script.method not in (method, f"{interface}/{method}", "*"):
+                if script.method not in (method, f"{interface}/{method}") or script.times == 0:
                     continue
                 if script.skip:
                     script.skip -= 1
-                elif hit is None and script.times != 0:
-                    hit = script
-            if hit is None:
-                return NONE
-            if hit.times is not None:
-                hit.times -= 1
-            return hit.fault
+                    continue
+                if script.times is not None:
+                    script.times -= 1
+                return script.fault
+            return NONE
 
     def take_node(self, client_id):
         """Returns the fault of a node that is about to start."""
@@ -236,12 +200,5 @@ class Faults:
             found = self._nodes.get(client_id)
             if found is None or found.times == 0:
                 return NodeFault()
-            if found.times is not None:
-                found.times -= 1
-            return replace(found)
-
-
-def wait(seconds):
-    """Sleeps; apart so that its reason is plain: an answer is awaited."""
-    if seconds:
-        time.sleep(seconds)
+            found.times -= 1
+            return found

@@ -1,4 +1,4 @@
-"""What the site has: machines by hardware type, and who holds them."""
+"""What the site has: machines by hardware type, and which slice holds them."""
 
 import time
 from collections import Counter
@@ -6,39 +6,14 @@ from dataclasses import dataclass
 
 from . import answers
 
-PC, VM = "pc", "pcvm"
-
-
-@dataclass(frozen=True)
-class HardwareType:
-    """Machines of one kind.
-
-    Attributes:
-        name: As requests say it; a testbed's GPU machines have the GPU in their type's name.
-        count: How many there are.
-        rack: First part of their names, `n061-01`.
-        cpus: Of one machine; also the limit of a real node.
-        memory: Bytes of one machine; also the limit of a real node.
-        gpus: GPUs of one machine.
-        virtual: Whether they are virtual machines on shared hosts.
-    """
-
-    name: str
-    count: int
-    rack: str
-    cpus: int = 1
-    memory: int = 1 << 30
-    gpus: int = 0
-    virtual: bool = False
-
-
-HARDWARE = (
-    HardwareType("pcgen05", 8, "n095", cpus=4, memory=16 << 30),
-    HardwareType("pcgen07-1p", 4, "n078", cpus=6, memory=64 << 30),
-    HardwareType("pcgen07-gpu1080", 3, "n079", cpus=6, memory=64 << 30, gpus=1),
-    HardwareType("pcgen08-gpu5090", 2, "n083", cpus=16, memory=500 << 30, gpus=2),
-    HardwareType(VM, 16, "n061", cpus=1, memory=2 << 30, virtual=True),
-)
+PC = "pc"
+# By hardware type: how many machines, and the first part of their names.
+HARDWARE = {
+    "pcgen05": (8, "n095"),
+    "pcgen07-1p": (4, "n078"),
+    "pcgen07-gpu1080": (3, "n079"),
+    "pcgen08-gpu5090": (2, "n083"),
+}
 
 
 @dataclass
@@ -49,57 +24,33 @@ class Machine:
     """
 
     name: str
-    type: HardwareType
+    type: str
     holder: str | None = None
     broken: bool = False
     loaded: float = 0.0
 
     @property
     def is_free(self):
-        """Whether it can be given away now."""
         return self.holder is None and not self.broken and self.loaded <= time.monotonic()
-
-    @property
-    def type_names(self):
-        """The types that a request may call it by."""
-        return (self.type.name,) if self.type.virtual else (self.type.name, PC)
 
 
 class Inventory:
     """All machines."""
 
-    def __init__(self, hardware=HARDWARE, reload=0.0):
+    def __init__(self, reload=0.0):
         self._reload = reload
         self.machines = [
-            Machine(f"{kind.rack}-{number:02d}", kind)
-            for kind in hardware
-            for number in range(1, kind.count + 1)
+            Machine(f"{rack}-{number:02d}", kind)
+            for kind, (count, rack) in HARDWARE.items()
+            for number in range(1, count + 1)
         ]
 
-    def machine(self, name):
-        """Returns a machine by name, or None."""
-        return next((m for m in self.machines if m.name == name), None)
-
-    def free(self, type_name):
-        """Returns the machines of a type that nobody has."""
-        return [m for m in self.machines if m.is_free and type_name in m.type_names]
-
     def map(self, nodes, holder):
-        """Gives each node a machine, or none of them any: as the mapper does.
-
-        Args:
-            nodes: Of a request.
-            holder: URN of the slice.
-
-        Returns:
-            Machine by client_id.
-
-        Raises:
-            Refusal: There are not enough; the text is the mapper's.
-        """
+        """Returns a machine for each node by client_id, or refuses all, in the mapper's words."""
         given = {node.client_id: self._fixed(node) for node in nodes if node.machine}
         for kind, count in Counter(node.type for node in nodes if not node.machine).items():
-            left = [m for m in self.free(kind) if m not in given.values()]
+            free = [m for m in self.machines if m.is_free and kind in (m.type, PC)]
+            left = [m for m in free if m not in given.values()]
             if len(left) < count:
                 raise answers.Refusal(answers.INSUFFICIENT_NODES, _short(kind, count, len(left)))
             wanted = [n.client_id for n in nodes if n.type == kind and not n.machine]
@@ -109,11 +60,10 @@ class Inventory:
         return given
 
     def release(self, machine):
-        """Takes a machine back."""
         machine.holder, machine.loaded = None, time.monotonic() + self._reload
 
     def _fixed(self, node):
-        machine = self.machine(node.machine)
+        machine = next((m for m in self.machines if m.name == node.machine), None)
         if machine is None:
             raise answers.Refusal(answers.BADARGS, f"Bad resource {node.machine}")
         if not machine.is_free:

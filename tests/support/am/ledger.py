@@ -11,17 +11,12 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from ipaddress import IPv4Interface
 
-from . import answers, urn
+from . import answers, names
 from .nodes import NodeBroken
-from .slices import Place, Slice, Sliver, Ticket
+from .slices import Slice, Sliver, Ticket
 
-_STAGES = {
-    "geni_start": ("new", "stopped"),
-    "geni_restart": ("started", "started"),
-}
-MONITOR = "start/restart in progress; try again later"
+_STAGES = {"geni_start": ("new", "stopped"), "geni_restart": ("started", "started")}
 
 
 class Ledger:
@@ -46,16 +41,14 @@ class Ledger:
         return self.slices.get(slice_urn)
 
     @contextmanager
-    def held(self, slice_, what="resource"):
+    def _held(self, slice_):
         """Holds a slice for one call; refuses while another one has it, or nodes start."""
         with self.lock:
-            if slice_.busy:
-                raise answers.busy(f"{what} is busy; try again later")
-            if slice_.starting:
-                raise answers.busy(MONITOR)
+            if slice_.busy or slice_.starting:
+                raise answers.busy()
             slice_.busy = True
         try:
-            yield slice_
+            yield
         finally:
             with self.lock:
                 slice_.busy = False
@@ -70,61 +63,46 @@ class Ledger:
                 if slice_.expires <= now:
                     self._begin_removal(slice_)
                 elif slice_.ticket and slice_.ticket.until + self._reap <= now:
-                    self._drop_ticket(slice_)
+                    for sliver in slice_.ticket.slivers.values():
+                        if not sliver.reach:
+                            self._inventory.release(sliver.machine)
+                    slice_.ticket = None
                     if not slice_.slivers:
                         del self.slices[slice_.urn]
 
-    def allocate(self, slice_urn, request, expires, replace=False):
-        """Promises slivers for a request; with `replace` instead of what there is, else besides.
-
-        Args:
-            slice_urn: The slice; it is made here when it is new.
-            request: What is asked for.
-            expires: When the credential does.
-            replace: See above.
-        """
+    def allocate(self, slice_urn, request, expires, *, replace=False):
+        """Promises slivers for a request; with `replace` instead of what there is."""
         with self.lock:
-            slice_ = self.find(slice_urn) or Slice(
-                slice_urn, min(expires, self._after(self._limits.sliver))
-            )
-            with self.held(slice_, "slice"):
-                before = slice_.ticket.request if slice_.ticket else slice_.request
-                if before is not None and not replace:
-                    request = before.joined(request)
-                self._check(request)
-                if request.expires:
-                    self._end(slice_, request.expires, expires)
+            end = min(expires, self._after(self._limits.sliver))
+            slice_ = self.find(slice_urn) or Slice(slice_urn, end)
+            with self._held(slice_):
+                if slice_.all_slivers() and not replace:
+                    text = "New rspec is not disjoint from sliver"
+                    raise answers.Refusal(answers.ERROR, text)
+                for image in {node.image for node in request.nodes.values()} - {None}:
+                    if image not in self._site.image_urns:
+                        raise answers.Refusal(answers.BADARGS, f"Unknown image URN: {image}")
                 self._promise(slice_, request)
                 self.slices[slice_urn] = slice_
-        return slice_
 
     def provision(self, slice_, users):
-        """Redeems the ticket.
-
-        Args:
-            slice_: The slice.
-            users: Keys by login name; as they are if empty.
-        """
-        with self.held(slice_):
+        """Redeems the ticket; `users` has keys by login name."""
+        with self._held(slice_):
             ticket = slice_.ticket
             if ticket is None:
                 raise answers.Refusal(answers.REFUSED, "No allocated slivers exist")
             if ticket.until <= self._clock.now():
                 raise answers.Refusal(answers.EXPIRED, "Ticket has expired")
-            slice_.users = users or slice_.users
-            slice_.expires = ticket.request.expires or slice_.expires
+            slice_.users = users
             dropped = [s for name, s in slice_.slivers.items() if name not in ticket.slivers]
             self._remove(slice_, dropped)
             with self.lock:
                 for sliver in ticket.slivers.values():
-                    if not sliver.is_provisioned:
+                    if not sliver.reach:
                         sliver.reach = self._nodes.reach(sliver)
                         sliver.operational = "geni_notready"
-                slice_.slivers, slice_.request, slice_.ticket = (
-                    dict(ticket.slivers),
-                    ticket.request,
-                    None,
-                )
+                slice_.slivers, slice_.request = dict(ticket.slivers), ticket.request
+                slice_.ticket = None
 
     def perform(self, slice_, action, slivers):
         """Starts or restarts slivers in the background.
@@ -133,48 +111,35 @@ class Ledger:
         that are named each must be as the action wants it.
         """
         fitting, text = _STAGES[action]
-        with self.held(slice_):
+        with self._held(slice_):
             chosen = [s for s in slivers if s.stage == fitting]
             whole = len(slivers) == len(slice_.slivers)
             if not chosen or (len(chosen) < len(slivers) and not whole):
                 raise answers.Refusal(answers.REFUSED, f"Sliver is not {text} (yet)")
-            self._launch(slice_, action, chosen)
+            with self.lock:
+                for sliver in chosen:
+                    sliver.operational, sliver.stage = "geni_configuring", "started"
+                slice_.starting += len(chosen)
+            for sliver in chosen:
+                self._pool.submit(self._run, slice_, action, sliver)
 
-    def renew(self, slice_, until, credential_ends, alap):
-        """Moves the end of a slice here; returns nothing, read it back.
-
-        Args:
-            slice_: The slice.
-            until: Wanted.
-            credential_ends: It cannot outlive the slice, which the credential stands for.
-            alap: Cut what is longer than anybody gets, instead of refusing it.
-        """
+    def renew(self, slice_, until, credential_ends):
+        """Moves the end of a slice here, at most to the slice's own; cuts what is too long."""
         with self.lock:
             if slice_.busy:
-                raise answers.busy("slice is busy; try again later")
-            slice_.expires = self._end(slice_, until, credential_ends, alap)
+                raise answers.busy()
+            now = self._clock.now()
+            if until < now + timedelta(seconds=self._limits.minimum):
+                raise answers.Refusal(answers.REFUSED, "such a short life for a sliver?")
+            if until > credential_ends:
+                text = "expiration is greater then slice expiration"
+                raise answers.Refusal(answers.REFUSED, text)
+            slice_.expires = min(until, now + timedelta(seconds=self._limits.maximum))
 
-    def _end(self, slice_, until, credential_ends, alap=False):
-        """Returns the end that a slice gets; the order of the refusals is Emulab's."""
-        now = self._clock.now()
-        latest = now + timedelta(seconds=self._limits.maximum)
-        if until == slice_.expires:
-            return until
-        if until < now + timedelta(seconds=self._limits.minimum):
-            raise answers.Refusal(answers.REFUSED, "such a short life for a sliver?")
-        if until > credential_ends:
-            text = "expiration is greater then slice expiration"
-            raise answers.Refusal(answers.REFUSED, text)
-        if until > latest and not alap:
-            minutes = f"({self._limits.maximum // 60:.0f})"
-            text = f"expiration increment is greater then the maximum number {minutes} of minutes"
-            raise answers.Refusal(answers.REFUSED, text)
-        return min(until, latest)
-
-    def delete(self, slice_, blocking):
+    def delete(self, slice_, *, blocking=False):
         """Removes a slice in the background, or before it returns."""
         with self.lock:
-            with self.held(slice_):
+            with self._held(slice_):
                 pass
             done = self._begin_removal(slice_)
         if blocking:
@@ -183,73 +148,34 @@ class Ledger:
     def _after(self, seconds):
         return self._clock.now() + timedelta(seconds=seconds)
 
-    def _check(self, request):
-        for node in request.nodes.values():
-            if len(node.interfaces) > self._nodes.max_links:
-                text = f"*** {node.client_id} has too many interfaces; Could not verify topo:"
-                raise answers.Refusal(answers.NO_MAPPING, text)
-            if (
-                node.image
-                and node.image.startswith("urn:")
-                and not self._site.has_image(node.image)
-            ):
-                raise answers.Refusal(answers.BADARGS, f"Unknown image URN: {node.image}")
-
     def _promise(self, slice_, request):
-        known = {s.request.client_id: s for s in slice_.all_slivers()}
-        kept = {name: known[name] for name in request.nodes if name in known}
+        known = {s.client_id: s for s in slice_.all_slivers()}
+        slivers = {name: known[name] for name in request.nodes if name in known}
         new = [node for name, node in request.nodes.items() if name not in known]
         machines = self._inventory.map(new, slice_.urn)
-        slivers = {**kept}
         for node in new:
-            slivers[node.client_id] = self._sliver(slice_, request, node, machines)
+            macs = {n: f"02:42:{a.ip.packed.hex(':')}" for n, a in node.interfaces.items()}
+            slivers[node.client_id] = Sliver(self._urn(), node, machines[node.client_id], macs)
         # What an older ticket promised and this one does not goes back at once.
         for sliver in slice_.all_slivers():
-            if sliver.request.client_id not in slivers and not sliver.is_provisioned:
+            if sliver.client_id not in slivers and not sliver.reach:
                 self._inventory.release(sliver.machine)
         for name in request.links:
             slice_.links.setdefault(name, self._urn())
         slice_.ticket = Ticket(request, slivers, self._after(self._limits.ticket))
 
-    def _sliver(self, slice_, request, node, machines):
-        host = f"{node.client_id}.{slice_.name}.{slice_.project}.{self._site.authority}"
-        sliver = Sliver(self._urn(), node, machines[node.client_id], host)
-        joined = {m: n for n, link in enumerate(request.links.values(), 1) for m in link.members}
-        for number, interface in enumerate(node.interfaces):
-            address = interface.address
-            link = joined.get(interface.client_id)
-            if address is None and link is not None:
-                members = [*request.links.values()][link - 1].members
-                host_part = members.index(interface.client_id) + 1
-                address = IPv4Interface(f"10.10.{link}.{host_part}/24")
-            octets = (address.ip.packed if address else bytes([10, 0, number, 1])).hex(":")
-            sliver.places.append(
-                Place(interface, self._urn(), f"eth{number + 1}", f"02:42:{octets}", address)
-            )
-        return sliver
-
     def _urn(self):
-        return urn.make(self._site.authority, "sliver", str(next(self._numbers)))
-
-    def _drop_ticket(self, slice_):
-        for sliver in slice_.ticket.slivers.values():
-            if not sliver.is_provisioned:
-                self._inventory.release(sliver.machine)
-        slice_.ticket = None
-
-    def _launch(self, slice_, action, slivers):
-        """Runs an action on each sliver in the background; the caller holds the slice."""
-        with self.lock:
-            for sliver in slivers:
-                sliver.operational, sliver.stage = "geni_configuring", "started"
-            slice_.starting += len(slivers)
-        for sliver in slivers:
-            self._pool.submit(self._run, slice_, action, sliver)
+        return names.make(self._site.authority, "sliver", str(next(self._numbers)))
 
     def _run(self, slice_, action, sliver):
         state, error = "geni_failed", "internal error"
+        fault = self._faults.take_node(sliver.client_id)
         try:
-            self._do(slice_, action, sliver)
+            time.sleep(fault.slow)
+            if fault.fails:
+                raise NodeBroken(fault.fails)
+            start = self._nodes.restart if action == "geni_restart" else self._nodes.start
+            start(slice_, sliver)
             state, error = "geni_ready", ""
         except NodeBroken as broken:
             error = str(broken)
@@ -259,14 +185,6 @@ class Ledger:
             with self.lock:
                 sliver.operational, sliver.error = state, error
                 slice_.starting -= 1
-
-    def _do(self, slice_, action, sliver):
-        fault = self._faults.take_node(sliver.request.client_id)
-        time.sleep(fault.slow)
-        if fault.fails:
-            raise NodeBroken(fault.fails)
-        start = self._nodes.restart if action == "geni_restart" else self._nodes.start
-        start(slice_, sliver)
 
     def _begin_removal(self, slice_):
         slice_.busy = True
@@ -285,7 +203,7 @@ class Ledger:
             del self.slices[slice_.urn]
 
     def _remove(self, slice_, slivers):
-        if given := [s for s in slivers if s.is_provisioned]:
+        if given := [s for s in slivers if s.reach]:
             self._nodes.remove(slice_, given)
         for sliver in slivers:
             self._inventory.release(sliver.machine)

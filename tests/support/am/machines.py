@@ -20,8 +20,8 @@ from gpubed.backends.local.ownership import Owner
 from gpubed.core.errors import GpubedError
 from support import containers
 
-from .nodes import NodeBroken, Nodes, Reach
-from .startup import script
+from .nodes import NodeBroken, Reach
+from .request import script
 
 _FIRST_ADDRESS = 10
 _PROJECT_GID, _FIRST_UID = 6000, 20000
@@ -30,28 +30,19 @@ _MTU = 1500
 _NOBODY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody"
 
 
-class Machines(Nodes):
-    """Makes containers.
+class Machines:
+    """Makes containers on a control network, each with the same limits.
 
-    Args:
-        site: Names; also where the project's share is mounted.
-        control: The control network, for all slices.
-        cpus: Limit of a node, whatever its hardware type says.
-        memory: Limit of a node in bytes.
+    Everything that is made has `uuid` as its label `gpubed.cluster`.
     """
 
-    max_links = 1
-
-    def __init__(self, site, control="10.127.210.0/24", cpus=1.0, memory=1 << 30):
-        self._site, self._control = site, IPv4Network(control)
-        self._limits = {"cpus": cpus, "memory": memory}
+    def __init__(self, control, cpus=1.0, memory=1 << 30):
+        self._control, self._limits = IPv4Network(control), {"cpus": cpus, "memory": memory}
         self.uuid = str(uuid.uuid4())
-        """On the label `gpubed.cluster` of everything that is made."""
         self._lock = threading.RLock()
         self._inputs, self._uids, self._addresses = {}, {}, {}
 
     def reach(self, sliver):
-        """Returns a free address of the control network."""
         with self._lock:
             taken = set(self._addresses.values())
             hosts = range(_FIRST_ADDRESS, self._control.num_addresses - 1)
@@ -67,23 +58,21 @@ class Machines(Nodes):
                 inputs = self._node_inputs(slice_, sliver)
                 NodeDriver().create(inputs)
                 containers.let_out(self._container(sliver))
-                self.set_users(slice_, sliver)
-                self._note_mac(sliver, inputs)
+                self._set_users(slice_, sliver)
+                for name in sliver.macs:
+                    networks = self._container(sliver).attrs["NetworkSettings"]["Networks"]
+                    sliver.macs[name] = networks[inputs["experiment"]["network"]]["MacAddress"]
                 self._start_services(slice_, sliver)
         except GpubedError as error:
             raise NodeBroken(error.message) from None
 
-    def stop(self, sliver):
-        """Stops the container."""
-        if container := self._container(sliver):
-            container.stop()
-
     def restart(self, slice_, sliver):
         """Stops the container and starts it."""
-        self.stop(sliver)
+        if container := self._container(sliver):
+            container.stop()
         self.start(slice_, sliver)
 
-    def set_users(self, slice_, sliver):
+    def _set_users(self, slice_, sliver):
         """Makes an account with sudo for each user, and takes away all others."""
         container = self._container(sliver)
         users = {name: (self._uid(name), keys) for name, keys in slice_.users.items()}
@@ -95,9 +84,11 @@ class Machines(Nodes):
             project=shlex.quote(slice_.project),
             gid=_PROJECT_GID,
             users=" ".join(f"{shlex.quote(name)}:{uid}" for name, (uid, _) in users.items()),
-            share=shlex.quote(self._share(slice_)),
+            share=shlex.quote(_share(slice_)),
         )
-        self._run(container, command)
+        code, output = container.exec_run(["sh", "-euc", command])
+        if code:
+            raise GpubedError(f"cannot make the accounts: {output.decode(errors='replace')}")
 
     def remove(self, slice_, slivers):
         """Removes containers, and the slice's networks once nobody is on them."""
@@ -120,9 +111,6 @@ class Machines(Nodes):
     def _owner(self, slice_):
         return Owner(f"am-{slice_.name}", self.uuid)
 
-    def _share(self, slice_):
-        return self._site.share.format(project=slice_.project)
-
     def _uid(self, name):
         with self._lock:
             return self._uids.setdefault(name, _FIRST_UID + len(self._uids))
@@ -141,7 +129,7 @@ class Machines(Nodes):
                         "network": self._control_network(),
                         "address": sliver.reach.control_address,
                     },
-                    "shared": {"volume": self._volume(slice_), "path": self._share(slice_)},
+                    "shared": {"volume": self._volume(slice_), "path": _share(slice_)},
                     **self._limits,
                     **self._link(slice_, sliver),
                 }
@@ -158,15 +146,19 @@ class Machines(Nodes):
 
     def _link(self, slice_, sliver):
         """Returns the attachment to the experiment network, and what it is shaped to."""
-        for place in sliver.places:
+        for name, address in sliver.request.interfaces.items():
             for link in slice_.request.links.values():
-                name = place.request.client_id
                 if name in link.members:
-                    found = {
-                        "network": self._link_network(slice_, link, place.address.network),
-                        "address": str(place.address.ip),
+                    network = self._link_network(slice_, link, address.network)
+                    shape = {
+                        "subnet": str(address.network),
+                        "rate_bps": link.rates[name],
+                        "mtu": _MTU,
+                        "latency": link.latency[name],
+                        "loss": link.loss[name],
                     }
-                    return {"experiment": found, **_shape(link, place)}
+                    experiment = {"network": network, "address": str(address.ip)}
+                    return {"experiment": experiment, "link": shape}
         return {}
 
     def _link_network(self, slice_, link, subnet):
@@ -179,15 +171,9 @@ class Machines(Nodes):
         name, networks = owner.name(f"link-{link.client_id}"), daemon.client().networks
         if networks.list(names=[f"^{name}$"]):
             return name
-        taken = {
-            str(place.address.ip)
-            for sliver in slice_.slivers.values()
-            for place in sliver.places
-            if place.address
-        }
-        gateway = next(
-            str(host) for host in reversed(list(subnet.hosts())) if str(host) not in taken
-        )
+        nodes = [sliver.request for sliver in slice_.slivers.values()]
+        taken = {address.ip for node in nodes for address in node.interfaces.values()}
+        gateway = next(str(host) for host in reversed(list(subnet.hosts())) if host not in taken)
         networks.create(
             name,
             driver="bridge",
@@ -207,12 +193,6 @@ class Machines(Nodes):
         except NotFound:
             return None
 
-    def _note_mac(self, sliver, inputs):
-        if "experiment" in inputs:
-            container = self._container(sliver)
-            attached = container.attrs["NetworkSettings"]["Networks"]
-            sliver.places[0].mac = attached[inputs["experiment"]["network"]]["MacAddress"]
-
     def _start_services(self, slice_, sliver):
         """Starts what the request wants to be run at boot; nobody waits for it."""
         text = script(sliver.request.element)
@@ -221,11 +201,6 @@ class Machines(Nodes):
             path = "var/lib/am/startup"
             runtime.put(container, runtime.File(path, text.encode(), 0o755))
             container.exec_run(["sh", f"/{path}"], user=user, workdir="/tmp", detach=True)
-
-    def _run(self, container, command):
-        code, output = container.exec_run(["sh", "-euc", command])
-        if code:
-            raise GpubedError(f"cannot make the accounts: {output.decode(errors='replace')}")
 
 
 _ACCOUNTS = """
@@ -260,17 +235,5 @@ fi
 """
 
 
-def _shape(link, place):
-    name = place.request.client_id
-    rate = link.rates.get(name)
-    if rate is None:
-        return {}
-    return {
-        "link": {
-            "subnet": str(place.address.network),
-            "rate_bps": rate,
-            "mtu": _MTU,
-            "latency": link.latency.get(name, 0.0),
-            "loss": link.loss.get(name, 0.0),
-        }
-    }
+def _share(slice_):
+    return f"/proj/{slice_.project}"

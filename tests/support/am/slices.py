@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from ipaddress import IPv4Interface
 
-from . import urn
+from . import names
 from .inventory import Machine
 from .nodes import Reach
-from .request import Interface, Node, Request
+from .request import Node, Request
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds; defaults are Emulab's (A8.3 of the facts)."""
+    """Times in seconds; defaults are Emulab's.
+
+    Attributes:
+        delete: How long a removal takes at least.
+        reap: How long a promise that ran out stays in the books: it can be seen, not redeemed.
+        reload: How long machines that were given back are loaded anew, and for nobody.
+    """
 
     ticket: float = 600
     sliver: float = 6 * 3600
@@ -20,48 +25,26 @@ class Limits:
     maximum: float = 90 * 86400
     minimum: float = 300
     delete: float = 0.2
-    """How long cleaning up takes at least."""
     reap: float = 0.0
-    """How long a promise that ran out stays in the books: it can be seen, and not redeemed."""
     reload: float = 0.0
-    """How long machines that were given back are loaded anew, and for nobody."""
-
-
-@dataclass
-class Place:
-    """An interface as it was given."""
-
-    request: Interface
-    urn: str
-    device: str
-    mac: str
-    address: IPv4Interface | None
 
 
 @dataclass
 class Sliver:
-    """A node as it was promised or given.
-
-    Attributes:
-        stage: new or started.
-        operational: State as the AM API names it.
-        error: Why it failed.
-    """
+    """A node as it was promised or, with `reach`, given; `stage` is new or started."""
 
     urn: str
     request: Node
     machine: Machine
-    host_name: str
-    places: list[Place] = field(default_factory=list)
+    macs: dict[str, str]
     reach: Reach | None = None
     stage: str = "new"
     operational: str = "geni_pending_allocation"
     error: str = ""
 
     @property
-    def is_provisioned(self):
-        """Whether it is more than a promise."""
-        return self.reach is not None
+    def client_id(self):
+        return self.request.client_id
 
 
 @dataclass
@@ -75,7 +58,7 @@ class Ticket:
 
 @dataclass
 class Slice:
-    """A slice at this aggregate."""
+    """A slice at this aggregate; `users` has keys by login, `links` a URN by client_id."""
 
     urn: str
     expires: datetime
@@ -89,13 +72,12 @@ class Slice:
 
     @property
     def name(self):
-        """The last part of its URN."""
-        return urn.parse(self.urn).name
+        return names.parse(self.urn).name
 
     @property
     def project(self):
         """The sub-authority of its URN."""
-        return urn.parse(self.urn).authority.partition(":")[2] or "none"
+        return names.parse(self.urn).authority.partition(":")[2] or "none"
 
     def all_slivers(self):
         """Returns each sliver once, promised or given."""

@@ -66,18 +66,13 @@ class OpenStackBackend(Backend):
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups, volumes for several nodes, and shaped links."""
         names, network = [group.name for group in spec.nodes], spec.networks.experiment
-        found = [
-            Problem(
-                ("backend", "groups", name),
-                f"there is no node group {name!r}",
-                f"groups: {', '.join(names)}",
-            )
-            for name in options(spec).groups
-            if name not in names
-        ]
+        known, found = f"groups: {', '.join(names)}", list[Problem]()
+        for name in options(spec).groups.keys() - set(names):
+            where = ("backend", "groups", name)
+            found.append(Problem(where, f"there is no node group {name!r}", known))
         if spec.storage.shared.provider == "volume":
-            where = ("storage", "shared", "provider")
-            found.append(Problem(where, "OpenStack mounts no volume on several nodes", "auto, nfs"))
+            why = "OpenStack mounts no volume on several nodes"
+            found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
         for key in ("latency", "loss"):
             if network and getattr(network, key):
                 why = f"OpenStack's networks have no {key} to order"
@@ -90,7 +85,7 @@ class OpenStackBackend(Backend):
 
     def load(self) -> None:
         """Import openstacksdk, whose modules import each other."""
-        from gpubed.backends.openstack import lookups  # noqa: F401
+        from gpubed.backends.openstack import capacity  # noqa: F401
 
     def repair(self, say: Callable[[str], None]) -> None:
         """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer."""
@@ -115,11 +110,11 @@ class OpenStackBackend(Backend):
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a look at the cloud."""
-        from gpubed.backends.openstack import lookups
+        from gpubed.backends.openstack import capacity
 
         if kind == "capacity":
-            return lookups.CapacityDriver()
-        return lookups.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
+            return capacity.CapacityDriver()
+        return capacity.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
 
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Translate a refusal of the cloud into terms of the specification, if one is known."""

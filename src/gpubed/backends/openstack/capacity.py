@@ -1,6 +1,8 @@
 """What a cluster needs of a cloud, and a check before the first create that the cloud has it.
 
-A server that finds no room ends in the state ERROR minutes later, and its message hides why.
+A server that finds no room ends in the state ERROR minutes later, and its message hides why. The
+dynamic resources `capacity`, image and external network make nothing: being resources, they run
+before all others, also under plain `pulumi up`, and again only when their inputs change.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.openstack import cloud, labels
 from gpubed.backends.openstack.config import ID, Server, gib, options
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding, Offer
+from gpubed.testbeds.driver import Change, Driver, Properties
 
 _COMPUTE = {
     "instances": "server(s)",
@@ -74,7 +77,6 @@ class Needs(_Model):
     """Everything that is checked before anything is made.
 
     Attributes:
-        networks: Number of networks: control, and experiment if there is one.
         qos: Whether the cloud must hold links to their rate.
         members: How many servers share one server group; 0 without anti-affinity.
         rules: Number of rules of all security groups.
@@ -98,14 +100,13 @@ class Needs(_Model):
                 name=group.name,
                 count=group.count,
                 gpus=group.gpus,
-                image=config.image(group.image),
+                image=config.images.get(group.image, group.image),
                 server=config.server(group.name),
             )
             for group in plan.spec.nodes
         )
         return cls(
-            cloud=config.cloud,
-            region=config.region,
+            **config.where,
             groups=tuple(groups),
             external_network=config.external_network,
             networks=2 if plan.experiment else 1,
@@ -186,10 +187,7 @@ def held(
 ) -> Needs | None:
     """Return what the servers of a cluster take already; None if it has no server.
 
-    Args:
-        before: The needs that the servers were made for; None, if unknown, stands for `needs`.
-        cluster: The cluster's name, which another cluster of the project may share.
-        uuid: The cluster's UUID; None if it has none yet.
+    `before` are the needs that the servers were made for; None, if unknown, stands for `needs`.
     """
     counts: Counter[str] = Counter()
     for server in connection.compute.servers(details=True):
@@ -206,10 +204,7 @@ def held(
 
 
 def shrunk(before: Needs, after: Needs) -> list[Finding]:
-    """Return findings for data volumes that would shrink or change places.
-
-    A cloud cannot shrink a volume, and volumes are matched by their order.
-    """
+    """Return findings for data volumes that would shrink, which no cloud can, or change places."""
     former = {group.name: group.server.data_volumes for group in before.groups}
     found = list[Finding]()
     for group in after.groups:
@@ -248,12 +243,10 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 
     Nova does not tell its users what hosts are free.
     """
-    config = options(spec)
-    connection = cloud.connect(config.cloud, config.region)
+    connection = cloud.connect(*options(spec).where.values())
     with cloud.errors("list the flavors"):
-        quotas = _quotas(connection)
-        found = list(connection.compute.flavors(get_extra_specs=True))
-        return [_offer(flavor, quotas) for flavor in sorted(found, key=lambda flavor: flavor.name)]
+        quotas, flavors = _quotas(connection), connection.compute.flavors(get_extra_specs=True)
+        return [_offer(flavor, quotas) for flavor in sorted(flavors, key=lambda one: one.name)]
 
 
 def images(connection: Connection, name: str) -> list[Any]:
@@ -286,8 +279,8 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
 def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
     """Return the number and name of GPUs in extra specs; None if they do not tell.
 
-    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's.
-    Operators choose the names: an unknown one may be a GPU or a network adapter.
+    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's; an
+    unknown name may be a network adapter.
     """
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]
@@ -326,18 +319,14 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
 
 def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
     volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing volumes may grow
-    short = False
-    for name, (limit, left) in _quotas(connection, volumes=volumes).items():
-        if wanted[name] > left:
-            short, who = True, "or ask the cloud's operators for more"
-            fix = f"lower count, free what you no longer need, {who}"
-            if name.startswith("server_group"):
-                fix = f"set backend.anti_affinity: none, {who}"
-            message = (
-                f"quota: {wanted[name]} more {_QUOTAS[name]} are wanted, "
-                f"and {left} of {limit} are left"
-            )
-            yield Finding("openstack.quota", False, message, fix)
+    quotas = _quotas(connection, volumes=volumes)
+    short = {name: quota for name, quota in quotas.items() if wanted[name] > quota[1]}
+    for name, (limit, left) in short.items():
+        more = f"{wanted[name]} more {_QUOTAS[name]} are wanted, and {left} of {limit} are left"
+        in_group = name.startswith("server_group")
+        fix = "set backend.anti_affinity: none" if in_group else "lower count, free what is unused"
+        fix += ", or ask the cloud's operators for more"
+        yield Finding("openstack.quota", False, f"quota: {more}", fix)
     if not short:
         yield Finding("openstack.quota", True, f"quota: {wanted['instances']} more server(s) fit")
 
@@ -379,3 +368,67 @@ def _offer(flavor: Any, quotas: Mapping[str, tuple[int, int]]) -> Offer:
         gpu_model=known[1] if known else "",
         note=f"{flavor.vcpus} CPUs, {flavor.ram} MiB, {flavor.disk} GiB disk",
     )
+
+
+def _require(needs: Needs, held: Needs | None, failed: list[Finding]) -> None:
+    if not failed:
+        connection = cloud.connect(needs.cloud, needs.region)
+        with cloud.errors("look at what the cloud has"):
+            failed = [found for found in findings(connection, needs, held) if not found.ok]
+    if failed:
+        raise Refused("\n  ".join(f.message for f in failed), failed[0].fix)
+
+
+class CapacityDriver(Driver):
+    """Inputs: see `Needs`. Fails if the cloud cannot provide them."""
+
+    replace_keys = frozenset({"cloud", "region"})
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Check that the cloud can provide everything."""
+        _require(Needs.model_validate(inputs), None, [])
+        return "capacity", {}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return an empty result: nothing exists that could be gone."""
+        return {}
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Check that the cloud can provide what is wanted in addition."""
+        needs, held = Needs.model_validate(news), Needs.model_validate(olds)
+        _require(needs, held, shrunk(held, needs))
+        return {}
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove nothing."""
+
+
+class LookupDriver(Driver):
+    """Inputs: cloud, region, name of an image or external network.
+
+    The id is pinned: a name may mean something else tomorrow.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._is_image = kind == "image"
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Look the name up."""
+        connection, name = cloud.connect(inputs.get("cloud"), inputs.get("region")), inputs["name"]
+        with cloud.errors(f"look for {name}"):
+            look = images if self._is_image else external_networks
+            what, found = "image" if self._is_image else "external network", look(connection, name)
+        if len(found) != 1:
+            raise Refused(one(what, name, found, []).message, "gpubed doctor CLUSTER")
+        return found[0].id, {"id": found[0].id}
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Replace the resource only for another name."""
+        return Change(replace=["name"] if olds["name"] != news["name"] else [])
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return the pinned id; existing nodes need neither the image nor the network any more."""
+        return {"id": id}
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove nothing."""

@@ -82,13 +82,7 @@ class _Entry(BaseModel):
 
     auth: dict[str, Any] = {}
     auth_type: str | None = None
-    profile: str | None = None
     region_name: str | list[str] | None = None
-    regions: list[str | dict[str, Any]] | None = None
-    interface: str | list[str] | None = None
-    cacert: str | None = None
-    cert: str | None = None
-    key: str | None = None
 
 
 class _Chosen(BaseModel):
@@ -104,40 +98,27 @@ _WHOLE = TypeAdapter[_Whole | None](_Whole | None)
 
 @cache
 def connect(cloud: str | None, region: str | None) -> Connection:
-    """Return the connection to a cloud, without asking the cloud anything yet.
-
-    Args:
-        cloud: The specification's entry of clouds.yaml, if any.
-        region: The specification's region, if any.
-    """
+    """Return the connection to the specification's cloud and region; asks the cloud nothing yet."""
     name = _chosen(cloud or os.environ.get("OS_CLOUD"))
     try:
         read = OpenStackConfig().get_one(name, region_name=region, validate=False).config
         fault = next(_faults({**read, **read["auth"]}, read["auth"]), None)
         if fault is None:
-            connection = openstack.connect(
-                cloud=name,
-                region_name=region,
-                app_name="gpubed",
-                api_timeout=_TIMEOUT_S,
-                connect_retries=1,
-            )
+            limits: dict[str, Any] = {"api_timeout": _TIMEOUT_S, "connect_retries": 1}
+            connection = openstack.connect(name, region_name=region, app_name="gpubed", **limits)
             verify, _ = connection.config.get_requests_verify_args()
             _ = connection.session  # loads the login plugin
     except _RAISED as error:
         fault = ("", f"cannot be used: {reading.short(_first_line(error))}")
     if fault:
         key, why = fault
-        variables = name is None or name == os.environ.get("OS_CLOUD_NAME", "envvars")
-        place = (
-            f"OS_{key.removeprefix('auth.').upper() or '* variables'}"
-            if variables
-            else f"{next(filter(None, _files()))}: clouds.{name}{key and f'.{key}'}"
-        )
-        raise PrerequisiteMissing(
-            f"OpenStack: {reading.short(f'{place} {why}', 1000)}",
-            "source the openrc file of the project again" if variables else _CORRECT,
-        )
+        if name is None or name == os.environ.get("OS_CLOUD_NAME", "envvars"):
+            place = f"OS_{key.removeprefix('auth.').upper() or '* variables'}"
+            fix = "source the openrc file of the project again"
+        else:
+            place = f"{next(filter(None, _files()))}: clouds.{name}{key and f'.{key}'}"
+            fix = _CORRECT
+        raise PrerequisiteMissing(f"OpenStack: {reading.short(f'{place} {why}', 1000)}", fix)
     if not verify:
         raise PrerequisiteMissing(
             f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
@@ -163,8 +144,8 @@ def strays(connection: Connection) -> list[str]:
     """Return the OS_* variables beside an entry of clouds.yaml, which the plugin would mix in."""
     if entry(connection) is None:
         return []
-    own = (name for name, value in os.environ.items() if name.startswith("OS_") and value)
-    return sorted(name for name in own if name not in _SELECTORS)
+    own = {name for name, value in os.environ.items() if name.startswith("OS_") and value}
+    return sorted(own - {*_SELECTORS})
 
 
 def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:

@@ -37,24 +37,12 @@ WantedBy=cloud-init.target
 
 
 def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -> str:
-    """Return the user data of a node.
-
-    Args:
-        name: The node's name, which becomes its host name.
-        public_key: The cluster's key, which `gpubed` may log in with.
-        host_key: The private host key in OpenSSH form.
-    """
+    """Return the user data of a node, in which user `gpubed` logs in with `public_key`."""
+    user = {"name": USER, "shell": "/bin/bash", "lock_passwd": True}
+    user |= {"sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [public_key]}
     document = {
         "hostname": name,
-        "users": [
-            {
-                "name": USER,
-                "shell": "/bin/bash",
-                "lock_passwd": True,
-                "sudo": "ALL=(ALL) NOPASSWD:ALL",
-                "ssh_authorized_keys": [public_key],
-            }
-        ],
+        "users": [user],
         "disable_root": True,
         "ssh_pwauth": False,
         "ssh_deletekeys": True,

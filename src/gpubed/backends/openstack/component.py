@@ -39,7 +39,13 @@ class Cluster(Component):
         needs = capacity.Needs.of(plan).model_dump(mode="json")
         self._capacity = Capacity("capacity", _BACKEND, needs, self.children)
         self._provider = self._provider_of()
-        self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
+        where, after = self.config.where, self._after_the_look
+        self._images = {
+            name: Image(
+                name, _BACKEND, {**where, "name": self.config.images.get(name, name)}, after
+            )
+            for name in {node.image for node in plan.nodes}
+        }
         self._groups = self._security_groups()
         self._control = _Segment(self, "control", plan.control, gateway=True)
         self.router = self._interface()
@@ -59,16 +65,24 @@ class Cluster(Component):
         )
         failed = left_out.read(self._cluster, plan)
         nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
-        head = nodes[plan.nodes[0].name]
-        door = self._floating_address(head)
+        port, head, _ = nodes[plan.nodes[0].name]
+        door = networking.FloatingIp(
+            "door",
+            # A floating address needs a router, and blocks that router's removal: an input that
+            # depends on the router makes the address go first.
+            pool=self.router.id.apply(lambda _: self.config.external_network),
+            port_id=port.id,
+            **self.owner,
+            opts=self.native(self.router),
+        )
+        results = [
+            {"failed": failed[node.name]}
+            if node.name in failed
+            else _granted(node, *nodes[node.name][1:], door, head)
+            for node in plan.nodes
+        ]
         self.grant(
-            plan,
-            uuid,
-            [
-                nodes[name].result(door, head) if name in nodes else {"failed": failed[name]}
-                for name in (node.name for node in plan.nodes)
-            ],
-            mtu=self._experiment.network.mtu if self._experiment else None,
+            plan, uuid, results, mtu=self._experiment.network.mtu if self._experiment else None
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
@@ -84,17 +98,19 @@ class Cluster(Component):
         )
 
     @property
-    def in_use(self) -> pulumi.ResourceOptions:
-        """Options of what the cloud keeps while ports refer to it: the new one is made first."""
-        return self.native(delete_before_replace=False)
-
-    @property
     def _after_the_look(self) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self, depends_on=[self._capacity])
 
     def name(self, thing: str) -> pulumi.Output[str]:
         """Return the name of one of the cluster's resources in the cloud."""
         return self._uuid.apply(lambda known: labels.name(self._plan.cluster, known, thing))
+
+    def make(
+        self, kind: Any, name: str, *after: pulumi.Resource, in_use: bool = False, **inputs: Any
+    ) -> Any:
+        """Declare a resource that has tags; of one that is `in_use`, the new one is made first."""
+        options = self.native(*after, delete_before_replace=not in_use)
+        return kind(name, name=self.name(name), **self.owner, **inputs, opts=options)
 
     @property
     def owner(self) -> dict[str, pulumi.Output[Any]]:
@@ -125,26 +141,15 @@ class Cluster(Component):
             opts=self.children,
         )
 
-    def _image(self, name: str) -> Image:
-        inputs = {**self.config.where, "name": self.config.image(name)}
-        return Image(name, _BACKEND, inputs, self._after_the_look)
-
     def _security_groups(self) -> dict[str, networking.SecGroup]:
-        made = {
-            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=self.in_use)
-            for name in ("nodes", "door")
-        }
-        nodes = made["nodes"].id
+        names, make = ("nodes", "door"), self.make
+        made = {name: make(networking.SecGroup, name, in_use=True) for name in names}
+        nodes, door = (made[name].id for name in names)
         self._let_in("nodes-within", nodes, remote_group_id=nodes)
         for name, (protocol, port, source) in capacity.door(self._plan.spec).items():
-            self._let_in(
-                f"door-{name}",
-                made["door"].id,
-                remote_ip_prefix=source,
-                protocol=protocol,
-                port_range_min=port,
-                port_range_max=port,
-            )
+            ports = {"port_range_min": port, "port_range_max": port}
+            rule = {"remote_ip_prefix": source, "protocol": protocol, **ports}
+            self._let_in(f"door-{name}", door, **rule)
         return made
 
     def _let_in(self, name: str, group: pulumi.Output[str], **rule: Any) -> None:
@@ -164,13 +169,8 @@ class Cluster(Component):
             self._after_the_look, pulumi.ResourceOptions(delete_before_replace=False)
         )
         external = Network("external", _BACKEND, inputs, looked_up)
-        router = networking.Router(
-            "router",
-            name=self.name("router"),
-            external_network_id=external.result["id"],
-            **self.owner,
-            opts=self.native(),
-        )
+        to = external.result["id"]
+        router = self.make(networking.Router, "router", external_network_id=to)
         return networking.RouterInterface(
             "router", router_id=router.id, subnet_id=self._control.subnet.id, opts=self.native()
         )
@@ -178,9 +178,7 @@ class Cluster(Component):
     def _rate(self, network: NetworkPlan) -> networking.QosPolicy | None:
         if self.config.shaping == "none" or network.rate_bps is None:
             return None
-        policy = networking.QosPolicy(
-            "experiment", name=self.name("experiment"), **self.owner, opts=self.in_use
-        )
+        policy: networking.QosPolicy = self.make(networking.QosPolicy, "experiment", in_use=True)
         for direction in ("egress", "ingress"):
             networking.QosBandwidthLimitRule(
                 f"experiment-{direction}",
@@ -191,32 +189,42 @@ class Cluster(Component):
             )
         return policy
 
-    def _node(self, node: NodePlan) -> _Node:
+    def _node(self, node: NodePlan) -> tuple[networking.Port, HostKey, compute.Instance]:
         within, door = (self._groups[name].id for name in ("nodes", "door"))
         on_control = [within, door] if node.role == "head" else [within]
         ports = [self._control.port(node.name, node.control_address, on_control)]
         if self._experiment:
             address = node.experiment_address
             ports.append(self._experiment.port(node.name, address, [within], self._qos))
-        key = HostKey(
-            node.name,
-            _BACKEND,
-            {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name},
-            self._after_the_look,
-        )
+        inputs = {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name}
+        key = HostKey(node.name, _BACKEND, inputs, self._after_the_look)
         server = self._server(node, ports, key)
         self._data_volumes(node, server)
-        return _Node(node, ports[0], key, server)
+        return ports[0], key, server
 
     def _server(
         self, node: NodePlan, ports: list[networking.Port], key: HostKey
     ) -> compute.Instance:
-        wanted = self.config.server(node.group)
-        image = self._images[node.image].result["id"]
-        by_id = ID.fullmatch(wanted.flavor)
-        affinity = (
-            [compute.InstanceSchedulerHintArgs(group=self._affinity.id)] if self._affinity else None
-        )
+        def text(known: list[Any]) -> str:
+            private = reading.file(cloud_init.key_path(self._cluster, node.name)).text()
+            return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
+
+        wanted, image = self.config.server(node.group), self._images[node.image].result["id"]
+        by_id, group = ID.fullmatch(wanted.flavor), self._affinity
+        boot: dict[str, Any] = {"image_id": image}
+        if wanted.boot_volume:
+            volume = {
+                "uuid": image,
+                "source_type": "image",
+                "destination_type": "volume",
+                "boot_index": 0,
+                "volume_size": gib(wanted.boot_volume),
+                "delete_on_termination": True,
+                **({"volume_type": wanted.volume_type} if wanted.volume_type else {}),
+            }
+            boot = {"block_devices": [volume]}
+        made = pulumi.Output.all(self._public_key, key.result).apply(text)
+        data: pulumi.Output[str] = pulumi.Output.secret(made)
         return compute.Instance(
             node.name,
             name=self.name(node.name),
@@ -224,27 +232,17 @@ class Cluster(Component):
             flavor_name=None if by_id else wanted.flavor,
             availability_zone=wanted.availability_zone,
             key_pair=self._keypair.name,
-            user_data=self._user_data(node, key),
+            user_data=data,
             networks=[{"port": port.id} for port in ports],
-            scheduler_hints=affinity,
+            scheduler_hints=[compute.InstanceSchedulerHintArgs(group=group.id)] if group else None,
             metadata=self._metadata(**{labels.GROUP: node.group}),
             # The default leaves a stopped server as it is.
             power_state="active",
-            opts=self.native(
-                # Without a route out, cloud-init would wait for one.
-                self.router,
-                # A rebuilt server would keep its id and pass for ready.
-                replace_on_changes=["imageId"],
-            ),
-            **_boot(image, wanted.boot_volume, wanted.volume_type),
+            # Without a route out, cloud-init would wait for one. A rebuilt server would keep its
+            # id and pass for ready.
+            opts=self.native(self.router, replace_on_changes=["imageId"]),
+            **boot,
         )
-
-    def _user_data(self, node: NodePlan, key: HostKey) -> pulumi.Output[str]:
-        def text(known: list[Any]) -> str:
-            private = reading.file(cloud_init.key_path(self._cluster, node.name)).text()
-            return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
-
-        return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))
 
     def _data_volumes(self, node: NodePlan, server: compute.Instance) -> None:
         wanted, before = self.config.server(node.group), list[compute.VolumeAttach]()
@@ -278,43 +276,25 @@ class Cluster(Component):
             storage: Any = connection.block_storage
             return {zone.name for zone in storage.availability_zones()}
 
-    def _floating_address(self, head: _Node) -> networking.FloatingIp:
-        return networking.FloatingIp(
-            "door",
-            # A floating address needs a router, and blocks that router's removal: an input that
-            # depends on the router makes the address go first.
-            pool=self.router.id.apply(lambda _: self.config.external_network),
-            port_id=head.port.id,
-            **self.owner,
-            opts=self.native(self.router),
-        )
-
 
 class _Segment:
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
-        dns = [str(address) for address in cluster.config.dns]
-        subnet, name = plan.subnet, cluster.name(purpose)
+        dns, subnet = [str(address) for address in cluster.config.dns], plan.subnet
         # The cloud chooses the control network's packet size.
-        mtu = None if gateway else plan.mtu
-        self.network = networking.Network(
-            purpose, name=name, mtu=mtu, **cluster.owner, opts=cluster.native()
-        )
+        mtu, way = plan.mtu, dict[str, Any](no_gateway=True)
+        if gateway:
+            mtu, way = None, {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
+        self.network: networking.Network = cluster.make(networking.Network, purpose, mtu=mtu)
         first, last = (str(subnet[offset]) for offset in _POOL)
-        self.subnet = networking.Subnet(
+        self.subnet: networking.Subnet = cluster.make(
+            networking.Subnet,
             purpose,
-            name=name,
             network_id=self.network.id,
             cidr=str(subnet),
             ip_version=4,
             allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
-            **(
-                {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
-                if gateway
-                else {"no_gateway": True}
-            ),
-            **cluster.owner,
-            opts=cluster.native(),
+            **way,
         )
 
     def port(
@@ -324,57 +304,39 @@ class _Segment:
         groups: list[pulumi.Output[str]],
         qos: networking.QosPolicy | None = None,
     ) -> networking.Port:
-        name = f"{node}-{self._purpose}"
         # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
         # another subnet in place; an input that cannot change makes the port go first.
         network = pulumi.Output.all(self.network.id, self.subnet.id).apply(lambda ids: ids[0])
-        return networking.Port(
-            name,
-            name=self._cluster.name(name),
+        port: networking.Port = self._cluster.make(
+            networking.Port,
+            f"{node}-{self._purpose}",
+            self._cluster.router,  # the floating address depends on it, and goes with the port
             network_id=network,
             fixed_ips=[{"subnet_id": self.subnet.id, "ip_address": str(address)}],
             security_group_ids=groups,
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
-            **self._cluster.owner,
-            # The floating address depends on the router's interface, and goes with the port.
-            opts=self._cluster.native(self._cluster.router),
         )
+        return port
 
 
-class _Node:
-    def __init__(
-        self, plan: NodePlan, port: networking.Port, key: HostKey, server: compute.Instance
-    ) -> None:
-        self._plan, self.port, self.key, self._server = plan, port, key, server
+def _granted(
+    node: NodePlan,
+    key: HostKey,
+    server: compute.Instance,
+    door: networking.FloatingIp,
+    head: HostKey,
+) -> pulumi.Output[dict[str, Any]]:
+    def granted(known: list[Any]) -> dict[str, Any]:
+        id_, own, address, heads = known
+        user, experiment = cloud_init.USER, node.experiment_address
+        return {
+            "id": id_,
+            "control_address": str(node.control_address),
+            "experiment_address": str(experiment) if experiment else None,
+            "user": user,
+            "host_keys": [own["public"]],
+            "via": [{"address": address, "user": user, "host_keys": [heads["public"]]}],
+        }
 
-    def result(self, door: networking.FloatingIp, head: _Node) -> pulumi.Output[dict[str, Any]]:
-        def granted(known: list[Any]) -> dict[str, Any]:
-            id_, key, address, head_key = known
-            user, experiment = cloud_init.USER, self._plan.experiment_address
-            return {
-                "id": id_,
-                "control_address": str(self._plan.control_address),
-                "experiment_address": str(experiment) if experiment else None,
-                "user": user,
-                "host_keys": [key["public"]],
-                "via": [{"address": address, "user": user, "host_keys": [head_key["public"]]}],
-            }
-
-        known = (self._server.id, self.key.result, door.address, head.key.result)
-        return pulumi.Output.all(*known).apply(granted)
-
-
-def _boot(image: pulumi.Output[str], size: int | None, volume_type: str | None) -> dict[str, Any]:
-    if size is None:
-        return {"image_id": image}
-    volume = {
-        "uuid": image,
-        "source_type": "image",
-        "destination_type": "volume",
-        "boot_index": 0,
-        "volume_size": gib(size),
-        "volume_type": volume_type,
-        "delete_on_termination": True,
-    }
-    return {"block_devices": [{key: value for key, value in volume.items() if value is not None}]}
+    return pulumi.Output.all(server.id, key.result, door.address, head.result).apply(granted)

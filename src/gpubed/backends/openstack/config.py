@@ -74,10 +74,6 @@ class Config(ServerOptions, BackendConfig):
         own = self.groups.get(group, ServerOptions())
         return Server.model_validate({**common, **own.model_dump(exclude_unset=True)})
 
-    def image(self, name: str) -> str:
-        """Return the cloud's name of an image."""
-        return self.images.get(name, name)
-
     @property
     def where(self) -> dict[str, Any]:
         """What a driver needs to find the cloud."""

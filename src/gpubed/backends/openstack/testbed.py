@@ -241,10 +241,9 @@ class OpenStackTestbed(Testbed):
 def tools() -> list[Finding]:
     """Check whether Pulumi's CLI and its openstack plugin are on this machine."""
     path = shutil.which("pulumi")
-    message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
-    cli = Finding("openstack.engine", path is not None, message, None if path else _FIX)
     if path is None:
-        return [cli]
+        return [Finding("openstack.engine", False, "backend openstack needs Pulumi's CLI", _FIX)]
+    cli = Finding("openstack.engine", True, f"Pulumi CLI at {path}")
     wanted, command = version("pulumi_openstack"), [path, "plugin", "ls", "--json"]
     said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     listed = list[dict[str, Any]]()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.virtualwall.config import DATA_RECORD
+from gpubed.backends.virtualwall.config import DATA_RECORD, of, unmapped
 from gpubed.core import places
 from gpubed.core.errors import UsageError
-from gpubed.spec.clusterspec import Problem
+from gpubed.spec.clusterspec import Problem, systems
 from gpubed.testbeds.base import Backend
 
 # TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
@@ -45,20 +45,45 @@ class VirtualWallBackend(Backend):
         return VirtualWallTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse what the testbed cannot do."""
-        from gpubed.backends.virtualwall import limits
-
-        return list(limits.problems(spec))
+        """Refuse unknown groups, too few machines, and a shared folder that is not named."""
+        config, found = of(spec), list[Problem]()
+        groups = {group.name: group for group in spec.nodes}
+        for name, wanted in config.hardware.items():
+            path, group = ("backend", "hardware", name), groups.get(name)
+            if group is None:
+                known = f"there are: {', '.join(groups)}"
+                found.append(Problem(path, f"there is no node group {name!r}", known))
+            elif wanted.machines and len(wanted.machines) != group.count:
+                said = f"names {len(wanted.machines)} machines for {group.count} nodes"
+                found.append(Problem((*path, "machines"), said, "one per node"))
+            if group and group.gpus and wanted.sliver == "emulab-xen":
+                said = "a virtual machine has no GPU"
+                found.append(Problem((*path, "sliver"), said, "allowed: raw-pc"))
+        if spec.storage.shared.provider == "volume" and config.shared_folder is None:
+            said = "the testbed mounts no folder of that name by itself"
+            fix = "nfs, or name a folder in backend.shared_folder"
+            found.append(Problem(("storage", "shared", "provider"), said, fix))
+        return found
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
         """Return true: links are requested with their capacity, and the testbed enforces it."""
         return True
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Name images that the testbed's default stands for."""
-        from gpubed.backends.virtualwall import limits
-
-        return limits.warnings(spec)
+        """Name images that the testbed's default stands for, and traffic that may lack IPv4."""
+        found = [
+            f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
+            f"whichever that is; roles take {', '.join(systems())}"
+            for name in unmapped(spec)
+        ]
+        # Nodes then have their control addresses alone; some testbeds give IPv4 ones.
+        has_links = spec.networks.experiment and sum(group.count for group in spec.nodes) > 1
+        if not has_links and not of(spec).bastion and spec.configure:
+            found.append(
+                "without links, traffic takes the control network, and roles need IPv4 there: "
+                "nodes of the Virtual Wall have it behind backend.bastion only"
+            )
+        return found
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the planned address; a node that is alone is in no link and gets none."""

@@ -23,51 +23,46 @@ class Cluster(Component):
     ) -> None:
         super().__init__(_BACKEND, plan.cluster)
         self._plan, self._uuid = plan, uuid
-        self._testbed = plan.spec.backend.model_dump(mode="json", exclude_none=True)
-        inputs = {
-            "cluster": plan.cluster,
-            "uuid": uuid,
-            "testbed": self._testbed,
-            "request": rspec.request(plan),
-            "public_key": public_key,
-            "duration": plan.spec.lease.duration,
-            "groups": groups(plan),
-            "head": plan.nodes[0].name,
-        }
+        inputs = slice_inputs(plan) | {"uuid": uuid, "public_key": public_key}
+        self._testbed = inputs["testbed"]
         self._slice = Slice("slice", _BACKEND, inputs, self.children)
         self.grant(plan, uuid, [self._node(node).result for node in plan.nodes])
 
     def _node(self, node: NodePlan) -> Node:
+        spec, uuid = self._plan.spec, self._uuid
+        has_part, where = shared.part(spec, ""), spec.storage.shared.path
         inputs = {
             "cluster": self._plan.cluster,
-            "uuid": self._uuid,
+            "uuid": uuid,
             "name": node.name,
             "testbed": self._testbed,
             "slice": self._slice.id,
             "granted": self._slice.result["nodes"][node.name],
             "mtu": self._plan.experiment.mtu if self._plan.experiment else None,
-            "shared": self._shared(),
+            "shared": {"folder": uuid.apply(lambda known: shared.part(spec, known)), "path": where}
+            if has_part
+            else None,
             "on_failure": node.on_failure,
         }
         return Node(node.name, _BACKEND, inputs, self.children)
 
-    def _shared(self) -> dict[str, Any] | None:
-        if (folder := shared.folder(self._plan.spec)) is None:
-            return None
-        part = self._uuid.apply(lambda uuid: shared.part(folder, uuid))
-        return {"folder": part, "path": self._plan.spec.storage.shared.path}
 
-
-def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
-    """Return the node groups as a slice's inputs name them."""
-    config = of(plan.spec)
-    found = {}
+def slice_inputs(plan: ClusterPlan) -> dict[str, Any]:
+    """Return the inputs of a slice that the plan tells."""
+    groups, hardware = {}, of(plan.spec).hardware
     for group in plan.spec.nodes:
-        wanted = config.hardware.get(group.name)
-        found[group.name] = {
+        wanted = hardware.get(group.name)
+        groups[group.name] = {
             "nodes": [node.name for node in plan.nodes if node.group == group.name],
             "min": group.least,
             "type": (wanted.type if wanted else None) or "",
             "on_failure": group.on_failure,
         }
-    return found
+    return {
+        "cluster": plan.cluster,
+        "testbed": plan.spec.backend.model_dump(mode="json", exclude_none=True),
+        "request": rspec.request(plan),
+        "duration": plan.spec.lease.duration,
+        "groups": groups,
+        "head": plan.nodes[0].name,
+    }

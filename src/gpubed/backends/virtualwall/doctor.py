@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
-from gpubed.backends.virtualwall import bastion, documents, limits, supply
+from gpubed.backends.virtualwall import documents, supply
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Bastion, of, unmapped
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.login import Login
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
@@ -22,7 +22,7 @@ _CLOCK_S = 120.0
 
 
 def findings(spec: ClusterSpec) -> Iterator[Finding]:
-    """Look at everything, one after the other."""
+    """Look at login, servers, project and bastion, one after the other."""
     config = of(spec)
     try:
         login = logins.load(config)
@@ -40,43 +40,46 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
     kind = "encrypted" if login.encrypted else "not encrypted"
     said = f"{login.path} ({kind}, mode {mode:o})"
     yield Finding("virtualwall.key", not mode & 0o077, said, f"chmod 600 {quote(str(login.path))}")
-    # No retries: `doctor` reports faults at once.
-    yield from _testbed(config.model_copy(update={"patience": 1.0}), spec)
-    yield _way(config, login)
-
-
-def _testbed(config: Config, spec: ClusterSpec) -> Iterator[Finding]:
     try:
-        there = connect(config)
-        urn, url = there.aggregate.version()
+        # No retries: `doctor` reports faults at once.
+        there = connect(config.model_copy(update={"patience": 1.0}))
     except GpubedError as error:
         yield Finding("virtualwall.aggregate", False, error.message, error.hint)
-        return
-    same = urn in ("", config.aggregate.urn)
-    called = f"the aggregate calls itself {urn}, not {config.aggregate.urn}"
-    said = f"AM API v3 at {url}" if same else called
-    yield Finding("virtualwall.aggregate", same, said, f"backend.aggregate.urn: {urn}")
-    # Certificates and credentials are valid by the clock; leases end by the testbed's.
-    ahead_s = there.aggregate.clock_ahead_s
-    said = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"
-    fix = "set this machine's clock: timedatectl set-ntp true"
-    yield Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, said, fix)
-    yield _tried("virtualwall.members", lambda: _member(there))
-    yield _tried("virtualwall.project", lambda: _project(there))
-    yield _tried("virtualwall.images", lambda: _images(there, spec))
+    else:
+        urn, url = there.manager, there.aggregate.url
+        same = urn in ("", config.aggregate.urn)
+        called = f"the aggregate calls itself {urn}, not {config.aggregate.urn}"
+        said = f"AM API v3 at {url}" if same else called
+        yield Finding("virtualwall.aggregate", same, said, f"backend.aggregate.urn: {urn}")
+        # Certificates and credentials are valid by the clock; leases end by the testbed's.
+        ahead_s = there.aggregate.clock_ahead_s
+        said = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"
+        fix = "set this machine's clock: timedatectl set-ntp true"
+        yield Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, said, fix)
+        yield _tried("virtualwall.members", lambda: _member(there))
+        yield _tried("virtualwall.project", lambda: _project(there))
+        yield _tried("virtualwall.images", lambda: _images(there, spec))
+    if gate := config.bastion:
+        yield _tried("virtualwall.bastion", lambda: _reached(gate, login))
+    else:
+        # From outside, nodes of the Virtual Wall have IPv6 addresses only.
+        has_ipv6 = _has_ipv6()
+        said = "" if has_ipv6 else ", and this machine has no IPv6 address"
+        fix = "name the testbed's bastion in cluster.yml: backend.bastion: {host: HOST}"
+        yield Finding("virtualwall.way", has_ipv6, f"nodes are reached at once{said}", fix)
 
 
 def _member(there: Connection) -> str:
-    return f"{there.login.user} has {len(there.authority.credentials())} credential(s)"
+    return f"{there.login.user} has {len(there.credentials())} credential(s)"
 
 
 def _project(there: Connection) -> str:
-    if there.authority.has_project(there.project) is False:
+    if not there.has_project():
         raise Refused(
             f"{there.project}: the authority knows no such project of yours",
             "correct backend.project in cluster.yml, or ask the project's lead to let you in",
         )
-    slices = there.authority.of_project(there.project)
+    slices = there.of_project()
     ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
     first = f", the first ends {documents.written(min(ends))}" if ends else ""
     return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
@@ -86,32 +89,21 @@ def _images(there: Connection, spec: ClusterSpec) -> str:
     offered, default = supply.images(there)
     lines = [f"{image} is {urn}" for image, urn in there.config.images.items()]
     first = f" ({', '.join(default)})" if default else ""
-    lines += [f"{image} is the testbed's default{first}" for image in limits.unmapped(spec)]
+    lines += [f"{image} is the testbed's default{first}" for image in unmapped(spec)]
     lines += [f"it offers {', '.join(offered)}"] if offered else []
     return "; ".join(lines)
 
 
-def _way(config: Config, login: Login) -> Finding:
-    there = config.bastion
-    if there is None:
-        # From outside, nodes of the Virtual Wall have IPv6 addresses only.
-        has_ipv6 = _has_ipv6()
-        said = "" if has_ipv6 else ", and this machine has no IPv6 address"
-        fix = "name the testbed's bastion in cluster.yml: backend.bastion: {host: HOST}"
-        return Finding("virtualwall.way", has_ipv6, f"nodes are reached at once{said}", fix)
-
-    def meet() -> str:
-        bastion.require(there, login)
-        try:
-            socket.create_connection((there.host, there.port), _CONNECT_S).close()
-        except OSError as error:
-            raise PrerequisiteMissing(
-                f"the bastion {there.host}:{there.port} does not answer: {error}",
-                "a firewall on the way out may forbid SSH",
-            ) from None
-        return f"{bastion.user(there, login)}@{there.host}"
-
-    return _tried("virtualwall.bastion", meet)
+def _reached(gate: Bastion, login: Login) -> str:
+    logins.require(gate, login)
+    try:
+        socket.create_connection((gate.host, gate.port), _CONNECT_S).close()
+    except OSError as error:
+        raise PrerequisiteMissing(
+            f"the bastion {gate.host}:{gate.port} does not answer: {error}",
+            "a firewall on the way out may forbid SSH",
+        ) from None
+    return f"{logins.name_at(gate, login)}@{gate.host}"
 
 
 def _has_ipv6() -> bool:

@@ -1,14 +1,20 @@
-"""Reads testbeds' XML, names and times; XML within limits, and without fetching or expanding."""
+"""Reads testbeds' XML, names and times; XML within limits, and without fetching or expanding.
+
+Testbeds write the manifest, so names and addresses, which end up in commands and files, are
+checked. A node that is not usable is a reason, not an error: the others may suffice.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
 from typing import Any
 
 from lxml import etree
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core import reading
@@ -20,21 +26,27 @@ _PARTS = 2_000_000  # tags and attributes; each takes many times its bytes once 
 _MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
 _URN = re.compile(r"urn:publicid:IDN\+([^\s+]+)\+([a-z]+)\+([^\s]+)")
 _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_PORT = re.compile(r"[0-9]{1,5}")
+_MAC = re.compile(r"([0-9a-f]{12})?")
+_BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+_IPV4 = re.compile(rf"{_BYTE}(\.{_BYTE}){{3}}")
+_SSH = 22
 
 
 def bounded(data: bytes | str, what: str) -> str:
-    """Return XML as text; raise Malformed if it is not UTF-8, or too large to be parsed."""
+    """Return XML as text; raise Malformed if it is not UTF-8, too large, or declares entities."""
     text = reading.reply(data, what, limit=LIMIT, error=Malformed).text()
     if text.count("<") + text.count("=") > _PARTS:
         raise Malformed(f"{what} cannot be read: it has more than {_PARTS} parts")
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
     return text
 
 
 def parse(text: str, what: str) -> Any:
-    """Return a document's root element (lxml); raise Malformed if too large or with entities."""
-    text = bounded(text, what)
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
+    """Return a document's root element (lxml); raise Malformed as `bounded` does."""
     parser = etree.XMLParser(
         encoding="utf-8",  # whatever the declaration says: the text came as UTF-8
         resolve_entities=False,
@@ -44,7 +56,7 @@ def parse(text: str, what: str) -> Any:
         remove_pis=True,
     )
     try:
-        return etree.fromstring(text.encode(), parser)
+        return etree.fromstring(bounded(text, what).encode(), parser)
     except etree.XMLSyntaxError as error:
         raise Malformed(f"{what} is not XML: {str(error.msg)[:200]}") from None
 
@@ -116,3 +128,109 @@ def time(value: Any) -> datetime:
 def written(time: datetime) -> str:
     """Write a time so that every aggregate reads it: UTC, whole seconds, `Z`."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An end of a link: `mac` has colons, and may be empty."""
+
+    mac: str
+    address: str
+    prefix: int
+
+
+class Given(BaseModel):
+    """A node as the manifest has it, or why it failed.
+
+    Attributes:
+        linked: Whether a network was asked for.
+        host: The name or address where SSH answers.
+        ipv4: Its address on the testbed's control network; empty if it has none, or if the login
+            leads through a port of its host.
+        interfaces: Its ends of links; Emulab gives other interfaces no hardware.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sliver: str = ""
+    linked: bool = False
+    failed: str | None = None
+    host: str = ""
+    port: int = 22
+    user: str = ""
+    ipv4: str = ""
+    machine: str = ""
+    interfaces: tuple[Interface, ...] = ()
+
+
+def manifest(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Given], dict[str, str]]:
+    """Return a manifest's usable nodes, and why others of `names` are not; `user` logs in best."""
+    root = rspec(text, "manifest")
+    found: dict[str, Any] = {}
+    for element in children(root, "node"):
+        name = element.get("client_id", "")
+        if name in found:
+            raise Malformed(f"the manifest lists node {name!r:.80} twice")
+        found[name] = element
+    ends = {end.get("client_id") for end in children(root, "link", "interface_ref")}
+    granted, reasons = {}, {}
+    for name in names:
+        try:
+            if name not in found:
+                raise Malformed("the manifest does not list it")
+            granted[name] = _node(found[name], user, ends)
+        except Malformed as error:
+            reasons[name] = error.message
+    return granted, reasons
+
+
+def machines(text: str) -> frozenset[str]:
+    """Return the component ids of the machines that a manifest grants."""
+    nodes = children(rspec(text, "manifest"), "node")
+    return frozenset(node.get("component_id", "") for node in nodes)
+
+
+def _node(element: Any, user: str, ends: set[str | None]) -> Given:
+    sliver = element.get("sliver_id", "")
+    if not sliver:
+        raise Malformed("the manifest gives it no sliver: it belongs to another testbed")
+    named = children(element, "services", "login")
+    logins = [one for one in named if one.get("authentication", "ssh-keys") == "ssh-keys"]
+    if not logins:
+        raise Malformed("the manifest names no login for it")
+    login = next((login for login in logins if login.get("username") == user), logins[0])
+    port = int(_checked(_PORT, login.get("port", str(_SSH)), "port"))
+    if not 0 < port < 65536:
+        raise Malformed(f"the manifest gives it the port {port}")
+    hosts = [text for h in children(element, "host") if (text := h.get("ipv4"))]
+    control = _checked(_IPV4, hosts[0], "address") if hosts else ""
+    linked = [i for i in children(element, "interface") if i.get("client_id") in ends]
+    return Given(
+        sliver=sliver,
+        host=_checked(_HOST, login.get("hostname"), "host name"),
+        port=port,
+        user=_checked(_USER, login.get("username"), "user name"),
+        ipv4=control if port == _SSH else "",
+        machine=element.get("component_id", "").rsplit("+", 1)[-1],
+        interfaces=tuple(found for i in linked if (found := _interface(i))),
+    )
+
+
+def _checked(pattern: re.Pattern[str], text: str | None, what: str) -> str:
+    if text is None or pattern.fullmatch(text) is None:
+        raise Malformed(f"the manifest gives it the {what} {(text or '')[:80]!r}")
+    return text
+
+
+def _interface(element: Any) -> Interface | None:
+    for ip in children(element, "ip"):
+        if ip.get("type", "ipv4") == "ipv4":
+            try:
+                prefix = IPv4Network(f"0.0.0.0/{ip.get('netmask', '')}").prefixlen
+            except ValueError:
+                raise Malformed("the manifest gives it an interface without a netmask") from None
+            text = element.get("mac_address", "").replace(":", "").lower()
+            mac = _checked(_MAC, text, "MAC address")
+            colons = ":".join(mac[i : i + 2] for i in range(0, len(mac), 2))
+            return Interface(colons, _checked(_IPV4, ip.get("address"), "address"), prefix)
+    return None

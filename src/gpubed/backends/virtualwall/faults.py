@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.reading import Unreadable
 
 # AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
@@ -25,13 +25,33 @@ _NAMES = dict(enumerate(_V3.split("|"), 1)) | {
 }
 FORBIDDEN = 3
 BUSY = {14, 503}
+_NOT_FOUND = 12
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
 # The mapper uses other codes too, if there are machines, but none with such interfaces.
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
+_LOWER_RATE = (
+    "lower networks.experiment.rate in cluster.yml to what the machines' interfaces carry, or name "
+    "faster ones in backend.hardware"
+)
 _REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _WARNING = re.compile(r"(\*\*\* )?warning", re.IGNORECASE)
 _LONGEST = 1500
+
+
+OF_OTHERS = "set backend.login in cluster.yml to the login that made it, or take another name"
+_LEASE = "correct lease.duration in cluster.yml"
+_PROJECT = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
+# Hints for refusals of an authority, by what they say; the first match counts.
+_HINTS = {
+    # Names are unique across projects, and slices cannot be removed.
+    "already": "gpubed down CLUSTER, then up, makes a slice of another name",
+    "expired": "gpubed doctor CLUSTER compares the clocks, and looks at the login",
+    "expiration": _LEASE,
+    "short life": _LEASE,
+    "project": _PROJECT,
+    "authority mismatch": _PROJECT,
+}
 
 
 class Unanswered(GpubedError):
@@ -48,18 +68,6 @@ class Busy(Unanswered, Refused):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint or "try again in a few minutes")
-
-
-class UntrustedServer(PrerequisiteMissing):
-    """The server's certificate does not chain to a trusted one, or names another host."""
-
-
-class NoCommonTls(PrerequisiteMissing):
-    """The server and gpubed share no version or cipher of TLS."""
-
-
-class LoginRefused(PrerequisiteMissing):
-    """The login certificate cannot be used: unreadable, expired, or not accepted."""
 
 
 class Malformed(Unreadable):
@@ -92,30 +100,24 @@ class NoResources(Answered):
     """The testbed does not have, now or ever, what was asked for."""
 
 
-class TooFast(Answered):
-    """Links of the declared rate cannot be had for any number of nodes."""
-
-
-def answered(what: str, code: int, output: str, log_url: str = "") -> Answered | Busy:
+def answered(
+    what: str, code: int, output: str, log_url: str = "", *, is_authority: bool = False
+) -> Answered | Busy:
     """Return the error for a code that is not 0."""
     said = clean(output)
     message = f"{what}: {_NAMES.get(code, f'code {code}')}" + (f": {said}" if said else "")
     if code in BUSY:
         return Busy(message)
-    kind: type[Answered] = Answered
-    hint = ""
+    kind, hint = NotThere if code == _NOT_FOUND else Answered, ""
     if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(output)):
-        kind = TooFast
-        hint = (
-            "lower networks.experiment.rate in cluster.yml to what the machines' interfaces "
-            "carry, or name faster ones in backend.hardware"
-        )
+        hint = _LOWER_RATE  # no number of nodes would help
     elif code in _NO_RESOURCES:
         kind, hint = NoResources, "gpubed resources CLUSTER lists what is free"
-    elif code == 12:
-        kind = NotThere
     if is_about_remains(output):
         hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
+    if is_authority and not hint:
+        fits = (hint for word, hint in _HINTS.items() if word in output.lower())
+        hint = next(fits, OF_OTHERS if code == FORBIDDEN else "")
     log = f"the testbed's log: {clean(log_url)}" if log_url else ""
     return kind(message, "; ".join(filter(None, (hint, log))) or None, code, output)
 

@@ -17,7 +17,6 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 
 from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
-from gpubed.core.units import Moment
 from gpubed.nodes.allocation import Hop, Port
 
 FILE = "slice.json"
@@ -33,7 +32,6 @@ class Journal(BaseModel):
         uuid: The cluster.
         request: Hash of the request that the slivers were made with.
         slivers: The URNs of all that the aggregate has named.
-        granted_until: When the slivers expire, as last read.
         left_out: The testbed's reasons for nodes that it could not give, by name.
     """
 
@@ -48,7 +46,6 @@ class Journal(BaseModel):
     )
     request: str = ""
     slivers: tuple[Any, ...] = ()
-    granted_until: Moment | None = None
     left_out: dict[str, str] = {}
 
 
@@ -63,11 +60,7 @@ class _Known(BaseModel):
 
 
 def load(paths: ClusterPaths) -> Journal | None:
-    """Return the journal of a cluster; None if there is none.
-
-    Raises:
-        Unreadable: It is damaged, so that it is unknown what a run had begun.
-    """
+    """Return the journal of a cluster; None if there is none, Unreadable if it is damaged."""
     path = paths.state / FILE
     aside = shlex.join(["mv", str(path), f"{path}.damaged"])
     fix = (
@@ -123,7 +116,6 @@ def _node(paths: ClusterPaths, name: str) -> Path:
 
 def gave_back(paths: ClusterPaths) -> None:
     """Remember that a cluster's machines were given back now: see `are_reloading`."""
-    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     (paths.state / _GIVEN_BACK).touch()
 
 

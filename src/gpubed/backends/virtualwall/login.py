@@ -1,7 +1,7 @@
-"""The login PEM: the user's certificate and key, which may be encrypted.
+"""The login PEM: the user's certificate and key, and with it the way through a bastion.
 
-The certificate's subjectAltName names the user. The key never leaves this machine; only for SSH to
-a bastion it becomes a file of the cluster's secrets.
+The certificate's subjectAltName names the user. The key may be encrypted and never leaves this
+machine; only for SSH to a bastion it becomes a file of the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from shlex import quote
 
+import paramiko
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
@@ -25,17 +27,23 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gpubed.backends.virtualwall import documents
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.documents import Urn
-from gpubed.backends.virtualwall.faults import LoginRefused
 from gpubed.core import files, secret
 from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Missing
+from gpubed.nodes import known_hosts
+from gpubed.nodes.allocation import Hop
 
 PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
 _LARGEST = 2**20
-_BLOCK = r"-----BEGIN {0}-----.+?-----END {0}-----\n?"
-_CERTIFICATE = re.compile(_BLOCK.format("CERTIFICATE").encode(), re.DOTALL)
-_KEY = re.compile(_BLOCK.format("(?:RSA |EC |ENCRYPTED )?PRIVATE KEY").encode(), re.DOTALL)
+# Accounts of this authority are named `fff…` at the bastion; older ones are not.
+_PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
+KNOWN_HOSTS = Path("~/.ssh/known_hosts")
+_KEY = re.compile(
+    rb"-----BEGIN ((?:RSA |EC |ENCRYPTED )?PRIVATE KEY)-----.+?-----END \1-----", re.S
+)
 _RENEW = "download a new login certificate from the account portal"
 
 
@@ -59,42 +67,47 @@ class Login:
 
 
 def load(config: Config) -> Login:
-    """Read the login."""
+    """Read the login; raise PrerequisiteMissing if it cannot be used."""
     path = Path(config.login).expanduser()
     try:
         data = files.read(path, _LARGEST)
     except OSError as error:
-        raise LoginRefused(
+        raise PrerequisiteMissing(
             f"the login {path} cannot be read: {error.strerror}",
             "download it from the account portal, or correct backend.login in cluster.yml",
         ) from None
-    pem, key = _CERTIFICATE.search(data), _KEY.search(data)
-    if pem is None or key is None:
-        lacks = "certificate" if pem is None else "private key"
-        raise LoginRefused(f"the login {path} holds no {lacks}", _RENEW)
-    try:
-        certificate = x509.load_pem_x509_certificate(pem[0])
-    except (ValueError, x509.InvalidVersion) as error:
-        raise LoginRefused(f"the certificate in {path} cannot be read: {error}", _RENEW) from None
-    expires, now = certificate.not_valid_after_utc, datetime.now(UTC)
-    if expires <= now:
-        raise LoginRefused(f"the login certificate {path} expired on {expires:%Y-%m-%d}", _RENEW)
-    if certificate.not_valid_before_utc > now:
-        raise LoginRefused(
-            f"the login certificate {path} is not valid yet", "compare this machine's clock: date"
+    key = _KEY.search(data)
+    if key is None or b"-----BEGIN CERTIFICATE-----" not in data:
+        lacks = "private key" if key is None else "certificate"
+        raise PrerequisiteMissing(f"the login {path} holds no {lacks}", _RENEW)
+    encrypted, passphrase = b"ENCRYPTED" in key[0], None
+    if encrypted and (passphrase := _passphrase(config)) is None:
+        raise PrerequisiteMissing(
+            f"the key in {path} is encrypted",
+            f"put its passphrase into a file (mode 0600) and name that in backend.passphrase_file "
+            f"or {PASSPHRASE_VARIABLE}",
         )
-    private = _private_key(config, path, key[0])
-    public = private.public_key()
-    if public != certificate.public_key():
-        raise LoginRefused(f"the key in {path} does not belong to its certificate", _RENEW)
     try:
+        certificate = x509.load_pem_x509_certificate(data)
+        expires, user = certificate.not_valid_after_utc, _user(path, certificate)
+    except (ValueError, x509.InvalidVersion) as error:
+        why = f"the certificate in {path} cannot be read: {error}"
+        raise PrerequisiteMissing(why, _RENEW) from None
+    if expires <= datetime.now(UTC):
+        why = f"the login certificate {path} expired on {expires:%Y-%m-%d}"
+        raise PrerequisiteMissing(why, _RENEW)
+    try:
+        private = load_pem_private_key(key[0], passphrase)
+        public = private.public_key()
         text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-        pem_form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-        plain = private.private_bytes(*pem_form)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise LoginRefused(f"the key in {path} cannot be used: {error}", _RENEW) from None
-    user = _user(path, certificate)
-    return Login(path, user, expires, text, b"ENCRYPTED" in key[0], plain)
+        form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        plain = private.private_bytes(*form)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        why, fix = "its format is unknown", _RENEW
+        if passphrase:
+            why, fix = "the passphrase is wrong", f"put the right one into {_passphrase_at(config)}"
+        raise PrerequisiteMissing(f"the key in {path} cannot be read: {why}", fix) from None
+    return Login(path, user, expires, text, encrypted, plain)
 
 
 def context(config: Config) -> ssl.SSLContext:
@@ -117,25 +130,8 @@ def context(config: Config) -> ssl.SSLContext:
         # Without a password, OpenSSL would ask for one on the terminal.
         made.load_cert_chain(path, password=lambda: passphrase)
     except (OSError, ValueError) as error:
-        raise LoginRefused(f"the login {path} cannot be used: {error}", _RENEW) from None
+        raise PrerequisiteMissing(f"the login {path} cannot be used: {error}", _RENEW) from None
     return made
-
-
-def _private_key(config: Config, path: Path, key: bytes) -> Any:
-    passphrase = _passphrase(config) if b"ENCRYPTED" in key else None
-    if b"ENCRYPTED" in key and passphrase is None:
-        raise LoginRefused(
-            f"the key in {path} is encrypted",
-            f"put its passphrase into a file (mode 0600) and name that in backend.passphrase_file "
-            f"or {PASSPHRASE_VARIABLE}",
-        )
-    try:
-        return load_pem_private_key(key, passphrase)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        why, fix = "its format is unknown", _RENEW
-        if passphrase:
-            why, fix = "the passphrase is wrong", f"put the right one into {_passphrase_at(config)}"
-        raise LoginRefused(f"the key in {path} cannot be read: {why}", fix) from None
 
 
 def _passphrase(config: Config) -> bytes | None:
@@ -153,9 +149,68 @@ def _user(path: Path, certificate: x509.Certificate) -> Urn:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         found = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension):
         found = []
     for text in found:
         if text.startswith("urn:publicid:"):
             return documents.urn(text, "user")
-    raise LoginRefused(f"the certificate in {path} names no user of the federation", _RENEW)
+    raise PrerequisiteMissing(f"the certificate in {path} names no user of the federation", _RENEW)
+
+
+def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
+    """Return the hops to nodes, if any; PrerequisiteMissing if the bastion's key is unknown."""
+    there = config.bastion
+    if there is None:
+        return ()
+    renew_identity(config, login, paths)
+    whose, keys = name_at(there, login), host_keys(there)
+    identity = str(login.path if login.encrypted else _copy(paths))
+    return (
+        Hop(address=there.host, port=there.port, user=whose, host_keys=keys, identity=identity),
+    )
+
+
+def name_at(bastion: Bastion, login: Login) -> str:
+    """Return our name at the bastion."""
+    prefix = _PREFIX if login.user.authority == _PREFIXED else ""
+    return bastion.user or prefix + login.user.name
+
+
+def host_keys(bastion: Bastion) -> tuple[str, ...]:
+    """Return the bastion's host keys, from the specification or the user's known_hosts."""
+    found = bastion.host_keys
+    if not found:
+        with suppress(Missing):
+            found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
+    if not found:
+        raise PrerequisiteMissing(
+            f"the host key of the bastion {bastion.host} is not known",
+            f"ssh -p {bastion.port} {bastion.host} true, and compare the fingerprint with the "
+            "testbed's page; or write it into backend.bastion.host_keys",
+        )
+    return found
+
+
+def require(bastion: Bastion, login: Login) -> None:
+    """Raise PrerequisiteMissing unless the bastion's host key is known and the login is usable."""
+    host_keys(bastion)
+    held = {key.get_base64() for key in paramiko.Agent().get_keys()} if login.encrypted else ()
+    if login.encrypted and login.public_key.split()[1] not in held:
+        raise PrerequisiteMissing(
+            f"the bastion needs the key of {login.path}, which has a passphrase "
+            "and is not held by an SSH agent",
+            f"ssh-add {quote(str(login.path))}",
+        )
+
+
+def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
+    """Write the login's current key where OpenSSH can read it.
+
+    A key with a passphrase is left to an SSH agent, so that no unprotected copy is made.
+    """
+    if config.bastion and not login.encrypted:
+        secret.write(_copy(paths), login.private_pem)
+
+
+def _copy(paths: ClusterPaths) -> Path:
+    return paths.secrets / "virtualwall-login"

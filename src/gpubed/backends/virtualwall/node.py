@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import bastion, journal, prepare, shared
+from gpubed.backends.virtualwall import journal, prepare, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
-from gpubed.backends.virtualwall.manifest import Interface
+from gpubed.backends.virtualwall.documents import Given
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
 from gpubed.core.errors import GpubedError
@@ -27,36 +27,21 @@ _PROOF_S = 120.0  # startup commands run some time after SSH answers
 _LOOK_S = 2.0
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Given(_Model):
-    """What became of the node in its slice; see `verdict.Results`."""
-
-    sliver: str = ""
-    linked: bool = False
-    failed: str | None = None
-    host: str = ""
-    port: int = 22
-    user: str = ""
-    ipv4: str = ""
-    interfaces: tuple[Interface, ...] = ()
-
-
-class Shared(_Model):
+class Shared(BaseModel):
     """A folder that the testbed mounts on all nodes, and where they see it."""
 
     folder: str
     path: str
 
 
-class NodeInputs(_Model):
+class NodeInputs(BaseModel):
     """All inputs; `granted` is the node's entry in its slice's result.
 
     A preview knows `slice`, the slice's name, if the slice is kept (only `diff` reads it), and its
     result only if nothing of the slice changes.
     """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cluster: str
     uuid: str
@@ -88,18 +73,18 @@ class NodeDriver(Driver):
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Log in, prove the host keys, prepare."""
-        node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
-        given = _given(node, paths)
+        node = NodeInputs.model_validate(inputs, extra="ignore")
+        given = self._booted(node) if node.granted.failed else node.granted
         try:
-            result = _met(node, given, paths)
-            with SSH(_node(node, result), paths) as ssh:
+            result = self._met(node, given)
+            with SSH(_node(node, result), self._paths) as ssh:
                 ssh.wait_ready(_SSH_S)
                 prepare.prepare(ssh, _settings(node, given))
         except (Unreachable, CommandFailed) as error:
             raise NodeFailed(error.message, error.hint) from None
-        journal.save_node(paths, node.name, result)
+        journal.save_node(self._paths, node.name, result)
         if node.shared:
-            shared.note(paths, node.uuid, node.shared.folder, node.shared.path)
+            shared.note(self._paths, node.uuid, node.shared.folder, node.shared.path)
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -108,15 +93,15 @@ class NodeDriver(Driver):
         Raises:
             Unreachable: The node answers with another host key and cannot prove it.
         """
-        node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
-        bastion.renew_identity(node.testbed, logins.load(node.testbed), paths)
-        given = _granted_now(node, paths)
+        node = NodeInputs.model_validate(inputs, extra="ignore")
+        logins.renew_identity(node.testbed, logins.load(node.testbed), self._paths)
+        given = _granted_now(node, self._reservation(node))
         if given.failed or given.sliver != id:
             return None
-        known = journal.load_node(paths, node.name)
-        if known and known["id"] == id and not _has_another_key(node, known, paths):
+        known = journal.load_node(self._paths, node.name)
+        if known and known["id"] == id and not self._has_another_key(node, known):
             return known
-        return _met(node, given, paths)
+        return self._met(node, given)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Prepare the node with the new settings."""
@@ -126,63 +111,99 @@ class NodeDriver(Driver):
         """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
         journal.forget_node(self._paths, inputs["name"])
 
+    def _booted(self, node: NodeInputs) -> Given:
+        """Boot a node that failed once more."""
+        given, failed = node.granted, node.granted.failed or ""
+        if not given.sliver:
+            raise NodeFailed(failed)
+        try:
+            reservation = self._reservation(node)
+            reservation.restart(given.sliver)
+            again = _granted_now(node, reservation)
+        except GpubedError as error:
+            raise NodeFailed(f"{failed}; booting it again failed: {error.message}") from None
+        if again.failed or (given.linked and not again.interfaces):
+            raise NodeFailed(again.failed or failed)
+        return again
 
-def _given(node: NodeInputs, paths: ClusterPaths) -> Given:
-    """Return what was granted; a node that failed to boot is booted once more."""
-    given = node.granted
-    if given.failed is None:
-        return given
-    if not given.sliver:
-        raise NodeFailed(given.failed)
-    try:
-        _reservation(node, paths).restart(given.sliver)
-        again = _granted_now(node, paths)
-    except GpubedError as error:
-        raise NodeFailed(f"{given.failed}; booting it again failed: {error.message}") from None
-    if again.failed or (given.linked and not again.interfaces):
-        raise NodeFailed(again.failed or given.failed)
-    return again
+    def _reservation(self, node: NodeInputs) -> Reservation:
+        alone = {"": Group(nodes=(node.name,), min=1)}
+        wanted = SliceInputs(
+            cluster=node.cluster, uuid=node.uuid, testbed=node.testbed, groups=alone, head=node.name
+        )
+        return Reservation(wanted, connect(node.testbed), self._paths, keeps=False)
+
+    def _met(self, node: NodeInputs, given: Given) -> dict[str, Any]:
+        via = logins.way(node.testbed, logins.load(node.testbed), self._paths)
+        result: dict[str, Any] = {
+            "id": given.sliver,
+            "control_address": "",
+            "experiment_address": given.interfaces[0].address if given.interfaces else None,
+            "port": given.port,
+            "user": given.user,
+            "host_keys": [],
+            "via": [hop.model_dump(mode="json") for hop in via],
+        }
+        # A bastion may forward to the public address only.
+        private = [address for address in (given.ipv4, given.host) if address]
+        addresses = private if via else _resolved(node, given)
+        address, presented = self._answering(node, result, addresses)
+        result |= {"control_address": address, "host_keys": [presented]}
+        if node.testbed.host_keys == "proved":
+            result["host_keys"] = self._proved(node, result)
+        return result
+
+    def _answering(
+        self, node: NodeInputs, result: dict[str, Any], addresses: list[str]
+    ) -> tuple[str, str]:
+        deadline = time.monotonic() + _SSH_S
+        while True:
+            for address in addresses:
+                there = _node(node, {**result, "control_address": address})
+                try:
+                    return address, host_keys.presented(there, self._paths, 0)
+                except Unreachable:
+                    continue
+            if time.monotonic() > deadline:
+                where = f"{', '.join(addresses)} port {result['port']}"
+                hint = "without IPv6, name the testbed's bastion in backend.bastion"
+                said = f"{node.name} does not answer SSH on {where}"
+                raise Unreachable(said, None if result["via"] else hint)
+            time.sleep(_LOOK_S)
+
+    def _has_another_key(self, node: NodeInputs, known: dict[str, Any]) -> bool:
+        """Return whether a node with provable keys has another: reinstalled, or an impostor."""
+        if node.testbed.host_keys == "first_use":
+            return False
+        try:
+            key = host_keys.presented(_node(node, known), self._paths, 0)
+        except Unreachable:
+            return False
+        return key not in known["host_keys"]
+
+    def _proved(self, node: NodeInputs, result: dict[str, Any]) -> list[str]:
+        deadline = time.monotonic() + _PROOF_S
+        with SSH(_node(node, result), self._paths) as ssh:
+            ssh.wait_ready(_SSH_S)
+            while True:
+                shown = ssh.run(prepare.SHOW, check=False)
+                keys = prepare.proved(shown.stdout, prepare.token(self._paths))
+                if not shown.exit_code and keys and result["host_keys"][0] in keys:
+                    return list(keys)
+                if time.monotonic() > deadline:
+                    said = "answers, but does not prove that it is the node that was granted"
+                    hint = "if its image runs no startup commands: backend.host_keys: first_use"
+                    raise Unreachable(f"{node.name} {said}", hint)
+                time.sleep(_LOOK_S)
 
 
-def _granted_now(node: NodeInputs, paths: ClusterPaths) -> Given:
-    reservation = _reservation(node, paths)
+def _granted_now(node: NodeInputs, reservation: Reservation) -> Given:
     found = reservation.look()
     return Given.model_validate(reservation.judge(found)[node.name]) if found else Given()
 
 
-def _reservation(node: NodeInputs, paths: ClusterPaths) -> Reservation:
-    alone = {"": Group(nodes=(node.name,), min=1)}
-    wanted = SliceInputs(
-        cluster=node.cluster, uuid=node.uuid, testbed=node.testbed, groups=alone, head=node.name
-    )
-    return Reservation(wanted, connect(node.testbed), paths, keeps=False)
-
-
 def _node(node: NodeInputs, result: dict[str, Any]) -> Node:
     return Node.model_validate({"name": node.name, "group": "", "role": "worker", **result})
-
-
-def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
-    via = bastion.way(node.testbed, logins.load(node.testbed), paths)
-    result: dict[str, Any] = {
-        "id": given.sliver,
-        "control_address": "",
-        "experiment_address": given.interfaces[0].address if given.interfaces else None,
-        "port": given.port,
-        "user": given.user,
-        "host_keys": [],
-        "via": [hop.model_dump(mode="json") for hop in via],
-    }
-    if via:
-        # A bastion may forward to the public address only.
-        addresses = [address for address in (given.ipv4, given.host) if address]
-    else:
-        addresses = _resolved(node, given)
-    address, presented = _answering(node, result, addresses, paths)
-    result |= {"control_address": address, "host_keys": [presented]}
-    if node.testbed.host_keys == "proved":
-        result["host_keys"] = list(_proved(node, result, paths))
-    return result
 
 
 def _resolved(node: NodeInputs, given: Given) -> list[str]:
@@ -195,54 +216,6 @@ def _resolved(node: NodeInputs, given: Given) -> list[str]:
             "names of new nodes may take some minutes; then: gpubed up CLUSTER",
         ) from None
     return list(dict.fromkeys(str(info[4][0]) for info in found))
-
-
-def _answering(
-    node: NodeInputs, result: dict[str, Any], addresses: list[str], paths: ClusterPaths
-) -> tuple[str, str]:
-    deadline = time.monotonic() + _SSH_S
-    while True:
-        for address in addresses:
-            there = _node(node, {**result, "control_address": address})
-            try:
-                return address, host_keys.presented(there, paths, 0)
-            except Unreachable:
-                continue
-        if time.monotonic() > deadline:
-            raise Unreachable(
-                f"{node.name} does not answer SSH on {', '.join(addresses)} port {result['port']}",
-                None
-                if result["via"]
-                else "without IPv6, name the testbed's bastion in backend.bastion",
-            )
-        time.sleep(_LOOK_S)
-
-
-def _has_another_key(node: NodeInputs, known: dict[str, Any], paths: ClusterPaths) -> bool:
-    """Return whether a node with provable keys presents another: reinstalled, or an impostor."""
-    if node.testbed.host_keys == "first_use":
-        return False
-    try:
-        return host_keys.presented(_node(node, known), paths, 0) not in known["host_keys"]
-    except Unreachable:
-        return False
-
-
-def _proved(node: NodeInputs, result: dict[str, Any], paths: ClusterPaths) -> tuple[str, ...]:
-    deadline = time.monotonic() + _PROOF_S
-    with SSH(_node(node, result), paths) as ssh:
-        ssh.wait_ready(_SSH_S)
-        while True:
-            shown = ssh.run(prepare.SHOW, check=False)
-            keys = prepare.proved(shown.stdout, prepare.token(paths))
-            if not shown.exit_code and keys and result["host_keys"][0] in keys:
-                return keys
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"{node.name} answers, but does not prove that it is the node that was granted",
-                    "if its image runs no startup commands: backend.host_keys: first_use",
-                )
-            time.sleep(_LOOK_S)
 
 
 def _settings(node: NodeInputs, given: Given) -> dict[str, str]:

@@ -64,11 +64,9 @@ def proved(shown: str, token_: str) -> tuple[str, ...] | None:
 
 
 def prepare(ssh: SSH, settings: dict[str, str]) -> None:
-    """Install what runs at each boot, run it now, and report its warnings.
+    """Install what runs at each boot, run it now as root, and report its warnings.
 
-    Args:
-        ssh: A session of a user who may become root.
-        settings: Variables of `prepare.sh`; empty ones are left out.
+    `settings` are variables of `prepare.sh`; empty ones are left out.
     """
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
     files = {

@@ -11,15 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from gpubed.backends.virtualwall import faults, journal, manifest, prepare, rspec, verdict
-from gpubed.backends.virtualwall.aggregate import FINAL, Description
-from gpubed.backends.virtualwall.authority import OF_OTHERS, Credential, Slice
-from gpubed.backends.virtualwall.connection import Connection, Patience
+from gpubed.backends.virtualwall import faults, journal, prepare, rspec
+from gpubed.backends.virtualwall.connection import FINAL, Connection, Description, Slice
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description, digest, owner
-from gpubed.backends.virtualwall.verdict import Results
+from gpubed.backends.virtualwall.transport import Patience
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
@@ -28,6 +27,7 @@ _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack
 _NEARLY = timedelta(minutes=1)
 _REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
 _EXPIRED = 15
+_QUICK_S = 300.0  # for a slice that another request replaces
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
 _FIXED = re.compile(r"Could not map (\S+) to")  # of a node that names its machine
@@ -53,18 +53,20 @@ class Reservation:
     ) -> None:
         self.wanted, self._there, self._paths, self._keeps = wanted, there, paths, keeps
         known = journal.load(paths)
-        self._is_in_state = bool(urn)
-        self.urn = urn or known_urn(there, known, wanted)
-        if known is None or known.slice_urn != self.urn or known.uuid != wanted.uuid:
-            project = there.config.project
-            known = Journal(uuid=wanted.uuid, slice_urn=self.urn, project=project)
-        self.journal = known
-        self._signed: list[Credential] | None = None
+        if known is None or known.uuid != wanted.uuid or (urn and known.slice_urn != urn):
+            usual, project = there.slice_urn(wanted.name), there.config.project
+            known = Journal(uuid=wanted.uuid, slice_urn=urn or usual, project=project)
+        self.journal, self._is_in_state = known, bool(urn)
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
-        self._is_entered = self._was_in_use = False
-        self._started = self._extended = self._looked = False
+        self._was_in_use: bool | None = None  # None until the aggregate has told
+        self._started = self._extended = False
         self._told = ""
+
+    @property
+    def urn(self) -> str:
+        """The slice's URN, as far as known."""
+        return self.journal.slice_urn
 
     def hold(self) -> Description:
         """Bring the slice to where each of its nodes is ready or has failed, and return it.
@@ -76,10 +78,12 @@ class Reservation:
             Refused: The testbed refused.
             Unanswered: It did not answer for as long as patience lasts.
         """
-        patience = Patience(self._there.config)
-        self._enter(patience)
+        patience, is_entered = self._there.patience(), False
         while True:
             try:
+                if not is_entered:
+                    self._enter()
+                    is_entered = True
                 found = self._look()
                 if found is None:
                     self._allocate()
@@ -96,7 +100,7 @@ class Reservation:
     def complete(self) -> Description | None:
         """Request missing nodes again, keeping the others; return the slice, None if it is gone."""
         found = self.look()
-        missing = verdict.missing(self.judge(found), self.wanted) if found else {}
+        missing = self.wanted.missing(self.judge(found)) if found else {}
         if found is None or (self._is_done(found) and not missing):
             return found
         if missing and not found.has_ticket:
@@ -105,16 +109,32 @@ class Reservation:
 
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None if it has nothing."""
-        patience = self._there.quick()
-        found = patience.insist(self._find)
-        if found is None or found.is_over or self._is_anothers(found):
-            return None
-        return patience.insist(self._look)
+        found = self.find()
+        owned_by = owner(found.description) if found else None
+        is_anothers = owned_by and owned_by[1] != self.wanted.uuid
+        return None if found is None or is_anothers else self._look()
+
+    def find(self) -> Slice | None:
+        """Return the slice, by its URN as far as known, else by label or name in the project.
+
+        Authorities name slices as they like, and some keep no description. A slice of the same
+        name may be another user's.
+        """
+        wanted, found = self.wanted, self._there.find(self.urn)
+        if found is None:
+            others = self._there.of_project()
+            labels = (wanted.cluster, wanted.uuid)
+            labelled = [other for other in others if owner(other.description) == labels]
+            named = [other for other in others if other.name == wanted.name]
+            found = next(iter([*labelled, *named]), None)
+        if found:
+            self._rename(found.urn)
+        return found
 
     @property
     def is_a_failed_start(self) -> bool:
-        """Whether this run entered the slice, and found that its nodes were never in use."""
-        return self._is_entered and self._looked and not self._was_in_use
+        """Whether this run has looked at the slice, and its nodes were never in use."""
+        return self._was_in_use is False
 
     def release(self, total: float | None = None) -> None:
         """Release everything, and wait until it is gone.
@@ -122,108 +142,69 @@ class Reservation:
         Args:
             total: Seconds to try; None for as long as patience lasts.
         """
-        patience = Patience(self._there.config, total)
         # The slice that the state or an earlier run had nodes in, in case it has no labels.
-        known = self.urn if self._is_in_state or self.journal.request else ""
-        found = patience.insist(self._find)
-        # If another user has the name now, our slice has ended.
-        if found and not found.is_over and not is_taken(self._there, found, self.journal):
+        own = self.urn if self._is_in_state or self.journal.request else ""
+        if found := self.find():
             owned_by = owner(found.description)
-            if owned_by[1] == self.wanted.uuid if owned_by else found.urn == known:
-                self._delete_until_gone(patience)
+            if owned_by[1] == self.wanted.uuid if owned_by else found.urn == own:
+                self._delete_until_gone(self._there.patience(total))
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
         """Reboot a node that failed or hangs, and wait until its state is final."""
-        restart = self._there.aggregate.act
-        patience = self._there.quick()
-        patience.insist(lambda: restart(sliver, self._credentials(), "geni_restart"))
-        patience = Patience(self._there.config)
+        self._there.act(self.urn, sliver, "geni_restart")
+        patience = self._there.patience()
         while patience.left_s:
             patience.look()
-            found = patience.insist(self._look)
+            found = self._look()
             state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
             if state in (None, *FINAL):
                 return
 
-    def judge(self, found: Description) -> Results:
-        """Return what became of each node; see `verdict`."""
-        user = self._there.login.user.name
-        return verdict.judge(found, self.wanted, self.journal.left_out, user)
+    def judge(self, found: Description) -> dict[str, dict[str, Any]]:
+        """Return what became of each node."""
+        return self.wanted.judge(found, self.journal.left_out, self._there.login.user.name)
 
-    def _enter(self, patience: Patience) -> None:
-        authority, is_new = self._there.authority, False
-        while (found := patience.insist(self._find)) is None or found.is_over:
-            try:
-                self._save()
-                with self._outlasting():
-                    labels = description(self.wanted.cluster, self.wanted.uuid)
-                    self._rename(
-                        authority.create(self.wanted.name, self._there.project, self._until, labels)
-                    )
-                is_new = True
-            except Unanswered as error:
-                patience.back_off(error)
-        self._require_ours(found, patience)
-        self._is_entered = True
-        if found.expires < self._until - _NEARLY:
-            if why := refusal(patience, lambda: authority.renew(self.urn, self._until)):
-                progress.emit("note", message=f"the slice keeps its end: {why}")
-            self._signed = None  # credentials hold the slice's end
-            found = patience.insist(self._find) or found
-        # Slivers cannot outlive their slice: asking for more is refused, not cut. An existing slice
-        # may have been renewed: nodes that are added last as long as the others.
-        self._until = min(self._until, found.expires) if is_new else found.expires
-
-    def _find(self) -> Slice | None:
-        found = find(self._there, self.urn, self.wanted)
-        if found:
-            self._rename(found.urn)
-        return found
-
-    def _rename(self, urn: str) -> None:
-        self.urn = urn
-        self.journal = self.journal.model_copy(update={"slice_urn": urn})
-
-    def _is_anothers(self, found: Slice) -> bool:
-        owned_by = owner(found.description)
-        return owned_by is not None and owned_by[1] != self.wanted.uuid
-
-    def _require_ours(self, found: Slice, patience: Patience) -> None:
-        name, cluster, owned_by = self.wanted.name, self.wanted.cluster, owner(found.description)
+    def _enter(self) -> None:
+        wanted = self.wanted
+        while (found := self.find()) is None:
+            self._save()
+            with self._outlasting():
+                labels = description(wanted.cluster, wanted.uuid)
+                self._rename(self._there.create(wanted.name, self._until, labels))
+        name, cluster, owned_by = wanted.name, wanted.cluster, owner(found.description)
         if found.is_closed:
             why = "belongs to somebody else: the authority tells only its name"
-            raise Refused(f"slice {name} {why}", OF_OTHERS)
-        if owned_by and self._is_anothers(found):
+            raise Refused(f"slice {name} {why}", faults.OF_OTHERS)
+        if owned_by and owned_by[1] != wanted.uuid:
             raise Refused(
                 f"slice {name} belongs to another cluster, {owned_by[0]} ({owned_by[1]})",
                 f"gpubed audit {cluster} tells more; another name makes another slice",
             )
-        if not owned_by and not self.journal.request and patience.insist(self._describe):
+        if not owned_by and not self.journal.request and self._describe():
             raise Refused(
                 f"slice {name} holds nodes, and nothing says whose they are",
                 "give them back with the tool that made them, or use another cluster name",
             )
+        if found.expires < self._until - _NEARLY:
+            if why := refusal(self._there.renew_slice, self.urn, self._until):
+                progress.emit("note", message=f"the slice keeps its end: {why}")
+            found = self.find() or found
+        # Slivers cannot outlive their slice: asking for more is refused, not cut.
+        self._until = found.expires
 
-    def _credentials(self) -> list[Credential]:
-        if self._signed is None:
-            self._signed = self._there.authority.slice_credentials(self.urn)
-        return self._signed
+    def _rename(self, urn: str) -> None:
+        self.journal = self.journal.model_copy(update={"slice_urn": urn})
 
     def _look(self) -> Description | None:
         found = self._describe()
         if found:
             self._saw(found)
-        if not self._looked:
-            self._looked = True
-            self._was_in_use = found is not None and self._is_in_use(found)
+        if self._was_in_use is None:
+            # Nodes that a run requested and never logged in to are not in use.
+            unknown = not self.journal.request
+            self._was_in_use = found is not None and (unknown or bool(self._met(found)))
         return found
-
-    def _is_in_use(self, found: Description) -> bool:
-        """Return whether a cluster uses, or can use, the nodes, unlike those of a killed run."""
-        are_ready = all(s.is_final and s.operational == "geni_ready" for s in found.slivers)
-        # Nodes that a run requested and never logged in to are not in use.
-        return are_ready or not self.journal.request or bool(self._met(found))
 
     def _met(self, found: Description) -> list[str]:
         """Return the existing nodes that a run has logged in to; the journal may list more."""
@@ -232,7 +213,7 @@ class Reservation:
 
     def _describe(self) -> Description | None:
         with self._outlasting():
-            return self._there.aggregate.describe(self.urn, self._credentials())
+            return self._there.describe(self.urn)
 
     @contextmanager
     def _outlasting(self) -> Iterator[None]:
@@ -245,27 +226,31 @@ class Reservation:
             raise Busy(error.message, error.hint) from None
 
     def _is_done(self, found: Description) -> bool:
-        return found.is_final and self._is_as_wanted(found)
+        return found.is_final and self._is_as_wanted()
 
-    def _is_as_wanted(self, found: Description) -> bool:
-        """Return whether the slivers were made with our request; another run's may differ."""
-        if self.journal.request:
-            return self.journal.request == digest(self.wanted.request)
-        granted, reasons = manifest.read(found.manifest, self.wanted.nodes, "")
-        return not any("does not list" in reason for reason in reasons.values()) or bool(granted)
+    def _is_as_wanted(self) -> bool:
+        """Return whether the slivers were made with our request, as far as known."""
+        return self.journal.request in ("", digest(self.wanted.request))
 
     def _advance(self, found: Description) -> bool:
         """Do the next step; False if only waiting is left."""
-        if not self._is_as_wanted(found):
-            self._require_unused(found)
-            self._delete_until_gone(self._there.quick())
+        if not self._is_as_wanted():
+            if names := self._met(found):  # the state must have been lost
+                cluster = self.wanted.cluster
+                raise Refused(
+                    f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
+                    "with another specification than now: they would be given back, with their "
+                    "disks",
+                    f"make inventories/{cluster}/cluster.yml what it was; or give them up: "
+                    f"gpubed down {cluster}",
+                )
+            self._delete_until_gone(self._there.patience(_QUICK_S))
             self._save(request="", left_out={}, slivers=())
         elif found.has_ticket:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
             # At first, only a few hours are granted.
-            renew, urn = self._there.aggregate.renew, self.urn
-            if why := refusal(None, lambda: renew(urn, self._credentials(), self._until)):
+            if why := refusal(self._there.renew, self.urn, self._until):
                 progress.emit("note", message=f"the lease is shorter than wanted: {why}")
             self._extended = True
         elif not self._started and found.is_startable:
@@ -283,25 +268,14 @@ class Reservation:
             self._told = said
             progress.emit("note", message=f"{said}; waiting for {patience.left_s:.0f} s at most")
 
-    def _require_unused(self, found: Description) -> None:
-        """Refuse to release used nodes for another request; the state must have been lost."""
-        if names := self._met(found):
-            cluster = self.wanted.cluster
-            raise Refused(
-                f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
-                "with another specification than now: they would be given back, with their disks",
-                f"make inventories/{cluster}/cluster.yml what it was; or give them up: "
-                f"gpubed down {cluster}",
-            )
-
     def _allocate(self) -> None:
         if self._tickets == _TICKETS:
             raise Refused("the testbed loses what it has allocated", "try again later")
         self._started = self._extended = self._was_in_use = False
         self._save(request=digest(self.wanted.request))
-        text, allocate = self._request(self.journal.left_out), self._there.aggregate.allocate
+        text = self._request(self.journal.left_out)
         try:
-            self._saw(allocate(self.urn, self._credentials(), text, self._until))
+            self._saw(self._there.allocate(self.urn, text, self._until))
             self._tickets += 1
         except NoResources as error:
             if journal.are_reloading(self._paths, self._there.config.patience):
@@ -321,10 +295,8 @@ class Reservation:
         named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
             left = [name for name in group.nodes if name not in self.journal.left_out]
-            if len(left) <= group.min:
-                continue
-            name = fixed if fixed in left else left[-1]
-            if name != self.wanted.head:
+            name = fixed if fixed in left else left[-1] if left else self.wanted.head
+            if len(left) > group.min and name != self.wanted.head:
                 self._save(left_out={**self.journal.left_out, name: error.message})
                 progress.emit("note", message=f"going on without {name}: {error.message}")
                 return
@@ -337,7 +309,7 @@ class Reservation:
             # Saved first: what a killed run requested must not count as left out.
             self._save(left_out={name: why[name] for name in why if name not in more})
             try:
-                self._there.quick().insist(self._update)
+                self._there.update(self.urn, self._request(self.journal.left_out))
                 return
             except NoResources as error:
                 fixed = unmappable(error)
@@ -353,21 +325,12 @@ class Reservation:
                 more = []
         self._save(left_out=why)
 
-    def _update(self) -> None:
-        text = self._request(self.journal.left_out)
-        self._there.aggregate.update(self.urn, self._credentials(), text)
-
     def _provision(self) -> None:
-        login = self._there.login
+        keys = [self._there.login.public_key, self.wanted.public_key]
+        spares = any(group.min < len(group.nodes) for group in self.wanted.groups.values())
+        provision = self._there.provision
         try:
-            found = self._there.aggregate.provision(
-                self.urn,
-                self._credentials(),
-                str(login.user),
-                [login.public_key, self.wanted.public_key],
-                self._until,
-                best_effort=self.wanted.has_spares,
-            )
+            self._saw(provision(self.urn, keys, self._until, best_effort=spares))
         except Answered as error:
             if error.code == _EXPIRED:
                 # Emulab removes an expired ticket only later; until then it grants no other.
@@ -376,12 +339,10 @@ class Reservation:
             if error.code not in _REFUSED or self._tickets == _TICKETS:
                 raise
             self._tickets += 1
-            return
-        self._saw(found)
 
     def _start(self) -> bool:
         try:
-            self._there.aggregate.act(self.urn, self._credentials(), "geni_start")
+            self._there.act(self.urn, self.urn, "geni_start")
         except Answered as error:
             # "not stopped (yet)": an earlier call was carried out, as the next looks show.
             self._refusals += 1
@@ -399,7 +360,7 @@ class Reservation:
                     return
                 journal.gave_back(self._paths)
                 if looks % _RELEASE_AGAIN == 0:
-                    self._there.aggregate.delete(self.urn, self._credentials())
+                    self._there.delete(self.urn)
                 looks += 1
             except NotThere:
                 return
@@ -414,7 +375,7 @@ class Reservation:
             patience.look()
 
     def _saw(self, found: Description) -> None:
-        self._save(slivers=tuple(s.urn for s in found.slivers), granted_until=found.expires)
+        self._save(slivers=tuple(s.urn for s in found.slivers))
 
     def _save(self, **changes: object) -> None:
         self.journal = self.journal.model_copy(update=changes)
@@ -422,34 +383,10 @@ class Reservation:
             journal.save(self._paths, self.journal)
 
 
-def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:
-    """Return the cluster's slice, by its URN as far as known, else by label or name in the project.
-
-    Authorities name slices as they like, and some keep no description. A slice of the same name may
-    be another user's.
-    """
-    if found := there.authority.find(known):
-        return found
-    others = there.authority.of_project(there.project)
-    labelled = [s for s in others if owner(s.description) == (wanted.cluster, wanted.uuid)]
-    return next(iter([*labelled, *(s for s in others if s.name == wanted.name)]), None)
-
-
-def known_urn(there: Connection, known: Journal | None, wanted: SliceInputs) -> str:
-    """Return the expected URN of the cluster's slice."""
-    return known.slice_urn if known and known.uuid == wanted.uuid else there.slice_urn(wanted.name)
-
-
-def is_taken(there: Connection, found: Slice, known: Journal | None) -> bool:
-    """Return whether another user has the name of our slice, which has ended."""
-    ended = known and known.granted_until
-    return found.is_closed and bool(ended and ended <= there.authority.now)
-
-
-def refusal(patience: Patience | None, call: Callable[[], None]) -> str:
+def refusal(call: Callable[..., None], *args: object) -> str:
     """Make an idempotent call; return the reason if it is refused, else an empty string."""
     try:
-        patience.insist(call) if patience else call()
+        call(*args)
     except Answered as error:
         return error.message
     return ""

@@ -41,7 +41,11 @@ def request(plan: ClusterPlan) -> str:
         root.append(_node(plan, config, node))
     if plan.experiment and len(plan.nodes) > 1:
         root.append(_lan(plan, config))
-    root.extend(_pool(plan, config))
+    public = sum(_is_public(config, n) and not _is_virtual(config, n) for n in plan.nodes)
+    if public:
+        manager, count = config.aggregate.urn, str(public)
+        names = {"client_id": "public", "component_manager_id": manager}
+        root.append(_emulab("routable_pool", **names, count=count, type="any"))
     return _text(root)
 
 
@@ -124,25 +128,34 @@ def _shape_both_ways(link: Any, ends: list[str]) -> None:
 
 def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
     wanted = config.hardware.get(node.group)
-    sliver = wanted.sliver if wanted else "raw-pc"
+    is_virtual = _is_virtual(config, node)
     element = _core(
         "node",
         client_id=node.name,
-        exclusive="true" if sliver == "raw-pc" else "false",
+        exclusive="false" if is_virtual else "true",
         component_manager_id=config.aggregate.urn,
     )
     if wanted and wanted.machines:
         element.set("component_id", wanted.machines[node.index])
-    kind = etree.SubElement(element, f"{{{CORE}}}sliver_type", name=sliver)
-    if sliver == "emulab-xen":
-        kind.append(_xen(node))
+    kind = etree.SubElement(element, f"{{{CORE}}}sliver_type")
+    kind.set("name", "emulab-xen" if is_virtual else "raw-pc")
+    if is_virtual:
+        # Emulab takes whole numbers only: cores, MiB of memory.
+        cores, ram = node.machine.cpus, (node.machine.memory or 0) / 2**20
+        sizes = {"cores": cores, "ram": ram}
+        kind.append(
+            _emulab("xen", **{k: str(math.ceil(size)) for k, size in sizes.items() if size})
+        )
     if image := config.images.get(node.image):
         kind.append(_core("disk_image", name=image))
     if wanted and wanted.type:
         element.append(_core("hardware_type", name=wanted.type))
     if plan.experiment:
-        element.append(_interface(plan, node))
-    if sliver == "emulab-xen" and _is_public(config, node):
+        interface = _core("interface", client_id=f"{node.name}:{LAN}")
+        address, mask = str(node.experiment_address), str(plan.experiment.subnet.netmask)
+        interface.append(_core("ip", address=address, netmask=mask, type="ipv4"))
+        element.append(interface)
+    if is_virtual and _is_public(config, node):
         element.append(_emulab("routable_control_ip"))
     if node.on_failure:
         # Otherwise one node that does not boot would keep the whole slice from being ready.
@@ -152,57 +165,27 @@ def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
     return element
 
 
-def _xen(node: NodePlan) -> Any:
-    # Emulab takes whole numbers only: cores, MiB of memory.
-    values = {}
-    if node.machine.cpus:
-        values["cores"] = str(math.ceil(node.machine.cpus))
-    if node.machine.memory:
-        values["ram"] = str(math.ceil(node.machine.memory / 2**20))
-    return _emulab("xen", **values)
-
-
-def _interface(plan: ClusterPlan, node: NodePlan) -> Any:
-    assert plan.experiment  # noqa: S101
-    interface = _core("interface", client_id=f"{node.name}:{LAN}")
-    etree.SubElement(
-        interface,
-        f"{{{CORE}}}ip",
-        address=str(node.experiment_address),
-        netmask=str(plan.experiment.subnet.netmask),
-        type="ipv4",
-    )
-    return interface
-
-
 def _lan(plan: ClusterPlan, config: Config) -> Any:
-    link = _core("link", client_id=LAN)
-    link.append(_core("component_manager", name=config.aggregate.urn))
-    ends = [f"{node.name}:{LAN}" for node in plan.nodes]
-    link.extend(_core("interface_ref", client_id=end) for end in ends)
-    link.extend(_shapes(plan, ends))
-    link.append(_core("link_type", name="lan"))
-    return link
-
-
-def _shapes(plan: ClusterPlan, ends: list[str]) -> list[Any]:
-    """Return what shapes each end.
+    """Return the link of all nodes, with what shapes each end.
 
     On a LAN, a property counts from an end to the LAN, both ways: a packet crosses two ends, so
     each end gets half of the latency, and the loss that gives the whole loss when applied twice.
     """
-    wanted = plan.spec.networks.experiment
+    link = _core("link", client_id=LAN)
+    link.append(_core("component_manager", name=config.aggregate.urn))
+    ends = [f"{node.name}:{LAN}" for node in plan.nodes]
+    link.extend(_core("interface_ref", client_id=end) for end in ends)
+    wanted, is_lan = plan.spec.networks.experiment, len(ends) > 2
     assert wanted  # noqa: S101
-    is_lan = len(ends) > 2
-    latency_ms = wanted.latency * 1000 / (2 if is_lan else 1)
-    loss = 1 - math.sqrt(1 - wanted.loss) if is_lan else wanted.loss
     shape = {"capacity": str(wanted.rate_bps // 1000)}
-    if latency_ms:
-        shape["latency"] = _latency(latency_ms)
-    if loss:
-        shape["packet_loss"] = _loss(loss)
+    if wanted.latency:
+        shape["latency"] = _latency(wanted.latency * 1000 / (2 if is_lan else 1))
+    if wanted.loss:
+        shape["packet_loss"] = _loss(1 - math.sqrt(1 - wanted.loss) if is_lan else wanted.loss)
     ways = [(end, LAN) for end in ends] if is_lan else [tuple(ends), tuple(reversed(ends))]
-    return [_core("property", source_id=source, dest_id=dest, **shape) for source, dest in ways]
+    link.extend(_core("property", source_id=one, dest_id=to, **shape) for one, to in ways)
+    link.append(_core("link_type", name="lan"))
+    return link
 
 
 def _latency(milliseconds: float) -> str:
@@ -213,30 +196,13 @@ def _loss(fraction: float) -> str:
     return f"{fraction:.6f}".rstrip("0")
 
 
+def _is_virtual(config: Config, node: NodePlan) -> bool:
+    wanted = config.hardware.get(node.group)
+    return wanted is not None and wanted.sliver == "emulab-xen"
+
+
 def _is_public(config: Config, node: NodePlan) -> bool:
-    return config.public_address == "all" or (
-        config.public_address == "head" and node.role == "head"
-    )
-
-
-def _pool(plan: ClusterPlan, config: Config) -> list[Any]:
-    count = sum(
-        _is_public(config, node)
-        and not ((wanted := config.hardware.get(node.group)) and wanted.sliver == "emulab-xen")
-        for node in plan.nodes
-    )
-    if not count:
-        return []
-    manager = config.aggregate.urn
-    return [
-        _emulab(
-            "routable_pool",
-            client_id="public",
-            component_manager_id=manager,
-            count=str(count),
-            type="any",
-        )
-    ]
+    return config.public_address in ("all", "head" if node.role == "head" else "all")
 
 
 def _core(name: str, /, **attributes: str) -> Any:

@@ -29,29 +29,26 @@ class _Part(BaseModel):
     path: str
 
 
-def folder(spec: ClusterSpec) -> str | None:
-    """Return the testbed's folder, if the cluster keeps its data there."""
+def part(spec: ClusterSpec, uuid: str) -> str | None:
+    """Return a cluster's part of the testbed's folder, if it keeps its data there."""
     config = spec.backend
     if spec.storage.shared.provider != "volume" or not isinstance(config, Config):
         return None
-    return config.shared_folder.rstrip("/") if config.shared_folder else None
+    folder = config.shared_folder
+    return f"{folder.rstrip('/')}/gpubed-{uuid}" if folder else None
 
 
-def part(folder_: str, uuid: str) -> str:
-    """Return a cluster's part of a folder."""
-    return f"{folder_}/gpubed-{uuid}"
-
-
-def note(paths: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
+def note(paths: ClusterPaths, uuid: str, folder: str, path: str) -> None:
     """Write down that nodes have a part of the folder."""
-    had = _Part(uuid=uuid, folder=folder_, path=path)
+    had = _Part(uuid=uuid, folder=folder, path=path)
     files.write(paths.state / DATA_RECORD, had.model_dump_json().encode())
 
 
 def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
     """Return the cluster's part, if it has one; `wanted` is its specification, if usable."""
-    had = _noted(paths, wanted)
-    return [_existing(had)] if had else []
+    if had := _noted(paths, wanted):
+        return [Existing("shared folder", had.folder, had.folder, had.uuid, data=True)]
+    return []
 
 
 def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
@@ -73,21 +70,16 @@ def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
             return []
     again = f"gpubed up {paths.name}, then gpubed down {paths.name}, removes it"
     progress.emit("note", message=f"{had.folder} stays on the testbed: {why}; {again}")
-    return [_existing(had)]
-
-
-def _existing(had: _Part) -> Existing:
-    return Existing("shared folder", had.folder, had.folder, had.uuid, data=True)
+    return existing(paths, wanted)
 
 
 def _noted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
     try:
         return reading.file(paths.state / DATA_RECORD).json(_Part)
-    except reading.Unreadable:
+    except reading.Unreadable:  # a former version noted none
         known = journal.load(paths)
-        shared = folder(wanted) if wanted else None
-        if wanted is None or known is None or shared is None:
+        had = part(wanted, known.uuid) if wanted and known else None
+        if wanted is None or known is None or had is None:
             return None
-        had = part(shared, known.uuid), wanted.storage.shared.path
-        note(paths, known.uuid, *had)  # the journal may go before the data does
-        return _Part(uuid=known.uuid, folder=had[0], path=had[1])
+        note(paths, known.uuid, had, wanted.storage.shared.path)  # the journal may go first
+        return _Part(uuid=known.uuid, folder=had, path=wanted.storage.shared.path)

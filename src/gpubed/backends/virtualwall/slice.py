@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.virtualwall import bastion, login, verdict
+from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.reservation import Reservation
-from gpubed.backends.virtualwall.slice_inputs import SliceInputs
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs, TooFew
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.testbeds.driver import Change, Driver, Properties
@@ -37,25 +37,25 @@ class SliceDriver(Driver):
             # A preview may not know yet by what: a lost key has no successor then.
             return Change(replace=sorted(replace), update=sorted(changed - replace))
         nodes = result.get("nodes", {})
-        more = verdict.missing(nodes, SliceInputs.of(news))
+        more = SliceInputs.of(news).missing(nodes)
         is_unfinished = more or any(node.get("booting") for node in nodes.values())
         return Change(update=sorted(changed | ({"nodes"} if is_unfinished else set())))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
-        reservation = self._reservation(inputs)
-        self._require_way(reservation.wanted)
+        reservation = self._reservation(inputs, is_requested=True)
+        wanted = reservation.wanted
         try:
             results = reservation.judge(reservation.hold())
-            verdict.require_enough(reservation.wanted, results)
+            wanted.require_enough(results)
         except GpubedError as error:
-            down = f"gpubed down {reservation.wanted.cluster}"
+            down = f"gpubed down {wanted.cluster}"
             if reservation.is_a_failed_start:
                 try:
                     reservation.release(_GIVING_BACK_S)
                 except GpubedError as kept:
                     error.hint = f"the testbed may still hold nodes ({kept.message}): {down}"
-            elif isinstance(error, verdict.TooFew):
+            elif isinstance(error, TooFew):
                 error.hint = (
                     "the nodes stay, since they may be in use: a smaller `min` goes on without "
                     f"those that failed; or give all up: {down}"
@@ -73,8 +73,7 @@ class SliceDriver(Driver):
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look at the slice with the new way to reach it, and request what it lacks."""
-        reservation = self._reservation(news, id)
-        self._require_way(reservation.wanted)
+        reservation = self._reservation(news, id, is_requested=True)
         found = reservation.complete()
         if found is None:
             raise GpubedError(
@@ -86,16 +85,16 @@ class SliceDriver(Driver):
         """Release all nodes. The slice itself stays, empty, until it expires."""
         self._reservation(inputs, id).release()
 
-    def _reservation(self, inputs: Properties, urn: str = "") -> Reservation:
+    def _reservation(
+        self, inputs: Properties, urn: str = "", *, is_requested: bool = False
+    ) -> Reservation:
         wanted = SliceInputs.of(inputs)
-        return Reservation(wanted, connect(wanted.testbed), self._paths, urn=urn)
-
-    def _require_way(self, wanted: SliceInputs) -> None:
-        """Fail before the first node is requested if there will be no way to it."""
-        if there := wanted.testbed.bastion:
-            known = login.load(wanted.testbed)
-            bastion.require(there, known)
-            bastion.renew_identity(wanted.testbed, known, self._paths)
+        there = connect(wanted.testbed)
+        # Fails before the first node is requested if there will be no way to it.
+        if is_requested and wanted.testbed.bastion:
+            logins.require(wanted.testbed.bastion, there.login)
+            logins.renew_identity(wanted.testbed, there.login, self._paths)
+        return Reservation(wanted, there, self._paths, urn=urn)
 
 
 def _place(inputs: Properties) -> tuple[Any, Any]:

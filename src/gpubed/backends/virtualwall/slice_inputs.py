@@ -1,4 +1,4 @@
-"""What a slice is made from, and the labels that name its owner."""
+"""What a slice is made from, the labels that name its owner, and what became of its nodes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import documents
+from gpubed.backends.virtualwall import documents, rspec
 from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.connection import Description
+from gpubed.core.errors import Refused
+
+Results = dict[str, dict[str, Any]]
+"""By node: where it answers, or why it failed, its sliver, whether a network was asked for
+(`linked`), and whether the testbed is not done with it (`booting`)."""
+
+_NO_NETWORK = (
+    "the testbed did not grant it the experiment network that was asked for "
+    "(networks: {experiment: null}, with a backend.bastion, does without one)"
+)
 
 
-class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, which are the engine's.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class TooFew(Refused):
+    """The head, or more nodes than may fail, cannot be had."""
 
 
-class Group(_Model):
-    """Nodes of one kind.
-
-    Attributes:
-        min: The fewest nodes that suffice.
-        type: The requested hardware type.
-        on_failure: What happens to the other nodes when some fail.
-    """
+class Group(BaseModel):
+    """Nodes of one kind: `min` of them suffice, `type` is the requested hardware type."""
 
     nodes: tuple[str, ...]
     min: int
@@ -32,12 +36,14 @@ class Group(_Model):
     on_failure: str = ""
 
 
-class SliceInputs(_Model):
+class SliceInputs(BaseModel):
     """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
 
-    Fields that do not name the slice have defaults: looking at a slice or releasing it needs no
-    node.
+    Fields that do not name the slice have defaults: looking at a slice or releasing it needs none.
     """
+
+    # A resource also carries `backend` and `kind`, which are the engine's.
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cluster: str
     uuid: str
@@ -63,10 +69,61 @@ class SliceInputs(_Model):
         """The names of all nodes."""
         return tuple(name for group in self.groups.values() for name in group.nodes)
 
-    @property
-    def has_spares(self) -> bool:
-        """Whether fewer nodes than requested suffice."""
-        return any(group.min < len(group.nodes) for group in self.groups.values())
+    def judge(self, found: Description, left_out: Mapping[str, str], user: str) -> Results:
+        """Return what became of each node, as `granted` of its resource.
+
+        `left_out` has the testbed's reasons for nodes that it did not have, by name, and `user` is
+        the preferred login among those of the manifest.
+        """
+        granted, reasons = documents.manifest(found.manifest, self.nodes, user)
+        linked = rspec.linked(rspec.without(self.request, left_out)) if self.request else ()
+        slivers = {s.client_id: s for s in found.slivers if s.client_id}
+        slivers |= {sliver.urn: sliver for sliver in found.slivers}
+        results: Results = {}
+        for name in self.nodes:
+            node = granted.get(name)
+            sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
+            failure = ""
+            if sliver and sliver.operational == "geni_failed":
+                failure = sliver.error or "the testbed says geni_failed"
+            elif sliver and sliver.operational != "geni_ready":
+                failure = f"not ready in time ({sliver.operational or sliver.allocation})"
+            reason = left_out.get(name) or failure or reasons.get(name)
+            if not reason and node and name in linked and not node.interfaces:
+                reason = _NO_NETWORK
+            if node and not reason:
+                results[name] = node.model_dump(mode="json", exclude={"failed", "linked"})
+            else:
+                results[name] = {
+                    "failed": reason or "the testbed lost it",
+                    "sliver": sliver.urn if sliver else "",
+                    "linked": name in linked,
+                    "booting": sliver is not None and not sliver.is_final,
+                }
+        return results
+
+    def require_enough(self, results: Results) -> None:
+        """Check that the head and each group's `min` nodes are there; TooFew names the failed."""
+        failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
+        lacks = "the testbed could not give the head" if self.head in failed else ""
+        for name, group in self.groups.items():
+            left = sum(node not in failed for node in group.nodes)
+            if not lacks and left < group.min:
+                there = f"{left} of {len(group.nodes)} nodes of group {name!r} are there"
+                lacks = f"{there}, at least {group.min} are needed"
+        if lacks:
+            reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+            raise TooFew(
+                f"{lacks}:{reasons}",
+                f"gpubed up {self.cluster} asks for other machines; "
+                f"gpubed resources {self.cluster} lists what is free",
+            )
+
+    def missing(self, results: Results) -> dict[str, str]:
+        """Return why the testbed lacked nodes, by those that are to be requested again."""
+        groups = [group for group in self.groups.values() if group.on_failure == "replace"]
+        found = {name: results.get(name, {}) for group in groups for name in group.nodes}
+        return {n: r["failed"] for n, r in found.items() if "failed" in r and not r.get("sliver")}
 
 
 def digest(request: str) -> str:

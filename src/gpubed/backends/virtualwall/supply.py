@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpubed.backends.virtualwall import documents, faults, journal, manifest, rspec
+from gpubed.backends.virtualwall import documents, faults, journal, rspec
 from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered
 from gpubed.backends.virtualwall.slice_inputs import digest
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding, Offer
 
@@ -31,12 +31,9 @@ _ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # kinds that every m
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine.
+    """One machine: its component id, and its hardware types, of which GCF names none.
 
-    Attributes:
-        id: Its component id.
-        types: Its hardware types, nearest first; GCF names none.
-        is_whole: Whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
+    `is_whole` tells whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
     """
 
     id: str
@@ -45,15 +42,14 @@ class Machine:
     is_whole: bool
 
 
-def offers(spec: ClusterSpec) -> list[Offer]:
+def offers(config: Config) -> list[Offer]:
     """Return the testbed's machines by hardware type."""
-    config = of(spec)
-    return counted(machines(_advertisement(connect(config))), config.gpus)
+    return counted(machines(connect(config).advertisement()), config.gpus)
 
 
 def images(there: Connection) -> tuple[list[str], list[str]]:
     """Return the disk images that the testbed offers, and those that are its default."""
-    root = documents.parse(_advertisement(there), "the advertisement")
+    root = documents.parse(there.advertisement(), "the advertisement")
     found = documents.children(root, "node", "sliver_type", "disk_image")
     names = {faults.clean(image.get("name")) for image in found}
     default = {faults.clean(i.get("name")) for i in found if i.get("default") == "true"}
@@ -63,8 +59,7 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return why a plan cannot be had now, counting each group's `min`.
 
-    Machines that the cluster holds are not counted twice. A testbed that does not answer is a
-    reason too.
+    Machines that the cluster holds count as free. A testbed that does not answer is a reason too.
 
     Raises:
         PrerequisiteMissing: The testbed cannot be asked from here at all.
@@ -74,10 +69,13 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
         return []
     try:
         there = connect(config)
-        held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
-        found = machines(_advertisement(there))
-        ours = [replace(machine, free=machine.free or machine.id in held) for machine in found]
-        lacks = _compared(plan, config, ours)
+        held = frozenset[str]()
+        with suppress(Answered):
+            if known and known.slivers and (ours := there.describe(known.slice_urn)):
+                held = documents.machines(ours.manifest)
+        found = machines(there.advertisement())
+        found = [replace(machine, free=machine.free or machine.id in held) for machine in found]
+        lacks = _compared(plan, config, found)
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
@@ -113,21 +111,19 @@ def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
 def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
     is_free = {machine.id: machine.free for machine in machines}
     wanted: Counter[str] = Counter()
-    found, any_kind = [], 0
+    found = []
     for group in plan.spec.nodes:
         hardware = config.hardware.get(group.name)
         for machine in hardware.machines if hardware else ():
             if not is_free.get(machine, False):
                 state = "not free" if machine in is_free else "unknown to the testbed"
                 found.append(f"{machine} is {state}")
-        if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
-            continue
-        if hardware and hardware.type and hardware.type not in _ANY:
-            wanted[hardware.type] += group.least
-        else:
-            any_kind += group.least
+        if hardware is None or (hardware.sliver == _WHOLE and not hardware.machines):
+            type_ = (hardware and hardware.type) or ""
+            wanted["" if type_ in _ANY else type_] += group.least
+    any_kind = wanted.pop("", 0)
     left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
-    if any_kind and any_kind > left:
+    if any_kind > max(0, left):
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
         of_type = [machine.free for machine in machines if type_ in machine.types]
@@ -148,16 +144,3 @@ def _machine(element: Any) -> Machine:
         free="false" not in now,
         is_whole=_WHOLE in slivers or not slivers & _VIRTUAL,
     )
-
-
-def _advertisement(there: Connection) -> str:
-    credentials = there.quick().insist(there.authority.credentials)
-    return there.quick().insist(lambda: there.aggregate.advertisement(credentials))
-
-
-def _held(there: Connection, slice_urn: str) -> frozenset[str]:
-    try:
-        found = there.describe(slice_urn)
-    except Answered:
-        return frozenset()
-    return manifest.machines(found.manifest) if found else frozenset()

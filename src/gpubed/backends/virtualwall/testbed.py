@@ -6,14 +6,13 @@ from datetime import datetime
 from functools import cache
 from urllib.parse import urlsplit
 
-from gpubed.backends.virtualwall import bastion, doctor, documents, journal, limits, shared, supply
-from gpubed.backends.virtualwall.aggregate import Description
-from gpubed.backends.virtualwall.authority import Slice
+from gpubed.backends.virtualwall import doctor, documents, journal, shared, supply
+from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config, of
-from gpubed.backends.virtualwall.connection import Connection, connect
+from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
 from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
 from gpubed.backends.virtualwall.node import NodeDriver
-from gpubed.backends.virtualwall.reservation import Reservation, find, is_taken, known_urn, refusal
+from gpubed.backends.virtualwall.reservation import Reservation, refusal
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
 from gpubed.core import progress, record
@@ -44,19 +43,17 @@ class VirtualWallTestbed(Testbed):
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node: ready, stopped (not ready) or missing."""
-        there, urn = self._slice_of(allocation.uuid)
+        there = connect(self._config)
         # Callers that ask for states log in to the nodes next.
-        bastion.renew_identity(there.config, there.login, self.paths)
-        _, found = _look(there, urn)
+        logins.renew_identity(there.config, there.login, self.paths)
+        _, found = _look(there, self._slice_of(allocation.uuid, there).urn)
         slivers = found.slivers if found else ()
         words = {s.urn: "ready" if s.operational == "geni_ready" else "stopped" for s in slivers}
         return {node.name: words.get(node.id, "missing") for node in allocation.nodes}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
         """Have the aggregate restart a node (geni_restart), and wait until it has booted."""
-        there, urn = self._slice_of(allocation.uuid)
-        wanted = self._named(allocation.uuid, there.config)
-        Reservation(wanted, there, self.paths, keeps=False, urn=urn).restart(node.id)
+        self._slice_of(allocation.uuid, connect(self._config)).restart(node.id)
 
     def identity(self) -> Identity:
         """Return the aggregate, authority and project of the cluster's slices."""
@@ -72,13 +69,12 @@ class VirtualWallTestbed(Testbed):
         Empty slices are left out: authorities do not remove slices, they let them expire.
         """
         there, cluster, known = connect(self._config), self.paths.name, journal.load(self.paths)
-        slices = there.quick().insist(lambda: there.authority.of_project(there.project))
+        slices = there.of_project()
         owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
         found = {urn: who[1] for urn, who in owners.items() if who and who[0] == cluster}
         # The journal knows a slice whose description the authority did not keep.
-        lost = {s.urn for s in slices if is_taken(there, s, known)}
         if known and known.request and not owners.get(known.slice_urn):
-            found |= {known.slice_urn: known.uuid} if known.slice_urn not in lost else {}
+            found[known.slice_urn] = known.uuid
         for slice_ in slices:
             is_called_so = slice_.name == documents.slice_name(cluster, slice_.name[-8:])
             if slice_.is_closed and slice_.urn not in found and is_called_so:
@@ -92,7 +88,7 @@ class VirtualWallTestbed(Testbed):
 
     def remove(self, thing: Existing) -> None:
         """Give back what a slice holds."""
-        wanted = self._named(thing.uuid, self._config)
+        wanted = self._named(thing.uuid)
         Reservation(wanted, connect(wanted.testbed), self.paths, urn=thing.id).release()
 
     def data_within(self) -> list[Existing]:
@@ -105,7 +101,8 @@ class VirtualWallTestbed(Testbed):
 
     def lease(self, allocation: Allocation) -> Lease:
         """Return the earlier of the ends of slice and slivers."""
-        return Lease(_granted(*self._slice_of(allocation.uuid)))
+        there = connect(self._config)
+        return Lease(_granted(there, self._slice_of(allocation.uuid, there).urn))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
         """Extend the lease, never shorten it.
@@ -116,21 +113,18 @@ class VirtualWallTestbed(Testbed):
         Raises:
             Refused: Neither end moved.
         """
-        there, urn = self._slice_of(allocation.uuid)
-        patience, authority, before = there.quick(), there.authority, _granted(there, urn)
+        there = connect(self._config)
+        urn = self._slice_of(allocation.uuid, there).urn
+        before = _granted(there, urn)
         if until <= before:
             return Lease(before)
 
-        def end() -> datetime:
-            found = patience.insist(lambda: authority.find(urn))
-            return found.expires if found else before
-
-        reasons = []
-        if end() < until:
-            reasons.append(refusal(patience, lambda: authority.renew(urn, until)))
-        target, renew = min(until, end()), there.aggregate.renew
-        credentials = patience.insist(lambda: authority.slice_credentials(urn))
-        reasons.append(refusal(patience, lambda: renew(urn, credentials, target)))
+        found, reasons = there.find(urn), list[str]()
+        if found and found.expires < until:
+            reasons.append(refusal(there.renew_slice, urn, until))
+            found = there.find(urn)
+        end = min(until, found.expires) if found else before
+        reasons.append(refusal(there.renew, urn, end))
         after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
         if after <= before and reasons:
             raise Refused(
@@ -143,7 +137,7 @@ class VirtualWallTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Count machines by hardware type; types with GPUs come first."""
-        return supply.offers(spec)
+        return supply.offers(of(spec))
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Compare the plan with what is free now."""
@@ -151,22 +145,30 @@ class VirtualWallTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
-        return limits.refusals(plan, self.paths) or supply.refusals(plan, self.paths)
+        known, project = journal.load(self.paths), of(plan.spec).project
+        if known is None or known.project in ("", project):
+            return supply.refusals(plan, self.paths)
+        name = known.slice_urn.rpartition("+")[2]
+        message = (
+            f"slice {name} is one of project {known.project} until it expires, and names of "
+            f"slices are used once: project {project} cannot have it"
+        )
+        fix = f"gpubed down {plan.cluster}, then up, makes a slice of another name"
+        return [Finding("virtualwall.project", False, message, fix)]
 
-    def _slice_of(self, uuid: str) -> tuple[Connection, str]:
-        there, known = connect(self._config), journal.load(self.paths)
-        wanted = self._named(uuid, there.config)
-        urn = known_urn(there, known, wanted)
-        found = None if known else find(there, urn, wanted)
-        return there, found.urn if found else urn
+    def _slice_of(self, uuid: str, there: Connection) -> Reservation:
+        made = Reservation(self._named(uuid), there, self.paths, keeps=False)
+        if journal.load(self.paths) is None:
+            made.find()
+        return made
 
-    def _named(self, uuid: str, config: Config) -> SliceInputs:
-        return SliceInputs(cluster=self.paths.name, uuid=uuid, testbed=config)
+    def _named(self, uuid: str) -> SliceInputs:
+        return SliceInputs(cluster=self.paths.name, uuid=uuid, testbed=self._config)
 
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
     """Return a slice and what it holds; (None, None) if it has ended."""
-    found = there.quick().insist(lambda: there.authority.find(urn))
+    found = there.find(urn)
     return (found, there.describe(urn)) if found else (None, None)
 
 

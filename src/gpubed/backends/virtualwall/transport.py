@@ -16,57 +16,116 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
-from xml.parsers import expat
 
 from gpubed.backends.virtualwall import documents, faults
-from gpubed.backends.virtualwall.faults import (
-    Answered,
-    Busy,
-    LoginRefused,
-    Malformed,
-    NoCommonTls,
-    Unanswered,
-    UntrustedServer,
-)
+from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, Unanswered
 from gpubed.core import progress
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 
 _CONNECT_S = 20.0
+_GROWTH, _MOST = 1.3, 2.0
 _CHUNK = 2**16
 # OpenSSL's codes for a certificate of another name or address, and for keys and hashes that are
 # too short by today's measure; the Virtual Wall's own page has its users allow those.
 _OTHER_HOST, _WEAK = (62, 64), (66, 67, 68)
-_TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
-# Alerts about our certificate; and those of a server with which we share no cipher or version.
-_LOGIN_ALERT = re.compile("ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
-_NO_CIPHER = re.compile("ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)")
-_NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 _NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _NEW_LOGIN = "download a new login certificate from the account portal"
+_NO_TLS = "and gpubed share no TLS"
+# What OpenSSL's reasons mean. TLS 1.3 servers look at our certificate after the handshake.
+_REASONS = {
+    "TOO_(SMALL|WEAK)": ("cannot be trusted", _OLD_TLS),
+    "ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)": (_NO_TLS, _OLD_TLS),
+    "ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL": (_NO_TLS, _NEW_TLS),
+    "ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)": (
+        "does not accept the login certificate",
+        _NEW_LOGIN,
+    ),
+}
 _URLS = "correct the URLs in backend"
 _APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
 _ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
 _ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
-_ABOUT_ITSELF = re.compile("internal error", re.IGNORECASE)
+
+
+class Patience:
+    """The seconds for one task, and between two looks."""
+
+    def __init__(self, interval: float, total: float) -> None:
+        self._interval, self._tries = interval, 0
+        self._deadline = time.monotonic() + total
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until there is no time left; 0 from then on."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def look(self) -> None:
+        """Wait until the next look."""
+        time.sleep(min(self._interval, self.left_s))
+
+    def back_off(self, error: Unanswered) -> None:
+        """Wait after a failed call, longer each time; raise the error again if no time is left."""
+        if not self.left_s:
+            raise error
+        if not self._tries:
+            said = f"{error.message}; trying again for {self.left_s:.0f} s at most"
+            progress.emit("note", message=said)
+        time.sleep(min(self._interval * min(_MOST, _GROWTH**self._tries), self.left_s))
+        self._tries += 1
 
 
 class Endpoint:
-    """A server that answers XML-RPC.
+    """A server that answers XML-RPC; an idempotent call is repeated for `quick_s` seconds.
 
     Attributes:
         what: The server's name for error messages.
-        clock_ahead_s: Seconds that its clock was ahead of ours at its last answer; None if unknown.
+        clock_ahead_s: Seconds that its clock was ahead of ours at its last answer; 0 if unknown.
     """
 
-    def __init__(self, url: str, context: ssl.SSLContext, what: str) -> None:
-        self.url, self.what = url, what
-        self.clock_ahead_s: float | None = None
-        self._context = context
+    def __init__(
+        self,
+        url: str,
+        context: ssl.SSLContext,
+        what: str,
+        poll_s: float = 1.0,
+        quick_s: float = 0.0,
+    ) -> None:
+        self.url, self.what, self.clock_ahead_s = url, what, 0.0
+        self._context, self._poll_s, self._quick_s = context, poll_s, quick_s
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path or "/"
         self._where = f"{self._host}:{self._port}"
+
+    def ask(self, method: str, *args: Any, timeout: float = 60.0, repeats: bool = True) -> Any:
+        """Call a method of GENI's or the federation's API, and return its value.
+
+        Raises:
+            Answered: The server refused it; see also `call`.
+            Busy: The server is busy.
+        """
+        patience = Patience(self._poll_s, self._quick_s if repeats else 0.0)
+        while True:
+            try:
+                return self._value(method, self.call(method, *args, timeout=timeout))
+            except Unanswered as error:
+                patience.back_off(error)
+
+    def _value(self, method: str, reply: Any) -> Any:
+        what = f"{self.what} ({method})"
+        code = reply.get("code") if isinstance(reply, dict) else None
+        # Aggregates wrap the number, and some authorities do, too.
+        told: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
+        geni, own = told.get("geni_code"), told.get("am_code")
+        if not isinstance(geni, int):
+            raise Malformed(f"{what} answered without a code")
+        if geni:
+            # Emulab tells what is above 17 in am_code alone.
+            own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
+            said, log = str(reply.get("output") or ""), str(told.get("protogeni_error_url") or "")
+            raise faults.answered(what, own, said, log, is_authority="authority" in what)
+        return reply.get("value")
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
         """Call a method within `timeout` seconds in all.
@@ -75,9 +134,8 @@ class Endpoint:
             Unanswered: No answer came; the call may have been carried out all the same.
             Answered: The server refused it.
             Malformed: The answer is not valid XML-RPC.
-            UntrustedServer: The server's certificate is not trusted; nothing was sent.
-            NoCommonTls: The server's TLS is too old.
-            LoginRefused: The server does not accept our certificate.
+            PrerequisiteMissing: The server is not trusted or its TLS is too old, so that nothing
+                was sent, or it does not accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
         what = f"{self.what} ({method})"
@@ -96,7 +154,8 @@ class Endpoint:
         try:
             with progress.overdue(f"{self.what} at {self._where} does not answer yet"):
                 connection.connect()
-            connection.sock.settimeout(max(0.01, deadline - time.monotonic()))
+            sock = connection.sock
+            sock.settimeout(max(0.01, deadline - time.monotonic()))
             headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
             try:
                 connection.request("POST", self._path, body, headers)
@@ -105,10 +164,24 @@ class Endpoint:
                 # The server's alert may have come before we wrote, and raises when it is read.
                 if connection.sock:
                     with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
-                        connection.sock.recv(1)
+                        sock.recv(1)
                 raise
-            self.clock_ahead_s = _ahead(response.getheader("Date"))
-            return response.status, _read(response, connection.sock, deadline)
+            with suppress(TypeError, ValueError, OverflowError):  # no date, or without a timezone
+                theirs = parsedate_to_datetime(response.getheader("Date", ""))
+                self.clock_ahead_s = (theirs - datetime.now(UTC)).total_seconds()
+            data = bytearray()
+            # The deadline also ends an answer that trickles in, and the limit one without end.
+            while chunk := response.read1(_CHUNK):
+                data += chunk
+                if len(data) > documents.LIMIT:
+                    raise Malformed(f"the answer is larger than {documents.LIMIT >> 20} MiB")
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError
+                if not response.isclosed():
+                    sock.settimeout(left)
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+            return response.status, bytes(data)
         finally:
             connection.close()
 
@@ -122,16 +195,10 @@ class Endpoint:
                 hint = f"its certificate is another host's: correct {self._host} in cluster.yml"
             elif error.verify_code in _WEAK:
                 hint = _OLD_TLS
-            return UntrustedServer(f"{server} cannot be trusted: {error.verify_message}", hint)
-        if _TOO_WEAK.search(reason):
-            return UntrustedServer(f"{server} cannot be trusted: {said}", _OLD_TLS)
-        for pattern, hint in ((_NO_CIPHER, _OLD_TLS), (_NO_VERSION, _NEW_TLS)):
-            if pattern.search(reason):
-                return NoCommonTls(f"{server} and gpubed share no TLS: {said}", hint)
-        # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
-        if _LOGIN_ALERT.search(reason):
-            message = f"{server} does not accept the login certificate: {said}"
-            return LoginRefused(message, _NEW_LOGIN)
+            return PrerequisiteMissing(f"{server} cannot be trusted: {error.verify_message}", hint)
+        for pattern, (verdict, hint) in _REASONS.items():
+            if re.search(pattern, reason):
+                return PrerequisiteMissing(f"{server} {verdict}: {said}", hint)
         words = str(getattr(error, "strerror", None) or error) or type(error).__name__
         why = "time-out" if isinstance(error, TimeoutError) else words
         return Unanswered(
@@ -141,54 +208,18 @@ class Endpoint:
         )
 
 
-def _read(response: http.client.HTTPResponse, sock: Any, deadline: float) -> bytes:
-    """Read an answer; the deadline also ends one that trickles in, and a limit one without end."""
-    data = bytearray()
-    while chunk := response.read1(_CHUNK):
-        data += chunk
-        if len(data) > documents.LIMIT:
-            raise Malformed(f"the answer is larger than {documents.LIMIT >> 20} MiB")
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if sock is not None:
-            sock.settimeout(left)
-    # The answer was cut off.
-    if response.length:
-        raise http.client.IncompleteRead(b"", response.length)
-    return bytes(data)
-
-
-def _ahead(date: str | None) -> float | None:
-    try:
-        return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds() if date else None
-    except (ValueError, TypeError, OverflowError):  # no date at all, or one without a timezone
-        return None
-
-
 def _http_fault(what: str, status: int) -> Exception:
     if status in faults.BUSY:
         return faults.answered(what, status, "")
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return Unanswered(f"{what} failed inside the server (HTTP {status})")
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-        return LoginRefused(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
+        return PrerequisiteMissing(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
     return Answered(f"{what} is refused (HTTP {status})", _URLS)
 
 
 def _decode(what: str, data: bytes) -> Any:
     text = documents.bounded(data, f"what {what} answered")
-
-    def refuse(*_: object) -> None:
-        raise Malformed(f"{what} answered with entities, which gpubed does not read")
-
-    # The unmarshaller would expand entities that a document type declares.
-    parser = expat.ParserCreate("utf-8")
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(text.encode(), True)
-    except expat.ExpatError as error:
-        raise Malformed(f"{what} did not answer with XML: {error}") from None
     try:
         (value, *_), _ = xmlrpc.client.loads(text, use_builtin_types=True)
     except xmlrpc.client.Fault as fault:
@@ -206,7 +237,7 @@ def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
     whole = str(fault.faultString)
     said = faults.clean(whole)
     if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(whole):
-        return LoginRefused(f"{what} does not accept the login: {said}")
-    if _ABOUT_ITSELF.search(whole):
+        return PrerequisiteMissing(f"{what} does not accept the login: {said}")
+    if "internal error" in whole.lower():
         return Unanswered(f"{what} failed inside the server: {said}")
     return Answered(f"{what} is refused: {said}", _URLS if _ABOUT_URL.search(whole) else None)
