@@ -123,8 +123,9 @@ def test_a_stack_that_is_not_there_has_nothing_to_destroy(scenes):
     [
         ({"aliases": ["urn:pulumi:dev::scenes::x::y"]}, "aliases"),
         ({"replace_on_changes": ["size"]}, "replaceOnChanges"),
-        ({"import_": "id-7"}, "importing resources"),
-        ({"id": "id-7"}, "reading resources"),
+        ({"ignore_changes": ["size"]}, "ignoreChanges"),
+        ({"import_": "id-7"}, "importId"),
+        ({"id": "id-7"}, "ReadResource"),
     ],
 )
 def test_what_is_left_out_is_refused_by_name_and_points_to_the_cli(scenes, options, feature):

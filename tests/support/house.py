@@ -38,9 +38,9 @@ LOOKS_UP = {
     "checks/stages.py": {"import_module(f'{checks.__name__}.{name}')"},
     "cluster/doctor.py": {"find_spec('ansible_mitogen')"},
     "cli/__init__.py": {"import_module(f'gpubed.cli.commands.{name}')"},
-    "engines/embedded/__init__.py": {"import_module(f'{__name__}.{_HOMES[name]}')"},
-    "engines/embedded/program.py": {"run_path(entry)"},  # a user's own
-    "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
+    "engines/embedded/__init__.py": {"import_module(f'{__name__}.{home}')"},
+    # A user's own program.
+    "engines/embedded/child.py": {"run_path(entry)", "run_module('pulumi.dynamic')"},
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
     "testbeds/registry.py": {"import_module(f'gpubed.backends.{name}.backend')"},

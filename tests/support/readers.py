@@ -20,6 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from gpubed.engines.embedded.project import Project as PulumiProject
+from gpubed.engines.embedded.project import StackConfig
 from openstack.compute.v2.flavor import Flavor
 from openstack.compute.v2.limits import AbsoluteLimits
 from openstack.compute.v2.server import Server
@@ -62,8 +64,6 @@ from gpubed.core.paths import Project, assets, recipes
 from gpubed.engines.embedded import checkpoint, locks
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.project import Project as PulumiProject
-from gpubed.engines.embedded.project import StackConfig
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret

@@ -199,7 +199,6 @@ def _normal(state):
         "protect": state.protect,
         "retainOnDelete": state.retain_on_delete,
         "pendingReplacement": state.pending_replacement,
-        "ignoreChanges": state.ignore_changes,
         "additionalSecretOutputs": state.additional_secret_outputs,
         "dated": [bool(state.created), bool(state.modified)],
         "position": state.source_position.partition("#")[0],

@@ -49,7 +49,7 @@ KERNELS = {
     "backends/local/addresses.py",
     "backends/local/doctor.py",
     "backends/local/vm/machine.py",
-    "engines/embedded/locks.py",
+    "engines/embedded/backend.py",
     "access/peers.py",
     "core/runlock.py",
 }

@@ -3,14 +3,14 @@
 import json
 
 import pytest
+from gpubed.engines.embedded.failures import Refusal
+from gpubed.engines.embedded.project import Project, StackConfig, add_salt
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project as Folder
 from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.failures import Refusal
-from gpubed.engines.embedded.project import Project, StackConfig, add_salt
 from gpubed.engines.embedded.state import State, decode, encode, urn_of
 from gpubed.engines.embedded.values import Reference, Secret
 from gpubed.engines.stack import Stack

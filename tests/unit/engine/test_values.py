@@ -2,10 +2,10 @@
 
 import pytest
 from google.protobuf.json_format import MessageToDict
+from gpubed.engines.embedded.failures import Refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubed.engines.embedded.failures import Refusal
 from gpubed.engines.embedded.values import (
     SIGNATURE,
     UNKNOWN,

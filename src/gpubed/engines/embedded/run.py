@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from gpubed.core.errors import GpubedError
-from gpubed.engines.embedded.events import Reporter
-from gpubed.engines.embedded.failures import ProviderFailed
-from gpubed.engines.embedded.journal import Journal
+from gpubed.engines.embedded.checkpoint import Journal
+from gpubed.engines.embedded.events import ProviderFailed, Reporter
 from gpubed.engines.embedded.provider import Provider
 from gpubed.engines.embedded.state import State
 
@@ -60,12 +58,13 @@ class Run:
         self._slots = threading.Semaphore(self.parallel)
         self._in_flight = 0
 
-    def stop(self, error: BaseException | None = None) -> None:
-        """Refuse new steps."""
+    def stop(self, error: BaseException | None = None) -> Halted:
+        """Refuse new steps; return what a thread may raise."""
         with self.lock:
             self.stopping = True
             self.error = self.error or error
             self._idle.notify_all()
+        return Halted()
 
     def check_open(self) -> None:
         """Raise `Halted` once the run is stopping."""
@@ -99,8 +98,7 @@ class Run:
                 self.reporter.log("error", str(failure), state.urn)
                 seconds, reason = time.monotonic() - begun, failure.reason
                 self.reporter.ended(event, status="failed", seconds=seconds, message=reason)
-                self.stop()
-                raise Halted from failure
+                raise self.stop() from failure
             finally:
                 with self._idle:
                     self._in_flight -= 1
@@ -127,10 +125,4 @@ class Run:
         """Report a step that is not allowed, stop the run, and return what to raise."""
         event = self.reporter.started(op, state)
         self.reporter.ended(event, status="failed", seconds=0.0, message=message)
-        self.stop()
-        return Halted()
-
-    def fail(self, error: GpubedError) -> Halted:
-        """Stop the run for a reason that belongs to no step; return what to raise."""
-        self.stop(error)
-        return Halted()
+        return self.stop()
