@@ -20,8 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from gpubed.engines.embedded.project import Project as PulumiProject
-from gpubed.engines.embedded.project import StackConfig
 from openstack.compute.v2.flavor import Flavor
 from openstack.compute.v2.limits import AbsoluteLimits
 from openstack.compute.v2.server import Server
@@ -61,10 +59,11 @@ from gpubed.configuration import events as ansible_events
 from gpubed.core import finite, progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets, recipes
-from gpubed.engines.embedded import checkpoint, locks
+from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.stack import Stack
+from gpubed.engines.embedded.stack import Project as PulumiProject
+from gpubed.engines.embedded.stack import Stack, salt_in
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret
 from gpubed.hardware import binding, drivers
@@ -226,8 +225,7 @@ def _state(data, folder):
 
 
 def _stack_config(data, folder):
-    with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
-        StackConfig.load(_file(folder / "Pulumi.dev.yaml", data)).open("p", CIPHER)
+    salt_in(_file(folder / "Pulumi.dev.yaml", data))
 
 
 def _pulumi_yaml(data, folder):
@@ -236,8 +234,9 @@ def _pulumi_yaml(data, folder):
 
 
 def _engine_lock(data, folder):
-    _file(folder / "locks" / "a.json", data)
-    locks.require_free(folder / "locks")
+    file = StackFile(folder, "p", "dev")
+    _file(file.locks / "a.json", data)
+    file.require_free()
 
 
 # A cluster's own files.
