@@ -16,7 +16,7 @@ from typing import Any
 from gpubed.core.errors import Refused
 from gpubed.engines.embedded import steps
 from gpubed.engines.embedded.backend import StackFile
-from gpubed.engines.embedded.checkpoint import Checkpoint, Journal
+from gpubed.engines.embedded.checkpoint import Checkpoint
 from gpubed.engines.embedded.child import Child
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.events import (
@@ -31,7 +31,7 @@ from gpubed.engines.embedded.events import (
 from gpubed.engines.embedded.monitor import Monitor
 from gpubed.engines.embedded.provider import Provider
 from gpubed.engines.embedded.registration import Registrar
-from gpubed.engines.embedded.run import Run
+from gpubed.engines.embedded.run import Journal, Run
 from gpubed.engines.embedded.stack import Project, Stack
 from gpubed.engines.embedded.state import STACK_TYPE
 from gpubed.engines.embedded.values import Properties, reveal
