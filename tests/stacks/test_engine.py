@@ -118,13 +118,30 @@ def test_a_stack_that_is_not_there_has_nothing_to_destroy(scenes):
     assert list(scenes.backend.iterdir()) == []
 
 
+def test_values_of_the_cli_s_configuration_stay_and_change_nothing(scenes):
+    values = "config:\n  scenes:size: 3\n"
+    scenes.config_file.write_text(values)
+    scenes.up(A)
+    assert scenes.config_file.read_text().endswith(values)
+    scenes.config_file.write_text(scenes.config_file.read_text() + "  scenes:more: 4\n")
+    assert scenes.up(A).changes == {"same": 2}
+
+
+def test_what_is_retained_leaves_only_the_state(scenes):
+    scenes.up({**A, "opts": {"retain_on_delete": True}}, B)
+    scenes.set()
+    assert scenes.engine().destroy().changes == {"delete": 3}
+    assert scenes.calls("delete") == ["delete b"]
+
+
 @pytest.mark.parametrize(
     ("options", "feature"),
     [
         ({"aliases": ["urn:pulumi:dev::scenes::x::y"]}, "aliases"),
         ({"replace_on_changes": ["size"]}, "replaceOnChanges"),
-        ({"import_": "id-7"}, "importing resources"),
-        ({"id": "id-7"}, "reading resources"),
+        ({"ignore_changes": ["size"]}, "ignoreChanges"),
+        ({"import_": "id-7"}, "importId"),
+        ({"id": "id-7"}, "ReadResource"),
     ],
 )
 def test_what_is_left_out_is_refused_by_name_and_points_to_the_cli(scenes, options, feature):

@@ -51,7 +51,7 @@ from gpubed.core.paths import Project, assets
 from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.project import Project as PulumiProject
+from gpubed.engines.embedded.stack import Project as PulumiProject
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Reference, Secret

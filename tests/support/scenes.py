@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-
 from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded import Engine
 from gpubed.engines.embedded.cipher import PassphraseCipher
@@ -99,24 +97,9 @@ class Scenes:
         states = [_normal(decode(raw, cipher)) for raw in latest["resources"]]
         return sorted(states, key=lambda s: (s["urn"], s["delete"], str(s)))
 
-    def configure(self, config):
-        """Writes Pulumi.dev.yaml with the values, sealing what is marked as secret."""
-        old = yaml.safe_load(self.config_file.read_text()) if self.config_file.exists() else {}
-        salt = old.get("encryptionsalt") or PassphraseCipher(PASSPHRASE).salt
-        cipher = PassphraseCipher(PASSPHRASE, salt)
-        values = {
-            f"scenes:{key}": {"secure": cipher.encrypt(value["secret"])}
-            if isinstance(value, dict) and "secret" in value
-            else value
-            for key, value in config.items()
-        }
-        self.config_file.write_text(yaml.safe_dump({"encryptionsalt": salt, "config": values}))
-
     def play(self, step, player):
         """Plays one step and returns everything about it that both engines must agree on."""
-        if "config" in step:
-            self.configure(step["config"])
-        scene = {key: value for key, value in step.items() if key not in ("verb", "config")}
+        scene = {key: value for key, value in step.items() if key != "verb"}
         self.set(*scene.pop("resources"), **scene)
         verb = step.get("verb", "up")
         ok, changes = player(self, verb)
@@ -199,7 +182,6 @@ def _normal(state):
         "protect": state.protect,
         "retainOnDelete": state.retain_on_delete,
         "pendingReplacement": state.pending_replacement,
-        "ignoreChanges": state.ignore_changes,
         "additionalSecretOutputs": state.additional_secret_outputs,
         "dated": [bool(state.created), bool(state.modified)],
         "position": state.source_position.partition("#")[0],

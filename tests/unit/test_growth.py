@@ -123,7 +123,7 @@ def test_both_parsers_read_the_same(text, monkeypatch):
 @pytest.mark.process
 def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.delattr(Provider, "_launch")
+    monkeypatch.delattr(Provider, "start")
     monkeypatch.delattr(cipher, "_derive")
     growth._declare(tmp_path, 2)
     project = Project(tmp_path)

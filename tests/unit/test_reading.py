@@ -15,7 +15,7 @@ from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.core import reading
 from gpubed.core.reading import Unreadable
 from gpubed.engines.embedded.backend import StackFile
-from gpubed.engines.embedded.failures import DamagedState
+from gpubed.engines.embedded.events import DamagedState
 from gpubed.nodes import allocation, ssh
 from support.samples import sample_allocation, sample_plan
 

@@ -18,7 +18,7 @@ from pulumi import automation
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.engines.embedded import EventSink, LogEvent, ResourceEvent, Result, child
 from gpubed.engines.embedded.cipher import OPENED_BY
-from gpubed.engines.embedded.failures import last_words
+from gpubed.engines.embedded.events import last_words
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
 # Cloud plugins wait for ever for a service that accepts a connection and never answers.

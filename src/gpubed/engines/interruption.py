@@ -1,7 +1,7 @@
 """Handles signals: an interrupted run ends within seconds, with the signal's exit code.
 
 The first Ctrl-C, SIGTERM or hangup lets steps in flight end and be saved. What does not end in time
-is killed, and the next run repairs that (`runlock`, `engines.embedded.journal`).
+is killed, and the next run repairs that (`runlock`, `engines.embedded.run`).
 """
 
 from __future__ import annotations

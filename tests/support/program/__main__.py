@@ -20,17 +20,15 @@ made = {}
 
 
 def resolve(value):
-    """`@a.ip` is an output of another resource, `!x` a secret, `$k` a configuration value."""
+    """`@a.ip` is an output of another resource, `!x` a secret."""
     if isinstance(value, dict):
         return {k: resolve(v) for k, v in value.items()}
     if isinstance(value, list):
         return [resolve(v) for v in value]
-    if not isinstance(value, str) or value[:1] not in ("@", "!", "$"):
+    if not isinstance(value, str) or value[:1] not in ("@", "!"):
         return value
     if value[0] == "!":
         return pulumi.Output.secret(value[1:])
-    if value[0] == "$":
-        return pulumi.Config().require(value[1:])
     name, _, attribute = value[1:].partition(".")
     return getattr(made[name], attribute) if attribute else made[name]
 

@@ -9,8 +9,8 @@ from gpubed.core.paths import Project as Folder
 from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.failures import Refusal
-from gpubed.engines.embedded.project import Project, StackConfig, add_salt
+from gpubed.engines.embedded.events import Refusal
+from gpubed.engines.embedded.stack import Project, salt_in
 from gpubed.engines.embedded.state import State, decode, encode, urn_of
 from gpubed.engines.embedded.values import Reference, Secret
 from gpubed.engines.stack import Stack
@@ -66,7 +66,7 @@ def test_a_resource_survives_the_checkpoint(cipher):
     assert "delete" not in raw
     assert raw["propertyDependencies"] == {"n": []}
     assert "inner" not in json.dumps(raw["inputs"]["pw"])
-    for option in ("deletedWith", "replaceWith", "resourceHooks", "external"):
+    for option in ("deletedWith", "replaceWith", "resourceHooks", "external", "ignoreChanges"):
         with pytest.raises(Refusal, match="does not support"):
             decode({**raw, option: ["x"]}, cipher)
 
@@ -77,21 +77,13 @@ def test_a_resource_survives_the_checkpoint(cipher):
         (listing(thing("b", dependencies=[thing("a").urn]), thing("a")), "not listed before"),
         (listing(thing("a", parent="urn:pulumi:dev::p::x:y:Z::z")), "not listed before"),
         (listing(thing("a"), thing("a")), "listed twice"),
-        ([thing("a")], "unknown provider"),
-        ([State(STACK, "pulumi:pulumi:Stack", False, id="1")], "has an id"),
+        ([thing("a")], "not listed before"),
     ],
 )
 def test_an_unsound_listing_is_refused(resources, reason):
     checkpoint.verify(listing(thing("a", delete=True), thing("a")))
     with pytest.raises(GpubedError, match=reason):
         checkpoint.verify(resources)
-
-
-def test_a_wrong_checksum_of_the_manifest_is_refused(cipher):
-    good = checkpoint.manifest()
-    assert checkpoint.read({"manifest": good}, cipher).resources == []
-    with pytest.raises(GpubedError, match="checksum"):
-        checkpoint.read({"manifest": {**good, "version": "other"}}, cipher)
 
 
 def test_state_in_other_layouts_is_refused(tmp_path):
@@ -110,7 +102,6 @@ def test_state_in_other_layouts_is_refused(tmp_path):
     [
         (None, UsageError),
         ("name: p\nruntime: nodejs\n", UsageError),
-        ("name: p\nruntime: python\nconfig: {size: 3}\n", Refusal),
         ("name: [", GpubedError),
     ],
 )
@@ -121,33 +112,13 @@ def test_other_projects_are_refused(tmp_path, text, error):
         Project.load(tmp_path)
 
 
-def test_configuration_becomes_text_and_any_sealed_leaf_makes_a_secret(tmp_path, cipher):
+def test_only_a_passphrase_seals_the_secrets(tmp_path):
     path = tmp_path / "Pulumi.dev.yaml"
-    path.write_text(
-        f"""
-config:
-  p:text: t
-  number: 3
-  flag: true
-  other:tree: {{a: [1, {{secure: "{cipher.encrypt("x")}"}}]}}
-  p:pw: {{secure: "{cipher.encrypt("y")}"}}
-"""
-    )
-    before = path.read_text()
-    add_salt(path, cipher.salt)
-    assert path.read_text() == f"encryptionsalt: {cipher.salt}\n{before}"
-    config = StackConfig.load(path)
-    assert config.salt == cipher.salt
-    assert config.open("p", cipher) == {
-        "p:text": "t",
-        "p:number": "3",
-        "p:flag": "true",
-        "other:tree": Secret('{"a":[1,"x"]}'),
-        "p:pw": Secret("y"),
-    }
+    path.write_text("encryptionsalt: v1:a\nconfig: {p:size: 3}\n")
+    assert salt_in(path) == "v1:a"
     path.write_text("secretsprovider: awskms://alias/x\n")
     with pytest.raises(Refusal, match="awskms"):
-        StackConfig.load(path)
+        salt_in(path)
 
 
 def test_urns_carry_their_parents_types():

@@ -1,11 +1,12 @@
-"""Property values: the wire, equality, secrets and paths."""
+"""Property values: the wire, equality and secrets."""
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubed.engines.embedded.failures import Refusal
+from gpubed.engines.embedded.events import Refusal
+from gpubed.engines.embedded.protocol import from_struct, to_struct
 from gpubed.engines.embedded.values import (
     SIGNATURE,
     UNKNOWN,
@@ -14,11 +15,8 @@ from gpubed.engines.embedded.values import (
     Secret,
     changed_keys,
     equal,
-    from_struct,
-    keep_old,
     restore_secrets,
     reveal,
-    to_struct,
 )
 
 plain = st.recursive(
@@ -88,22 +86,3 @@ def test_secrets_are_masked_unless_asked_for():
     value = {"a": [Secret({"b": Secret("x")})], "r": Reference("urn:a"), "u": UNKNOWN}
     assert reveal(value, show_secrets=False) == {"a": ["[secret]"], "r": "urn:a", "u": "[unknown]"}
     assert reveal(value, show_secrets=True)["a"] == [{"b": "x"}]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("size", {"size": 1, "disk": {"g.b": 9, "kind": "new"}, "links": [3, 4]}),
-        ('disk["g.b"]', {"size": 2, "disk": {"g.b": 8, "kind": "new"}, "links": [3, 4]}),
-        ("links[1]", {"size": 2, "disk": {"g.b": 9, "kind": "new"}, "links": [3, 6]}),
-        # What the old inputs lack disappears; a path to nowhere does nothing.
-        ("disk.kind", {"size": 2, "disk": {"g.b": 9}, "links": [3, 4]}),
-        ("nowhere.at.all", {"size": 2, "disk": {"g.b": 9, "kind": "new"}, "links": [3, 4]}),
-    ],
-)
-def test_ignored_paths_keep_their_old_values(path, expected):
-    new = {"size": 2, "disk": {"g.b": 9, "kind": "new"}, "links": [3, 4]}
-    old = {"size": 1, "disk": {"g.b": 8}, "links": [5, 6]}
-    assert keep_old(new, old, [path]) == expected
-    with pytest.raises(Refusal):
-        keep_old(new, old, ["links[*]"])

@@ -1,4 +1,4 @@
-"""The file backend: where a stack's state lies and how it is replaced safely."""
+"""The file backend: a stack's state, its safe replacement, and its locks, in the CLI's format."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import getpass
 import json
 import os
 import shutil
+import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shlex import quote
 
+from pydantic import BaseModel, PositiveInt
+
 from gpubed.core import files, reading
-from gpubed.core.errors import GpubedError, unwritable
+from gpubed.core.errors import GpubedError, Locked, unwritable
 from gpubed.core.reading import Unreadable
 from gpubed.engines.embedded import checkpoint
-from gpubed.engines.embedded.failures import DamagedState, Refusal
+from gpubed.engines.embedded.events import DamagedState, Refusal
 from gpubed.engines.embedded.values import Properties
 
 _KEPT = 10
@@ -47,9 +51,14 @@ class StackFile:
 
         Raises:
             DamagedState: The file is damaged.
-            GpubedError: The file's version is unsupported.
+            GpubedError: The file's version or layout is unsupported.
         """
-        self._refuse_other_layouts()
+        for suffix in (".gz", ".zst"):
+            if self.path.with_name(self.path.name + suffix).exists():
+                raise Refusal("compressed state", f"{self.path.name}{suffix}")
+        stacks = self._home / "stacks"
+        if not (self._home / "meta.yaml").exists() and any(stacks.glob("*.json")):
+            raise Refusal("the legacy state layout", str(stacks))
         try:
             return _parsed(self.path)
         except reading.Missing:
@@ -64,7 +73,7 @@ class StackFile:
             yield
         except DamagedState as error:
             message = f"the state {self.path} cannot be read: {error.message[:_LONGEST]}"
-            raise DamagedState(message, error.hint or self._repair()) from None
+            raise DamagedState(message, self._repair()) from None
 
     def _repair(self) -> str:
         """Return the shell command that restores the newest readable earlier state."""
@@ -126,13 +135,75 @@ class StackFile:
         with contextlib.suppress(OSError):
             self.locks.rmdir()
 
-    def _refuse_other_layouts(self) -> None:
-        stacks = self._home / "stacks"
-        for suffix in (".gz", ".zst"):
-            if self.path.with_name(self.path.name + suffix).exists():
-                raise Refusal("compressed state", f"{self.path.name}{suffix}")
-        if not (self._home / "meta.yaml").exists() and any(stacks.glob("*.json")):
-            raise Refusal("the legacy state layout", str(stacks))
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the stack's lock; raise `Locked` if another run holds it.
+
+        Check, write, check again, as the CLI does: of two runs that start together, both see the
+        other and both give way.
+        """
+        self.require_free()
+        own = self.locks / f"{uuid.uuid4()}.json"
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            user = str(os.getuid())
+        holder = _Holder(
+            pid=os.getpid(),
+            username=user,
+            hostname=socket.gethostname(),
+            timestamp=checkpoint.timestamp(),
+        )
+        try:
+            self.locks.mkdir(parents=True, exist_ok=True)
+            files.write(own, holder.model_dump_json().encode())
+        except OSError as error:
+            raise unwritable(error, own) from error
+        try:
+            self.require_free(own)
+            yield
+        finally:
+            own.unlink(missing_ok=True)
+
+    def require_free(self, own: Path | None = None) -> None:
+        """Remove the locks of ended processes; raise `Locked` if another run holds the stack."""
+        for path in sorted(self.locks.glob("*.json")):
+            if path == own:
+                continue
+            holder = None
+            with contextlib.suppress(Unreadable):
+                holder = reading.file(path).json(_Holder)
+            if holder and holder.has_ended():
+                path.unlink(missing_ok=True)
+                continue
+            raise Locked(
+                f"the stack is locked by {holder or f'a run whose lock cannot be read: {path}'}",
+                f"wait for it; if it is gone: rm {quote(str(path))}",
+            )
+
+
+class _Holder(BaseModel):
+    pid: PositiveInt
+    username: str
+    hostname: str
+    timestamp: str = ""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.username} on {self.hostname} since {self.timestamp}"
+
+    def has_ended(self) -> bool:
+        """Return whether the process, of this host, has ended; a zombie has."""
+        if self.hostname != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+            # A zombie has no memory.
+            statm = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii")
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            return False
+        return statm.startswith("0 ")
 
 
 def _link(path: Path, other: Path) -> None:

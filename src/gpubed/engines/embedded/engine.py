@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import math
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubed.core.errors import Refused
-from gpubed.engines.embedded import locks
+from gpubed.engines.embedded import steps
 from gpubed.engines.embedded.backend import StackFile
-from gpubed.engines.embedded.events import EventSink, Reporter, Result, discard
-from gpubed.engines.embedded.operation import Operation
-from gpubed.engines.embedded.project import Project
-from gpubed.engines.embedded.stack import Stack
+from gpubed.engines.embedded.checkpoint import Checkpoint
+from gpubed.engines.embedded.child import Child
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.events import (
+    EventSink,
+    ProgramFailed,
+    Reporter,
+    Result,
+    StepFailed,
+    discard,
+    last_words,
+)
+from gpubed.engines.embedded.monitor import Monitor
+from gpubed.engines.embedded.provider import Provider
+from gpubed.engines.embedded.registration import Registrar
+from gpubed.engines.embedded.run import Journal, Run
+from gpubed.engines.embedded.stack import Project, Stack
+from gpubed.engines.embedded.state import STACK_TYPE
 from gpubed.engines.embedded.values import Properties, reveal
+
+_GRACE_SECONDS = 3.0  # for steps in flight, once the run is interrupted
 
 
 class Engine:
@@ -51,21 +71,18 @@ class Engine:
         self._stack = Stack(project, stack, self._file, passphrase_file)
         self._parallel = parallel or 4 * (os.cpu_count() or 1)
         self._environment = dict(worker_environment or {})
+        self.require_free = self._file.require_free
 
     def init(self) -> None:
         """Create an empty stack if missing, like `pulumi stack init`."""
-        if not self._exists():
-            with self._locked():
+        if not self._file.path.exists():
+            with self._file.locked():
                 self._stack.create()
-
-    def require_free(self) -> None:
-        """Remove the locks of killed runs, the CLI's too; raise `Locked` if a run holds one."""
-        locks.require_free(self._file.locks)
 
     def preview(self, on_event: EventSink = discard, *, refresh: bool = False) -> Result:
         """Compute what `up` would do; with `refresh`, read every resource first."""
 
-        def work(operation: Operation) -> Properties:
+        def work(operation: _Operation) -> Properties:
             if refresh:
                 operation.look()
             return operation.deploy()
@@ -74,9 +91,9 @@ class Engine:
 
     def up(self, on_event: EventSink = discard) -> Result:
         """Make the stack what the program says; create the stack if missing."""
-        with self._locked():
+        with self._file.locked():
             self._stack.create()
-            return self._operate(on_event, Operation.deploy, save_salt=True)
+            return self._operate(on_event, _Operation.deploy, save_salt=True)
 
     def refresh(
         self, on_event: EventSink = discard, *, clear_pending_creates: bool = False
@@ -86,19 +103,11 @@ class Engine:
         The result counts `same`, `update` (it differs) and `delete` (it has gone).
         `clear_pending_creates` forgets creations during which an earlier run was killed.
         """
-        if not self._exists():
-            return Result({}, (), {}, 0.0)
-        with self._locked():
-            return self._operate(
-                on_event, lambda operation: operation.refresh(clear=clear_pending_creates)
-            )
+        return self._without_program(on_event, lambda one: one.refresh(clear=clear_pending_creates))
 
     def destroy(self, on_event: EventSink = discard) -> Result:
         """Delete every resource of the stack; the stack itself stays."""
-        if not self._exists():
-            return Result({}, (), {}, 0.0)
-        with self._locked():
-            return self._operate(on_event, Operation.destroy)
+        return self._without_program(on_event, _Operation.destroy)
 
     def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
         """Return the outputs of the last state; empty if there is none."""
@@ -110,14 +119,14 @@ class Engine:
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
         """Change the recorded resources without a run, like `pulumi stack import`."""
-        if self._exists():
-            with self._locked():
+        if self._file.path.exists():
+            with self._file.locked():
                 self._file.edit(change)
 
     def remove(self) -> None:
         """Remove a stack without resources, if it exists, like `pulumi stack rm`."""
-        if self._exists():
-            with self._locked():
+        if self._file.path.exists():
+            with self._file.locked():
                 if self._stack.latest().get("resources"):
                     raise Refused(
                         f"the stack {self._stack.name} still has resources", "destroy them first"
@@ -125,25 +134,187 @@ class Engine:
                 self._file.remove()
         self._stack.config_file.unlink(missing_ok=True)
 
-    def _exists(self) -> bool:
-        return self._file.path.exists()
-
-    def _locked(self) -> AbstractContextManager[None]:
-        return locks.hold(self._file.locks)
+    def _without_program(
+        self, on_event: EventSink, work: Callable[[_Operation], Properties | None]
+    ) -> Result:
+        if not self._file.path.exists():
+            return Result({}, (), {}, 0.0)
+        with self._file.locked():
+            return self._operate(on_event, work)
 
     def _operate(
         self,
         on_event: EventSink,
-        work: Callable[[Operation], Properties | None],
+        work: Callable[[_Operation], Properties | None],
         *,
         preview: bool = False,
         save_salt: bool = False,
     ) -> Result:
         begun, reporter = time.monotonic(), Reporter(on_event, preview=preview)
-        opened = self._stack.open(save_salt=save_salt)
+        checkpoint, cipher = self._stack.open(save_salt=save_salt)
         outputs = work(
-            Operation(self._stack, opened, reporter, preview, self._parallel, self._environment)
+            _Operation(
+                self._stack,
+                checkpoint,
+                cipher,
+                reporter,
+                preview,
+                self._parallel,
+                self._environment,
+            )
         )
         shown = reveal(outputs or {}, show_secrets=False)
         seconds = time.monotonic() - begun
         return Result(dict(reporter.changes), tuple(reporter.steps), shown, seconds)
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An operation on an open stack; a preview changes and saves nothing."""
+
+    stack: Stack
+    checkpoint: Checkpoint
+    cipher: PassphraseCipher
+    reporter: Reporter
+    preview: bool
+    parallel: int
+    environment: Mapping[str, str]
+
+    def deploy(self) -> Properties:
+        """Run the program, delete what it no longer registers, and return the stack's outputs."""
+        with self._run() as (run, sockets):
+            olds = self.checkpoint.resources
+            registrar = Registrar(run, olds, self.stack.project.root)
+            monitor = Monitor(run, registrar, sockets / "engine")
+            try:
+                # The preview of a new stack may never call the provider.
+                if not self.preview or olds:
+                    run.provider.start()
+                return self._supervise(run, registrar, monitor)
+            finally:
+                monitor.close()
+
+    def destroy(self) -> None:
+        """Delete everything."""
+        with self._with_provider() as run:
+            resources = list(self.checkpoint.resources)
+            steps.delete_all(run, resources, resources)
+
+    def refresh(self, *, clear: bool) -> Properties:
+        """Read every resource and return the stack's outputs."""
+        resources = list(self.checkpoint.resources)
+        with self._with_provider() as run:
+            steps.refresh(run, resources)
+            if clear:
+                run.journal.forget_interrupted()
+        return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
+
+    def look(self) -> None:
+        """Read every resource before a preview, without events."""
+        quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
+        resources = list(self.checkpoint.resources)
+        with quiet._with_provider() as run:
+            steps.refresh(run, resources)
+            there = set(map(id, run.journal.resources()))
+            self.checkpoint.resources = [one for one in resources if id(one) in there]
+
+    @contextlib.contextmanager
+    def _with_provider(self) -> Iterator[Run]:
+        with self._run() as (run, _):
+            if any(state.provider for state in self.checkpoint.resources):
+                run.provider.start()
+            yield run
+
+    @contextlib.contextmanager
+    def _run(self) -> Iterator[tuple[Run, Path]]:
+        """Yield a run, and the folder of its sockets, which only this user may enter.
+
+        On Ctrl-C, steps in flight get a few seconds to end and are saved. Longer ones are ended
+        with their provider, as by a second Ctrl-C at any moment, and stay pending in the state.
+        """
+        project, file = self.stack.project, None if self.preview else self.stack.file
+        journal = Journal(self.checkpoint, self.cipher, file)
+        # Outside the project: a socket's path has at most 107 bytes (unix(7)).
+        with tempfile.TemporaryDirectory(prefix="gpubed-", ignore_cleanup_errors=True) as folder:
+            provider = Provider(
+                project.name,
+                project.root,
+                Path(folder, "provider"),
+                self.environment,
+                self.parallel,
+                self._say,
+            )
+            run = Run(
+                self.stack.name,
+                project.name,
+                journal,
+                provider,
+                self.reporter,
+                self.preview,
+                self.parallel,
+            )
+            for pending in self.checkpoint.pending:
+                self.reporter.log(
+                    "warning",
+                    f"an earlier run was interrupted while {pending.type} {pending.state.name};"
+                    " what of it is there is found again, and counts as made",
+                    pending.state.urn,
+                )
+            try:
+                yield run, Path(folder)
+            except BaseException as error:
+                run.stop()
+                run.wait_idle(_GRACE_SECONDS if isinstance(error, KeyboardInterrupt) else math.inf)
+                raise
+            finally:
+                provider.stop()
+                journal.close()
+        if run.error:
+            raise run.error
+        if failed := [event for event in self.reporter.steps if event.status == "failed"]:
+            raise StepFailed(failed)
+
+    def _supervise(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
+        project = self.stack.project
+        program = Child(
+            [
+                *("program", monitor.address, project.name, self.stack.name, str(project.root)),
+                *(project.entry, str(self.parallel), str(self.preview)),
+            ],
+            project.directory,
+            self.environment,
+            self._say,
+        )
+        program.pump_output()
+        try:
+            while not monitor.finished.wait(0.05) and program.poll() is None:
+                pass
+            run.wait_idle()
+            finished = monitor.finished.is_set()
+            if finished and not run.stopping:
+                steps.delete_all(run, run.journal.resources(), registrar.leftovers())
+            monitor.may_exit.set()
+            code = program.wait()
+            # Exit code 0 is no proof: the program may have called `sys.exit` half-way.
+            if not run.stopping and (code or not finished):
+                early = f"it ended early with exit code {code}"
+                last = last_words(self.reporter.last_error) or early
+                run.stop(
+                    ProgramFailed(f"the program failed: {last}", "its traceback is in the log")
+                )
+            if (root := registrar.root) is None:
+                return {}
+            # After a failure, outputs that the program did not reach keep their old values.
+            merged = {**(root.outputs if run.stopping else {}), **(monitor.outputs or {})}
+            if merged != root.outputs:
+                root.outputs = merged
+                run.journal.touch(root)
+            return merged
+        except BaseException:
+            run.stop()
+            raise
+        finally:
+            program.stop()
+
+    def _say(self, line: str) -> None:
+        self.reporter.log("info", line)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,21 +12,20 @@ import grpc  # type: ignore[import-untyped]
 from google.protobuf import empty_pb2
 
 from gpubed.core.errors import GpubedError
-from gpubed.engines.embedded import goal
-from gpubed.engines.embedded.failures import Refusal
+from gpubed.engines.embedded.events import Refusal
 from gpubed.engines.embedded.protocol import (
+    CHANNEL_OPTIONS,
     engine_pb2,
     engine_pb2_grpc,
-    provider_pb2,
+    from_struct,
     resource_pb2,
     resource_pb2_grpc,
+    to_struct,
 )
-from gpubed.engines.embedded.provider import CHANNEL_OPTIONS
 from gpubed.engines.embedded.registration import Registrar
 from gpubed.engines.embedded.run import Halted, Run
-from gpubed.engines.embedded.state import STACK_TYPE, State, type_of
-from gpubed.engines.embedded.values import Properties, Secret, from_struct, to_struct
-from gpubed.testbeds.driver import UNKNOWN_TEXT
+from gpubed.engines.embedded.state import STACK_TYPE
+from gpubed.engines.embedded.values import Properties
 
 _TERMINATED = "Resource monitor has terminated, shutting down"
 _SEVERITIES = {
@@ -43,29 +42,22 @@ _FEATURES = [
         *("ERROR_HOOKS", "STATE_MIGRATIONS"),
     )
 ]
-_REFUSED: dict[str, Callable[[Any], tuple[str, str]]] = {
-    "ReadResource": lambda r: ("reading resources (`get`, StackReference)", r.name),
-    "Call": lambda r: (f"the method {r.tok}", "the program"),
-    "RegisterStackTransform": lambda _: ("transforms", "the stack"),
-    "RegisterStackInvokeTransform": lambda _: ("transforms", "the stack"),
-    "RegisterResourceHook": lambda r: ("resource hooks", r.name),
-    "RegisterErrorHook": lambda r: ("error hooks", r.name),
-    "RegisterPackage": lambda r: (f"the provider package {r.name}", "the program"),
-}
+_REFUSED = (
+    *("ReadResource", "Invoke", "Call", "RegisterStackTransform", "RegisterStackInvokeTransform"),
+    *("RegisterResourceHook", "RegisterErrorHook", "RegisterPackage"),
+)
 
 
-class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
+class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):  # type: ignore[misc,name-defined]
     """Serves one program on a private socket."""
 
-    def __init__(
-        self, run: Run, registrar: Registrar, config: Properties, root: Path, socket: Path
-    ) -> None:
-        self._root, self._run, self._registrar, self._config = root, run, registrar, config
+    def __init__(self, run: Run, registrar: Registrar, socket: Path) -> None:
+        self._run, self._registrar = run, registrar
         self.outputs: Properties | None = None
         self.finished, self.may_exit = threading.Event(), threading.Event()
         self.address = f"unix:{socket}"
-        for method, refused in _REFUSED.items():
-            setattr(self, method, self._refusing(refused))
+        for method in _REFUSED:
+            setattr(self, method, partial(self._refuse, method))
         # Every registration in flight holds one thread until its step has ended.
         pool = ThreadPoolExecutor(4 * run.parallel + 16, "monitor")
         self._server = grpc.server(pool, options=CHANNEL_OPTIONS)
@@ -83,12 +75,10 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
 
     def GetDeploymentInfo(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Return the features that the SDK may use."""
-        secret = [key for key, value in self._config.items() if isinstance(value, Secret)]
         return resource_pb2.DeploymentInfo(
             project=self._run.project,
             stack=self._run.stack,
             organization="organization",
-            configSecretKeys=secret,
             dryRun=self._run.preview,
             parallel=self._run.parallel,
             supportedFeatures=_FEATURES,
@@ -97,47 +87,31 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def RegisterResource(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Create, update or keep the registered resource."""
         try:
-            state = self._registrar.register(goal.from_request(request, self._root))
+            state = self._registrar.register(request)
         except Exception as error:
             self._abort(context, error)
         return resource_pb2.RegisterResourceResponse(
-            urn=state.urn,
-            id=_shown_id(state),
-            object=to_struct(state.outputs if state.custom else {}),
+            urn=state.urn, id=state.id, object=to_struct(state.outputs if state.custom else {})
         )
 
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Store a component's outputs; the stack's own are kept for the end of the run."""
         try:
-            outputs = from_struct(request.outputs)
-            if type_of(request.urn) == STACK_TYPE:
+            outputs, state = from_struct(request.outputs), self._registrar.states[request.urn]
+            if state.type == STACK_TYPE:
                 self.outputs = outputs
-            elif (state := self._registrar.states[request.urn]).outputs != outputs:
+            elif state.outputs != outputs:
                 state.outputs = outputs
                 self._run.journal.touch(state)
         except Exception as error:
             self._abort(context, error)
         return empty_pb2.Empty()
 
-    def Invoke(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer only the call that rehydrates a resource reference."""
-        if request.tok != "pulumi:pulumi:getResource":
-            self._abort(context, Refusal(f"the function {request.tok}", "the program"))
-        state = self._registrar.states.get(from_struct(request.args)["urn"])
-        if state is None:
-            self._abort(context, Refusal("references to resources of other stacks", "the program"))
-        found = {"urn": state.urn, "id": _shown_id(state), "state": state.outputs}
-        return provider_pb2.InvokeResponse(**{"return": to_struct(found)})
-
     def SignalAndWaitForShutdown(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Note that the program has ended; answer once the run has."""
         self.finished.set()
         self.may_exit.wait()
         return empty_pb2.Empty()
-
-    def SupportsFeature(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Answer SDKs that lack `GetDeploymentInfo`."""
-        return resource_pb2.SupportsFeatureResponse(hasSupport=False)
 
     def Log(self, request: Any, _context: Any) -> Any:  # noqa: N802
         """Pass a message on, except debug output and the echo of `_abort`."""
@@ -146,12 +120,8 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
             self._run.reporter.log(severity, request.message.rstrip(), request.urn or None)
         return empty_pb2.Empty()
 
-    def RequirePulumiVersion(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Accept any version range: there is no CLI."""
-        return engine_pb2.RequirePulumiVersionResponse()
-
-    def _refusing(self, refused: Callable[[Any], tuple[str, str]]) -> Callable[[Any, Any], Any]:
-        return lambda request, context: self._abort(context, Refusal(*refused(request)))
+    def _refuse(self, method: str, _request: Any, context: Any) -> NoReturn:
+        self._abort(context, Refusal(method, "the program"))
 
     def _abort(self, context: Any, error: Exception) -> NoReturn:
         if not isinstance(error, Halted):
@@ -160,7 +130,3 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
             self._run.reporter.log("error", f"internal error: {error!r}")
         context.abort(grpc.StatusCode.UNAVAILABLE, _TERMINATED)
         raise error
-
-
-def _shown_id(state: State) -> str:
-    return "" if state.id == UNKNOWN_TEXT else state.id

@@ -10,20 +10,17 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
-from gpubed.engines.embedded.child import PROVIDER_THREADS, Child
-from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
+from gpubed.engines.embedded.child import Child
+from gpubed.engines.embedded.events import ProviderFailed, ProviderLost
+from gpubed.engines.embedded.protocol import (
+    CHANNEL_OPTIONS,
+    from_struct,
+    provider_pb2_grpc,
+    to_struct,
+)
 from gpubed.engines.embedded.protocol import provider_pb2 as pb
-from gpubed.engines.embedded.protocol import provider_pb2_grpc
 from gpubed.engines.embedded.state import State
-from gpubed.engines.embedded.values import Properties, from_struct, restore_secrets, to_struct
-
-CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", 400 * 1024 * 1024),
-    ("grpc.max_send_message_length", 400 * 1024 * 1024),
-    ("grpc.server_max_unrequested_time_in_server", 30 * 60),
-    # The sockets are local: a proxy in the environment must not be asked.
-    ("grpc.enable_http_proxy", 0),
-]
+from gpubed.engines.embedded.values import Properties, restore_secrets
 
 
 @dataclass(frozen=True)
@@ -47,25 +44,29 @@ class Provider:
         parallel: int,
         on_line: Callable[[str], None],
     ) -> None:
-        variables = {"PULUMI_PROJECT": project, PROVIDER_THREADS: str(parallel)}
         self._cwd, self._socket, self._on_line = cwd, socket, on_line
-        self._environment = {**environment, **variables}
+        self._environment = {**environment, "PULUMI_PROJECT": project}
+        self._parallel = parallel
         self._child: Child | None = None
         self._stub: Any = None
         self._channel: grpc.Channel | None = None
-        self._config: Properties | None = None
         self._over = False
         self._launching, self._connecting = threading.Lock(), threading.Lock()
 
-    def start(self, config: Properties, *, at_once: bool = True) -> None:
-        """Start the process without waiting for it, or (`at_once` false) at the first call.
+    def start(self) -> None:
+        """Start the process without waiting for it; without this, the first call starts it.
 
         Call it from the run's own thread. Threads that call the provider last until the program has
         ended; a preview, the only run that may never need the process, makes no calls after that.
         """
-        self._config = config
-        if at_once:
-            self._launch()
+        with self._launching:
+            if not self._child and not self._over:
+                self._child = Child(
+                    ["providers", str(self._socket), str(self._parallel)],
+                    self._cwd,
+                    self._environment,
+                    self._on_line,
+                )
 
     def stop(self) -> None:
         """End the process and its descendants."""
@@ -83,10 +84,9 @@ class Provider:
             raise ProviderFailed("; ".join(f"{f.property}: {f.reason}" for f in reply.failures))
         return restore_secrets(from_struct(reply.inputs), news)
 
-    def diff(self, old: State, news: Properties, ignored: list[str]) -> Diff:
+    def diff(self, old: State, news: Properties) -> Diff:
         """Compare a resource with the inputs it should have."""
-        request = pb.DiffRequest(**_of(old, "olds"), news=_plain(news), ignoreChanges=ignored)
-        reply = self._call("Diff", request)
+        reply = self._call("Diff", pb.DiffRequest(**_of(old, "olds"), news=_plain(news)))
         changed = {pb.DiffResponse.DIFF_NONE: False, pb.DiffResponse.DIFF_SOME: True}
         return Diff(changed.get(reply.changes), tuple(reply.replaces), reply.deleteBeforeReplace)
 
@@ -100,9 +100,7 @@ class Provider:
 
     def update(self, old: State, new: State) -> Properties:
         """Change the resource in place and return its outputs."""
-        request = pb.UpdateRequest(
-            **_of(old, "olds"), news=_plain(new.inputs), ignoreChanges=new.ignore_changes
-        )
+        request = pb.UpdateRequest(**_of(old, "olds"), news=_plain(new.inputs))
         reply = self._call("Update", request)
         return restore_secrets(from_struct(reply.properties), new.inputs)
 
@@ -110,11 +108,8 @@ class Provider:
         """Delete the resource."""
         self._call("Delete", pb.DeleteRequest(**_of(old, "properties")))
 
-    def read(self, state: State) -> tuple[str, Properties, Properties | None]:
-        """Return the resource's present id, outputs, and inputs.
-
-        The id is empty if the resource has gone; the inputs are None if the provider returned none.
-        """
+    def read(self, state: State) -> tuple[str, Properties, Properties]:
+        """Return the resource's present id, which is empty if it has gone, outputs, and inputs."""
         request = pb.ReadRequest(
             id=state.id,
             urn=state.urn,
@@ -124,7 +119,7 @@ class Provider:
         reply = self._call("Read", request)
         outputs = restore_secrets(from_struct(reply.properties), state.outputs)
         if not reply.HasField("inputs"):
-            return reply.id, outputs, None
+            return reply.id, outputs, state.inputs
         return reply.id, outputs, restore_secrets(from_struct(reply.inputs), state.inputs)
 
     def _call(self, method: str, request: Any) -> Any:
@@ -139,20 +134,8 @@ class Provider:
                 raise ProviderLost("the provider process ended during the call") from error
             raise ProviderFailed(error.details() or str(error.code())) from error
 
-    def _launch(self) -> None:
-        with self._launching:
-            if not self._child and not self._over:
-                self._child = Child(
-                    ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
-                    self._cwd,
-                    self._environment,
-                    self._on_line,
-                )
-
     def _connect(self) -> Any:
-        if self._config is None:
-            raise ProviderFailed("no provider was started: the state names none for the resource")
-        self._launch()
+        self.start()
         if self._child is None:
             raise ProviderFailed("the run is over")
         said = self._child.first_line()  # a port's number, which means nothing for a socket
@@ -161,7 +144,7 @@ class Provider:
             raise ProviderFailed(f"the provider process did not start: {said or 'no output'}")
         self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=CHANNEL_OPTIONS)
         stub = provider_pb2_grpc.ResourceProviderStub(self._channel)
-        stub.Configure(pb.ConfigureRequest(args=to_struct(self._config), acceptSecrets=True))
+        stub.Configure(pb.ConfigureRequest())
         return stub
 
 

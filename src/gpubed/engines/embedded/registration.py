@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import urllib.parse
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.engines.embedded import dependents, steps
+from gpubed.engines.embedded import steps
 from gpubed.engines.embedded.checkpoint import timestamp
-from gpubed.engines.embedded.failures import ProviderFailed, Refusal
-from gpubed.engines.embedded.goal import PROVIDER_PACKAGE, Goal
+from gpubed.engines.embedded.events import ProviderFailed, Refusal
+from gpubed.engines.embedded.protocol import from_struct
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import STACK_TYPE, State, urn_of
-from gpubed.engines.embedded.values import Properties, changed_keys, keep_old
-from gpubed.testbeds.driver import UNKNOWN_TEXT
+from gpubed.engines.embedded.values import UNKNOWN_TEXT, Properties, changed_keys
 
-_PROVIDER_TYPE = f"pulumi:providers:{PROVIDER_PACKAGE}"
+_PACKAGE = "pulumi-python"
+_PROVIDER_TYPE = f"pulumi:providers:{_PACKAGE}"
 # The provider of these types, `gpubed.resources`, returns all inputs unchanged from Check.
-_UNCHECKED = f"{PROVIDER_PACKAGE}:dynamic/gpubed:"
+_UNCHECKED = f"{_PACKAGE}:dynamic/gpubed:"
+# What the engine knows of a registration, with what needs no attention; all else is refused.
+_KNOWN = (
+    "type name parent custom object protect retainOnDelete dependencies propertyDependencies"
+    " deleteBeforeReplace deleteBeforeReplaceDefined additionalSecretOutputs sourcePosition version"
+    " pluginDownloadURL acceptSecrets acceptResources accepts_byte_string supportsPartialValues"
+    " supportsResultReporting stackTrace parentStackTraceHandle hideDiffs snippetId"
+)
 
 
 class Verdict(NamedTuple):
@@ -35,48 +45,77 @@ class Verdict(NamedTuple):
 class Registrar:
     """Carries out registrations from many threads."""
 
-    def __init__(self, run: Run, olds: Sequence[State], config: Properties) -> None:
-        self._run = run
-        self._olds = list(olds)
+    def __init__(self, run: Run, olds: Sequence[State], root: Path) -> None:
+        self._run, self._olds, self._root = run, list(olds), root
         self._old = {state.urn: state for state in olds if not state.delete}
-        self._config = config
         self._registered: set[str] = set()
         # Deleted because a dependency is replaced; the event is set once the deletion is done.
         self._condemned: dict[str, threading.Event] = {}
         self.states: dict[str, State] = {}
         self.root: State | None = None
 
-    def register(self, goal: Goal) -> State:
-        """Create, update, replace or keep the resource, and return its new state.
+    def register(self, request: Any) -> State:
+        """Create, update, replace or keep a resource, and return its new state.
+
+        Args:
+            request: Pulumi's RegisterResourceRequest.
 
         Raises:
+            Refusal: The program asks for what the engine lacks.
             Halted: The run is stopping, because of this resource or another.
         """
-        new = goal.state
-        parent = self.states.get(new.parent)
-        if new.parent and not parent:
-            why = f"{goal.name} has a parent that was not registered: {new.parent}"
-            raise self._run.fail(UsageError(why))
-        new.urn = urn_of(self._run.stack, self._run.project, new.parent, new.type, goal.name)
-        inherited = (parent.protect, parent.retain_on_delete) if parent else (False, False)
-        new.protect = inherited[0] if goal.protect is None else goal.protect
-        new.retain_on_delete = (
-            inherited[1] if goal.retain_on_delete is None else goal.retain_on_delete
-        )
+        new = self._wanted(request)
         old, condemned = self._claim(new.urn)
         if condemned:
             condemned.wait()
         if old and old.custom != new.custom:
-            raise self._run.fail(Refusal("turning a resource into a component or back", goal.name))
+            raise Refusal("turning a resource into a component or back", new.name)
         if new.custom:
             new.provider = self._provider_reference()
-            self._custom(goal, old, new, recreate=condemned is not None)
+            first = request.deleteBeforeReplace if request.deleteBeforeReplaceDefined else None
+            self._custom(first, old, new, recreate=condemned is not None)
+        elif old is None:
+            steps.create(self._run, new)
+        elif why := changed_keys(old.inputs, new.inputs):
+            steps.update(self._run, old, new, why)
         else:
-            self._component(old, new)
+            steps.same(self._run, old, new)
         with self._run.lock:
             self.states[new.urn] = new
             if new.type == STACK_TYPE:
                 self.root = new
+        return new
+
+    def _wanted(self, request: Any) -> State:
+        for field, value in request.ListFields():
+            # The text of an empty message is empty.
+            if field.name not in _KNOWN.split() and str(value):
+                raise Refusal(f"the option {field.name}", request.name)
+        if request.custom and not request.type.startswith(f"{_PACKAGE}:"):
+            raise Refusal(f"resources of type {request.type}", request.name)
+        parent = self.states.get(request.parent)
+        if request.parent and not parent:
+            raise UsageError(f"{request.name} has a parent that was not registered")
+        new = State(
+            urn_of(self._run.stack, self._run.project, request.parent, request.type, request.name),
+            request.type,
+            request.custom,
+            inputs=from_struct(request.object),
+            parent=request.parent,
+            dependencies=list(request.dependencies),
+            property_dependencies={
+                key: list(value.urns) for key, value in request.propertyDependencies.items()
+            },
+            additional_secret_outputs=list(request.additionalSecretOutputs),
+            source_position=_position(request.sourcePosition, self._root),
+        )
+        inherits = State("", "", False) if parent is None else parent
+        new.protect = request.protect if request.HasField("protect") else inherits.protect
+        new.retain_on_delete = (
+            request.retainOnDelete
+            if request.HasField("retainOnDelete")
+            else inherits.retain_on_delete
+        )
         return new
 
     def leftovers(self) -> list[State]:
@@ -88,7 +127,7 @@ class Registrar:
             self._run.check_open()
             if urn in self._registered:
                 why = f"two resources have the URN {urn}"
-                raise self._run.fail(GpubedError(why, "give one of them another name"))
+                raise GpubedError(why, "give one of them another name")
             self._registered.add(urn)
             return self._old.get(urn), self._condemned.get(urn)
 
@@ -97,33 +136,18 @@ class Registrar:
         with self._run.lock:
             if urn not in self._registered:
                 self._registered.add(urn)
-                self.states[urn] = self._default_provider(urn)
+                if not (provider := self._old.get(urn)):
+                    # No step: Pulumi does not show it.
+                    provider = State(urn, _PROVIDER_TYPE, True, created=timestamp())
+                    provider.modified = provider.created
+                    provider.id = UNKNOWN_TEXT if self._run.preview else str(uuid.uuid4())
+                # It stands before what names it, changed or not.
+                self._run.journal.record(provider, provider, changed=urn not in self._old)
+                self.states[urn] = provider
         return f"{urn}::{self.states[urn].id}"
 
-    def _default_provider(self, urn: str) -> State:
-        old = self._old.get(urn)
-        new = State(urn, _PROVIDER_TYPE, True, inputs=self._config, outputs=self._config)
-        if old:
-            new.id, new.created, new.modified = old.id, old.created, old.modified
-        else:
-            new.id = UNKNOWN_TEXT if self._run.preview else str(uuid.uuid4())
-            new.created = new.modified = timestamp()
-        # No step: it may change while steps wait, and Pulumi does not show it.
-        self._run.journal.record(new, old, changed=not old or old.inputs != new.inputs)
-        return new
-
-    def _component(self, old: State | None, new: State) -> None:
-        if old is None:
-            steps.create(self._run, new)
-        elif why := changed_keys(old.inputs, new.inputs):
-            steps.update(self._run, old, new, why)
-        else:
-            steps.same(self._run, old, new)
-
-    def _custom(self, goal: Goal, old: State | None, new: State, *, recreate: bool) -> None:
+    def _custom(self, first: bool | None, old: State | None, new: State, *, recreate: bool) -> None:
         run, raw = self._run, new.inputs
-        if old and not old.taint:
-            new.inputs = keep_old(raw, old.inputs, new.ignore_changes)
         # In a preview, Check would only return the same inputs for thousands of new nodes.
         if not (run.preview and old is None and new.type.startswith(_UNCHECKED)):
             fresh = old is None or recreate or old.taint
@@ -135,12 +159,13 @@ class Registrar:
             steps.create(run, new, "create-replacement", old=old)
         elif old.taint:
             # The provider is not asked: only the program can say what must be deleted first.
-            self._replace(goal, old, Verdict(True, True, False, ("id",)))
+            self._replace(first, old, new, Verdict(True, True, False, ("id",)))
         else:
-            verdict = self._diff(old, new.inputs, new.ignore_changes)
+            verdict = self._diff(old, new.inputs)
             if verdict.replace or old.pending_replacement:
-                self._replace(goal, old, verdict, raw)
-            elif verdict.changed or old.init_errors:
+                # Defaults that Check carried over from the old resource no longer hold.
+                self._replace(first, old, new, verdict, raw)
+            elif verdict.changed:
                 steps.update(run, old, new, verdict.why)
             else:
                 steps.same(run, old, new)
@@ -149,9 +174,9 @@ class Registrar:
         with self._asking("check", new):
             new.inputs = self._run.provider.check(new.urn, olds, new.inputs)
 
-    def _diff(self, old: State, inputs: Properties, ignored: list[str]) -> Verdict:
+    def _diff(self, old: State, inputs: Properties) -> Verdict:
         with self._asking("diff", old):
-            diff = self._run.provider.diff(old, inputs, ignored)
+            diff = self._run.provider.diff(old, inputs)
         why = changed_keys(old.inputs, inputs)
         changed = bool(why) if diff.changed is None else diff.changed
         return Verdict(
@@ -170,17 +195,20 @@ class Registrar:
             raise self._run.refuse_step(op, state, failure.reason) from failure
 
     def _replace(
-        self, goal: Goal, old: State, verdict: Verdict, raw: Properties | None = None
+        self,
+        first: bool | None,
+        old: State,
+        new: State,
+        verdict: Verdict,
+        raw: Properties | None = None,
     ) -> None:
-        run, new = self._run, goal.state
+        run = self._run
         if old.protect and new.protect:
             why = "it is protected; remove `protect` from the program first"
             raise run.refuse_step("replace", new, why)
         if raw is not None:
-            # Defaults that Check carried over from the old resource no longer hold.
             new.inputs = raw
             self._check(new, {})
-        first = goal.delete_before_replace
         if verdict.delete_first if first is None else first:
             self._delete_with_dependents(old)
             steps.replaced(run, new, verdict.why)
@@ -192,7 +220,17 @@ class Registrar:
 
     def _delete_with_dependents(self, old: State) -> None:
         with self._run.lock:
-            victims = self._condemn(old)
+            victims = steps.dependents_of_replacement(
+                old,
+                [state for state in self._olds if not state.delete],
+                (self._registered | set(self._condemned)) - {old.urn},
+                lambda state, inputs: self._diff(state, inputs).replace,
+            )
+            for victim in victims:
+                if victim.protect:
+                    why = f"it is protected, and {old.name} that it needs is replaced"
+                    raise self._run.refuse_step("replace", victim, why)
+            self._condemned.update({victim.urn: threading.Event() for victim in victims})
         try:
             for victim in reversed(victims):
                 steps.delete(self._run, victim, "delete-replaced", recreate=True)
@@ -202,17 +240,11 @@ class Registrar:
             for victim in victims:
                 self._condemned[victim.urn].set()
 
-    def _condemn(self, old: State) -> list[State]:
-        taken = self._registered | set(self._condemned)
-        victims = dependents.of_replacement(
-            old,
-            [state for state in self._olds if not state.delete],
-            taken - {old.urn},
-            lambda state, inputs: self._diff(state, inputs, state.ignore_changes).replace,
-        )
-        for victim in victims:
-            if victim.protect:
-                why = f"it is protected, and {old.name} that it needs is replaced"
-                raise self._run.refuse_step("replace", victim, why)
-        self._condemned.update({victim.urn: threading.Event() for victim in victims})
-        return victims
+
+def _position(source: Any, root: Path) -> str:
+    """Return `project:///file#line,column`, so that the state names no path of this machine."""
+    if not source.uri:
+        return ""
+    relative = os.path.relpath(urllib.parse.unquote(urllib.parse.urlparse(source.uri).path), root)
+    column = f",{source.column}" if source.column else ""
+    return f"project:///{relative}#{source.line}{column}"

@@ -1,36 +1,95 @@
-"""Opens a stack on disk: its project, configuration, key and last state."""
+"""A stack on disk: Pulumi.yaml, Pulumi.<stack>.yaml with the key's salt, and the last state."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-from gpubed.core import reading
-from gpubed.core.errors import PrerequisiteMissing
+from pydantic import BaseModel, Field, TypeAdapter
+
+from gpubed.core import files, reading
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.reading import Unreadable
-from gpubed.engines.embedded import checkpoint, project
+from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.backend import StackFile
 from gpubed.engines.embedded.checkpoint import Checkpoint
 from gpubed.engines.embedded.cipher import PassphraseCipher
-from gpubed.engines.embedded.failures import CLI_HINT, Refusal
-from gpubed.engines.embedded.project import Project, StackConfig
+from gpubed.engines.embedded.events import CLI_HINT, Refusal
 from gpubed.engines.embedded.state import STACK_TYPE, decode
 from gpubed.engines.embedded.values import Properties
 
 
+class _Runtime(BaseModel):
+    name: str = ""
+
+
+class _ProjectFile(BaseModel):
+    name: str = ""
+    runtime: str | _Runtime = ""
+    main: str = "."
+    config_dir: str = Field(default=".", alias="stackConfigDir")
+
+
+class _StackConfigFile(BaseModel):
+    salt: str | None = Field(default=None, alias="encryptionsalt")
+    provider: str = Field(default="passphrase", alias="secretsprovider")
+    key: Any = Field(default=None, alias="encryptedkey")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
 @dataclass(frozen=True)
-class OpenStack:
-    """An opened stack, with its secrets decrypted.
+class Project:
+    """A Pulumi project; its configuration values stay in their files, unread.
 
     Attributes:
-        cipher: Encrypts what is saved, with the salt of Pulumi.<stack>.yaml.
-        config: Full key → text, encrypted values as `Secret`.
+        name: The project's name, part of every URN.
+        root: The folder of Pulumi.yaml; providers run here.
+        directory: The folder the program runs in.
+        entry: What to run there: `.` for a `__main__.py`, else a file name.
     """
 
-    cipher: PassphraseCipher
-    config: Properties
-    checkpoint: Checkpoint
+    name: str
+    root: Path
+    directory: Path
+    entry: str
+    config_dir: Path
+
+    @classmethod
+    def load(cls, root: Path) -> Project:
+        """Read Pulumi.yaml; raise `UsageError` if it is missing, or not a Python project's."""
+        root = root.resolve()
+        said = _read(root / "Pulumi.yaml", _ProjectFile)
+        language = said.runtime if isinstance(said.runtime, str) else said.runtime.name
+        if language != "python" or not said.name:
+            raise UsageError(f"{root / 'Pulumi.yaml'} needs a name and `runtime: python`")
+        main = root / said.main
+        directory, entry = (main.parent, main.name) if main.is_file() else (main, ".")
+        return cls(said.name, root, directory, entry, root / said.config_dir)
+
+
+def salt_in(path: Path) -> str | None:
+    """Return the salt of a stack's configuration, which may be missing.
+
+    Raises:
+        Refusal: The stack's secrets use something else than a passphrase.
+    """
+    said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
+    if said.provider not in ("passphrase", "default", "") or said.key:
+        raise Refusal(f"the secrets provider {said.provider!r}", path.name)
+    return said.salt
+
+
+def _read(path: Path, shape: type[M]) -> M:
+    either: TypeAdapter[M | None] = TypeAdapter(shape | None)  # type: ignore[arg-type]
+    try:
+        # A file of comments alone is a valid document.
+        return reading.file(path, f"correct {path}").yaml(either) or shape()
+    except reading.Missing:
+        raise UsageError(f"there is no {path}", "run this in a Pulumi project") from None
 
 
 @dataclass(frozen=True)
@@ -45,7 +104,7 @@ class Stack:
     @property
     def config_file(self) -> Path:
         """The path of Pulumi.<stack>.yaml."""
-        return self.project.config_file(self.name)
+        return self.project.config_dir / f"Pulumi.{self.name}.yaml"
 
     def create(self) -> None:
         """Write an empty state if there is none, like `pulumi stack init`."""
@@ -68,19 +127,23 @@ class Stack:
                     return decode(raw, self._cipher(_salt(latest))).outputs
         return {}
 
-    def open(self, *, save_salt: bool) -> OpenStack:
-        """Read everything; `save_salt` writes a missing salt line into Pulumi.<stack>.yaml."""
-        latest = self.latest()
-        config = StackConfig.load(self.config_file)
+    def open(self, *, save_salt: bool) -> tuple[Checkpoint, PassphraseCipher]:
+        """Return the state, and the cipher of what is saved, with the configuration's salt.
+
+        `save_salt` writes a missing salt line into Pulumi.<stack>.yaml.
+        """
+        latest, salt = self.latest(), salt_in(self.config_file)
         state_salt = _salt(latest)
-        cipher = self._cipher(config.salt or state_salt)
-        if save_salt and not config.salt:
-            project.add_salt(self.config_file, cipher.salt)
+        cipher = self._cipher(salt or state_salt)
+        if save_salt and not salt:
+            self.config_file.parent.mkdir(parents=True, exist_ok=True)
+            rest = reading.file(self.config_file).text() if self.config_file.exists() else ""
+            files.write(self.config_file, f"encryptionsalt: {cipher.salt}\n{rest}".encode())
         # A changed salt line means that the state was encrypted with another key.
         same = not state_salt or state_salt == cipher.salt
         with self.file.told():
             found = checkpoint.read(latest, cipher if same else self._cipher(state_salt))
-        return OpenStack(cipher, config.open(self.project.name, cipher), found)
+        return found, cipher
 
     def _cipher(self, salt: str | None) -> PassphraseCipher:
         try:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpubed.core import reading
-from gpubed.engines.embedded.failures import DamagedState, Refusal
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.events import DamagedState, Refusal
 from gpubed.engines.embedded.values import (
-    ASSETS,
+    OTHERS,
     REFERENCE,
     SECRET,
     SIGNATURE,
@@ -34,16 +34,6 @@ def urn_of(stack: str, project: str, parent: str, type_: str, name: str) -> str:
     return f"urn:pulumi:{stack}::{project}::{prefix}{type_}::{name}"
 
 
-def type_of(urn: str) -> str:
-    """Return the resource's own type."""
-    return _parts(urn)[2].rpartition("$")[2]
-
-
-def name_of(urn: str) -> str:
-    """Return the resource's name, which may itself contain `::`."""
-    return _parts(urn)[3]
-
-
 def _parts(urn: str) -> list[str]:
     parts = urn.split("::", 3)
     if len(parts) != 4 or not urn.startswith("urn:pulumi:"):
@@ -53,16 +43,6 @@ def _parts(urn: str) -> list[str]:
 
 Urn = Annotated[str, AfterValidator(lambda urn: "::".join(_parts(urn)))]
 """A URN in a model."""
-
-
-class Cipher(Protocol):
-    """Encrypts and decrypts secrets; the scope is the resource's URN."""
-
-    def encrypt(self, plaintext: str, scope: str = "") -> str:
-        """Return the ciphertext."""
-
-    def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        """Return the plaintext."""
 
 
 @dataclass(eq=False)
@@ -84,7 +64,6 @@ class State:
     protect: bool = False
     taint: bool = False
     dependencies: list[str] = field(default_factory=list)
-    init_errors: list[str] = field(default_factory=list)
     provider: str = ""
     property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     pending_replacement: bool = False
@@ -93,13 +72,12 @@ class State:
     created: str = ""
     modified: str = ""
     source_position: str = ""
-    ignore_changes: list[str] = field(default_factory=list)
     extra: Properties = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The resource's name in the program."""
-        return name_of(self.urn)
+        """The resource's name in the program, which may contain `::`."""
+        return _parts(self.urn)[3]
 
     @property
     def is_provider(self) -> bool:
@@ -122,21 +100,14 @@ class State:
 
 _FIELDS = {one.name: to_camel(one.name) for one in dataclasses.fields(State)}
 del _FIELDS["extra"]
-_UNSUPPORTED = {
-    "external": "resources that are only read",
-    "deletedWith": "the option deletedWith",
-    "replaceWith": "the option replaceWith",
-    "replaceOnChanges": "the option replaceOnChanges",
-    "replacementTrigger": "the option replacementTrigger",
-    "customTimeouts": "the option customTimeouts",
-    "resourceHooks": "resource hooks",
-    "viewOf": "resource views",
-    "refreshBeforeUpdate": "refreshBeforeUpdate",
-}
+_UNSUPPORTED = (
+    *("external", "deletedWith", "replaceWith", "replaceOnChanges", "replacementTrigger"),
+    *("customTimeouts", "resourceHooks", "viewOf", "refreshBeforeUpdate", "ignoreChanges"),
+)
 _SHAPE = TypeAdapter(State)
 
 
-def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
+def decode(raw: Mapping[str, Any], cipher: PassphraseCipher) -> State:
     """Decode a checkpoint entry.
 
     Raises:
@@ -148,86 +119,75 @@ def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
     known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
     if isinstance(needs := known.get("property_dependencies"), dict):
         known["property_dependencies"] = {key: urns or [] for key, urns in needs.items()}
+    urn = str(raw.get("urn"))
     try:
         state = _SHAPE.validate_python(known)
-        state.inputs = _decode_value(state.inputs, cipher, state.urn)
-        state.outputs = _decode_value(state.outputs, cipher, state.urn)
+        for bag in (state.inputs, state.outputs):
+            for key, value in bag.items():
+                bag[key] = _decode_value(value, lambda sealed: cipher.decrypt(sealed, urn))
     except ValidationError as error:
-        raise DamagedState(f"{str(raw.get('urn'))[:200]}: {reading.words(error)[:200]}") from None
+        raise DamagedState(f"{urn[:200]}: {reading.words(error)[:200]}") from None
+    except DamagedState as error:
+        raise DamagedState(f"{urn[:200]}: {error.message}") from None
     except RecursionError:
-        raise DamagedState(f"{raw['urn']} is nested without end") from None
-    for key, feature in _UNSUPPORTED.items():
+        raise DamagedState(f"{urn[:200]} is nested without end") from None
+    for key in _UNSUPPORTED:
         if raw.get(key):
-            raise Refusal(feature, state.name)
+            raise Refusal(f"the option {key}", state.name)
     return state
 
 
-def encode(state: State, cipher: Cipher) -> Properties:
+def encode(state: State, cipher: PassphraseCipher) -> Properties:
     """Return a checkpoint entry without its empty fields, as Pulumi writes it."""
     raw: Properties = {}
     for py, js in _FIELDS.items():
         value = getattr(state, py)
+        if py in ("inputs", "outputs"):
+            value = _encode_value(value, lambda text: cipher.encrypt(text, state.urn))
         if value or py == "custom":
-            bag = py in ("inputs", "outputs")
-            raw[js] = _encode_value(value, cipher, state.urn) if bag else value
+            raw[js] = value
     return {**raw, **state.extra}
 
 
-def _decode_value(value: Any, cipher: Cipher, urn: str) -> Any:
+def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
     if isinstance(value, list):
-        return [_decode_value(item, cipher, urn) for item in value]
-    if isinstance(value, int | float):
-        return _decode_number(value, urn)
+        return [_decode_value(item, decrypt) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if not isinstance(value, dict):
         return value
     signature = value.get(SIGNATURE)
     if signature == SECRET:
         plaintext, ciphertext = value.get("plaintext"), value.get("ciphertext")
         if isinstance(ciphertext, str) and not isinstance(plaintext, str):
-            plaintext = cipher.decrypt(ciphertext, urn)
+            plaintext = decrypt(ciphertext)
         if not isinstance(plaintext, str):
-            raise DamagedState(f"{urn} has a secret without a value")
-        opened = reading.reply(plaintext, f"a secret of {urn}", error=DamagedState)
-        return Secret(_decode_value(opened.json(object), _NESTED, urn))
+            raise DamagedState("a secret without a value")
+        opened = reading.reply(plaintext, "a secret", error=DamagedState)
+        return Secret(_decode_value(opened.json(object), _nested))
     if signature == REFERENCE:
         if not isinstance(value.get("urn"), str):
-            raise DamagedState(f"{urn} refers to nothing")
+            raise DamagedState("a reference to nothing")
         return Reference(value["urn"], value.get("id"))
-    if signature in ASSETS:
-        raise Refusal("assets and archives", name_of(urn))
-    return {key: _decode_value(item, cipher, urn) for key, item in value.items()}
+    if signature is not None:
+        raise Refusal(OTHERS, "the state")
+    return {key: _decode_value(item, decrypt) for key, item in value.items()}
 
 
-def _decode_number(value: float, urn: str) -> int | float:
-    try:
-        if math.isfinite(value):  # as the float that it is on the wire
-            return int(value) if isinstance(value, float) and value.is_integer() else value
-    except OverflowError:
-        pass
-    raise DamagedState(f"{urn} has a number that no engine writes")
-
-
-def _encode_value(value: Any, cipher: Cipher, urn: str) -> Any:
+def _encode_value(value: Any, encrypt: Callable[[str], str]) -> Any:
     if isinstance(value, Secret):
-        plaintext = json.dumps(_encode_value(value.value, _NESTED, urn), separators=(",", ":"))
-        return {SIGNATURE: SECRET, "ciphertext": cipher.encrypt(plaintext, urn)}
+        plaintext = json.dumps(_encode_value(value.value, _nested), separators=(",", ":"))
+        return {SIGNATURE: SECRET, "ciphertext": encrypt(plaintext)}
     if isinstance(value, Reference):
         fields: Properties = {SIGNATURE: REFERENCE, "urn": value.urn, "packageVersion": ""}
         return fields if value.id is None else {**fields, "id": value.id}
     if isinstance(value, dict):
-        return {key: _encode_value(item, cipher, urn) for key, item in value.items()}
+        return {key: _encode_value(item, encrypt) for key, item in value.items()}
     if isinstance(value, list):
-        return [_encode_value(item, cipher, urn) for item in value]
+        return [_encode_value(item, encrypt) for item in value]
     return value
 
 
-class _NestedCipher:
-    """Keeps the envelope of a secret inside a secret without encrypting it, as Pulumi does."""
-
-    def encrypt(self, plaintext: str, scope: str = "") -> str:
-        return plaintext
-
-    decrypt = encrypt
-
-
-_NESTED: Cipher = _NestedCipher()
+def _nested(text: str) -> str:
+    """Keep the envelope of a secret inside a secret without encrypting it, as Pulumi does."""
+    return text

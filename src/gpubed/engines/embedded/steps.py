@@ -1,25 +1,24 @@
-"""Pulumi's operations on one resource, and deletions of many.
+"""Pulumi's operations on one resource, deletions of many in order, and the refresh.
 
-Each step is a provider call between two entries in the journal.
+Each step is a provider call between two entries in the journal. All lists of states have
+dependencies before dependents.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from gpubed.engines.embedded import dependents
-from gpubed.engines.embedded.checkpoint import Operation, timestamp
-from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
+from gpubed.engines.embedded.checkpoint import Pending, timestamp
+from gpubed.engines.embedded.events import ProviderFailed, ProviderLost
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
-from gpubed.engines.embedded.values import Properties, Secret
+from gpubed.engines.embedded.values import UNKNOWN, Properties, Secret, changed_keys
 
 # Fields that are written for an otherwise unchanged resource if they alone change.
 _COMPARED = (
     *("provider", "parent", "protect", "taint", "retain_on_delete", "inputs", "outputs"),
-    *("property_dependencies", "additional_secret_outputs", "ignore_changes"),
-    "pending_replacement",
+    *("property_dependencies", "additional_secret_outputs", "pending_replacement"),
 )
 
 
@@ -51,7 +50,7 @@ def create(
         elif new.custom:
             with _pending(run, new, "creating") as operation:
                 new.id, outputs = run.provider.create(new)
-            new.outputs = guarded(new, outputs)
+            new.outputs = _guarded(new, outputs)
         new.created = new.modified = timestamp()
         # After a crash, either both the new entry and the old one's flag are on disk, or neither.
         with run.journal.atomic():
@@ -72,7 +71,7 @@ def update(run: Run, old: State, new: State, why: tuple[str, ...]) -> None:
         elif new.custom:
             with _pending(run, new, "updating") as operation:
                 outputs = run.provider.update(old, new)
-            new.outputs, new.modified = guarded(new, outputs), timestamp()
+            new.outputs, new.modified = _guarded(new, outputs), timestamp()
         with run.journal.atomic():
             run.journal.settle(operation)
             run.journal.record(new, old)
@@ -103,11 +102,22 @@ def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) 
 
 def delete_all(run: Run, states: Sequence[State], doomed: list[State]) -> None:
     """Delete resources, dependents first, except protected ones and their dependencies."""
+    edges = _Edges(states)
     kept = [state for state in doomed if state.protect and not state.delete]
-    if kept:
-        foundations = dependents.Edges(states).all_of(kept) | set(map(id, kept))
-        doomed = [state for state in doomed if id(state) not in foundations]
-    for layer in dependents.layers(doomed, states):
+    foundations = set(map(id, kept))
+    for state in reversed(states):
+        if id(state) in foundations:
+            foundations.update(map(id, edges.of(state)))
+    wanted = {id(state) for state in doomed} - foundations
+    depth: dict[int, int] = {}
+    layers: list[list[State]] = []  # the states of a layer may be deleted in parallel
+    for state in states:
+        if id(state) in wanted:
+            below = [depth[id(need)] for need in edges.of(state) if id(need) in depth]
+            depth[id(state)] = 1 + max(below, default=-1)
+            layers.extend([] for _ in range(depth[id(state)] + 1 - len(layers)))
+            layers[depth[id(state)]].append(state)
+    for layer in reversed(layers):
         if run.stopping:
             break
         run.each(layer, lambda state: delete(run, state, _operation(state)))
@@ -123,8 +133,63 @@ def _operation(state: State) -> str:
     return "remove-pending-replace" if state.pending_replacement else "delete"
 
 
+class _Edges:
+    """The dependencies of each resource, among entries that may share URNs."""
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self._index = {id(state): index for index, state in enumerate(states)}
+        self._by_urn: dict[str, list[State]] = {}
+        self._children: dict[str, list[State]] = {}
+        for state in states:
+            self._by_urn.setdefault(state.urn, []).append(state)
+            self._children.setdefault(state.parent, []).append(state)
+
+    def of(self, state: State) -> list[State]:
+        """Return the direct dependencies, parent included.
+
+        A dependency on a component includes the component's earlier children.
+        """
+        limit = self._index[id(state)]
+        needs = [need for urn in {*state.needs()} for need in self._by_urn.get(urn, [])]
+        queue, found = [need for need in needs if not need.custom], needs
+        while queue:
+            children = self._children.get(queue.pop().urn, [])
+            found = found + children
+            queue += children
+        found = [*self._by_urn.get(state.parent, []), *found]
+        return [need for need in found if self._index[id(need)] < limit]
+
+
+def dependents_of_replacement(
+    root: State,
+    olds: Sequence[State],
+    registered: set[str],
+    must_replace: Callable[[State, Properties], bool],
+) -> list[State]:
+    """Return the resources that must be deleted before `root`, in order of creation.
+
+    A resource that the program has registered already no longer depends on the root, whatever the
+    old state says.
+    """
+    reachable, condemned = {root.urn}, {root.urn}
+    chosen: list[State] = []
+    after = next(index for index, state in enumerate(olds) if state is root)
+    for state in olds[after + 1 :]:
+        if state.urn in registered or not reachable.intersection(state.needs()):
+            continue
+        reachable.add(state.urn)
+        affected = {
+            key for key, urns in state.property_dependencies.items() if condemned.intersection(urns)
+        }.intersection(state.inputs)
+        inputs = {**state.inputs, **dict.fromkeys(affected, UNKNOWN)}
+        if affected and state.custom and must_replace(state, inputs):
+            condemned.add(state.urn)
+            chosen.append(state)
+    return chosen
+
+
 @contextlib.contextmanager
-def _pending(run: Run, state: State, type_: str) -> Iterator[Operation]:
+def _pending(run: Run, state: State, type_: str) -> Iterator[Pending]:
     """Begin a pending operation, and settle it if the provider fails.
 
     After a success it stays, to be settled together with the result, and after the loss of a
@@ -139,7 +204,7 @@ def _pending(run: Run, state: State, type_: str) -> Iterator[Operation]:
         raise
 
 
-def guarded(state: State, outputs: Properties) -> Properties:
+def _guarded(state: State, outputs: Properties) -> Properties:
     """Return the outputs, with those secret that are declared so or whose namesake input is."""
     inputs = {key for key, value in state.inputs.items() if isinstance(value, Secret)}
     secret = inputs | set(state.additional_secret_outputs)
@@ -147,3 +212,71 @@ def guarded(state: State, outputs: Properties) -> Properties:
         key: Secret(value) if key in secret and not isinstance(value, Secret) else value
         for key, value in outputs.items()
     }
+
+
+def refresh(run: Run, states: Sequence[State]) -> None:
+    """Read all resources in parallel, and change only the state.
+
+    Resources that have gone are dropped, with the references to them; their children move up.
+    """
+    gone: set[int] = set()
+
+    def one(state: State) -> None:
+        if _read(run, state):
+            gone.add(id(state))
+
+    run.each(states, one)
+    parents = {state.urn: state.parent for state in states}
+    listed: set[str] = set()
+    with run.journal.atomic():
+        for state in states:
+            if id(state) in gone:
+                run.journal.record(None, state)
+                continue
+            if _prune(state, listed, parents):
+                run.journal.touch(state)
+            listed.add(state.urn)
+
+
+def _read(run: Run, state: State) -> bool:
+    """Correct the state of a resource; return whether the resource has gone."""
+    with run.step("refresh", state) as step:
+        step.counts_as = "same"
+        if not state.custom or state.is_provider or state.pending_replacement:
+            return False
+        operation = run.journal.begin(state, "reading")
+        try:
+            found, outputs, inputs = run.provider.read(state)
+        finally:
+            run.journal.settle(operation)
+        if not found:
+            step.counts_as, step.message = "delete", "it no longer exists"
+            return True
+        outputs, wanted = _guarded(state, outputs), state.inputs
+        why = (*changed_keys(state.outputs, outputs), *changed_keys(wanted, inputs))
+        if why or found != state.id:
+            state.modified = timestamp()
+        state.id, state.outputs, state.inputs = found, outputs, inputs
+        step.why = tuple(dict.fromkeys(why))
+        if why:
+            run.journal.touch(state)
+            # A read may differ from the state in ways that need no update.
+            drifted = run.provider.diff(state, wanted).changed
+            step.counts_as = "same" if drifted is False else "update"
+        return False
+
+
+def _prune(state: State, listed: set[str], parents: dict[str, str]) -> bool:
+    before = (state.parent, list(state.needs()))
+    while state.parent and state.parent not in listed:
+        state.parent = parents.get(state.parent, "")
+    state.dependencies = [urn for urn in state.dependencies if urn in listed]
+    kept = {
+        key: [urn for urn in urns if urn in listed]
+        for key, urns in state.property_dependencies.items()
+    }
+    # Keys that never had a dependency keep their empty list, as Pulumi writes them.
+    state.property_dependencies = {
+        key: urns for key, urns in kept.items() if urns or not state.property_dependencies[key]
+    }
+    return before != (state.parent, list(state.needs()))
