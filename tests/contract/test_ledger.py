@@ -208,19 +208,16 @@ apt-get -qq install -y --no-install-recommends acct >/dev/null
 """)
     host.ledger("close")
     host.sh("echo changed >> /etc/gpubed/second/key")
-    second = host.state()
     assert "changed" in host.ledger("undo second")
     assert host.differs(first) == []
     host.ledger("open second")
     host.sh("echo '10.1.2.9 second' >> /etc/hosts")
     host.ledger("close")
     host.ledger("undo first")
-    assert host.sh("grep -c second /etc/hosts; ls /var/lib/gpubed/ledger").split()[0] == "1"
-    print(host.sh("cat /etc/hosts; python3 -c \"import json; print(json.load(open('/var/lib/gpubed/ledger/ledger.json'))['changes'].get('/etc/hosts'))\""))
-    print(host.ledger("give-back"), host.sh("cat /etc/hosts"))
+    assert host.sh("grep -c second /etc/hosts").strip() == "1"
+    host.sh("! id jupyter 2>/dev/null; ! dpkg --status munge 2>/dev/null >&2")
     host.ledger("give-back")
     assert host.differs(before) == []
-    assert second != first
 
 
 def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):

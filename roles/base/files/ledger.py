@@ -207,6 +207,7 @@ class Ledger:
                 print("changed")  # noqa: T201
             return True
         done = self._undo(role)
+        self.files = {}  # `_now` has taken stamps of files that were restored since
         self.files, self.facts = self._look(), facts()
         self._forget(self.facts)
         self._save()
