@@ -5,7 +5,6 @@ The role's own tasks and scripts run; programs of the host are STAND-INS.
 
 import pytest
 
-from support import role_variables
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
@@ -92,10 +91,3 @@ def test_settings_of_the_owners_jupyterlab_are_refused(host):
     host.page.write_text("c.ServerApp.port = 80\n")
     host.refused(str(host.page))
     assert host.play("owners", page=False).code == 0
-
-
-def owns(*units):
-    """What the role owns on a node where it has added to these units."""
-    found = [{"path": f"/etc/systemd/system/{unit}.service.d/gpubed.conf"} for unit in units]
-    given = {"__monitoring_added": {"files": found}}
-    return role_variables.value("monitoring", "__monitoring_owns", "debian-12", **given)["node"]
