@@ -194,6 +194,32 @@ def test_what_a_killed_role_did_goes_too(host):
     assert host.differs(before) == []
 
 
+def test_a_role_that_is_switched_off_is_undone_and_the_others_stay(host):
+    before = host.state()
+    host.ledger("open first")
+    host.sh(ROLE)
+    host.ledger("close jupyter")
+    first = host.state()
+    host.ledger("open second")
+    host.sh("""
+echo '10.1.2.9 second' >> /etc/hosts
+mkdir -p /etc/gpubed/second && echo key > /etc/gpubed/second/key
+apt-get -qq install -y --no-install-recommends acct >/dev/null
+""")
+    host.ledger("close")
+    host.sh("echo changed >> /etc/gpubed/second/key")
+    assert "changed" in host.ledger("undo second")
+    assert host.differs(first) == []
+    host.ledger("open second")
+    host.sh("echo '10.1.2.9 second' >> /etc/hosts")
+    host.ledger("close")
+    host.ledger("undo first")
+    assert host.sh("grep -c second /etc/hosts").strip() == "1"
+    host.sh("! id jupyter 2>/dev/null; ! dpkg --status munge 2>/dev/null >&2")
+    host.ledger("give-back")
+    assert host.differs(before) == []
+
+
 def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):
     before = host.state()
     host.role(ROLE)

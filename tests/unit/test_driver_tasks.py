@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gpubed.core.paths import assets
-from support import machines, role_variables
+from support import machines
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
@@ -489,59 +489,6 @@ def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer
         "nvidia-kernel-common": "20220217+3~deb12u1",
         "nvidia-container-toolkit": "1.20.0-1",
     }
-
-
-def take_away(tmp_path, *, held):
-    """Take a driver away, in check mode: nothing is done."""
-    noted, brought = tmp_path / "noted", tmp_path / "brought"
-    noted.write_text("nvidia-gpubed-old\nnvidia-gpubed-test\n")
-    return tasks(
-        tmp_path,
-        "absent",
-        programs={
-            "dpkg-query": "echo nvidia-gpubed-test installed",
-            "apt-get": "echo Remv nvidia-gpubed-test",
-            "dpkg": "echo $2 hold",
-            "apt-mark": f"echo {held}",
-        },
-        respawns=True,  # apt
-        check=True,
-        __nvidia_driver_noted=str(noted),
-        __nvidia_driver_brought=str(brought),
-        __nvidia_driver_source_files=[],
-        __nvidia_driver_other_files=[str(brought)],
-        __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
-        gpubed_uuid="0f0e",
-    )
-
-
-def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_go(tmp_path):
-    """Else the links that start services at boot would be left."""
-    (tmp_path / "brought").write_text("nvidia-gpubed-test\n")
-    done = take_away(tmp_path, held="nvidia-gpubed-old")
-    assert done.code == 0, done.said
-    names = [
-        "Let go of packages that stay",
-        "base : Remove the packages that came with the role",
-        "base : Remove the files",
-        "base : Remove the mark",
-    ]
-    assert [name for name in done.tasks if name in names] == names, done.said
-    assert "(item=nvidia-gpubed-old)" in done.said
-    assert "(item=nvidia-gpubed-test)" not in done.said
-
-
-def test_a_removal_that_was_killed_lets_go_of_no_package_that_it_has_removed(tmp_path):
-    """Dpkg would take that for a wish to have it again."""
-    done = take_away(tmp_path, held="")
-    assert done.code == 0, done.said
-    assert "Let go of packages that stay" not in done.tasks, done.said
-    assert "base : Remove the mark" in done.tasks
-
-
-def test_services_of_the_driver_go_with_it():
-    owns = role_variables.variables("nvidia_driver", "debian-12")["__nvidia_driver_owns"]
-    assert owns["units"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
 
 
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])

@@ -144,11 +144,6 @@ def test_those_that_the_owner_names_may_go_and_no_others(docker_com):
     assert docker_com.refused("docker.io", may_change=["containerd.io", "podman-docker"]) == []
 
 
-def test_those_that_gpubed_brought_may_go(docker_com, tmp_path):
-    (tmp_path / "note").write_text("containerd.io\npodman-docker\n")
-    assert docker_com.refused("docker.io", own=[str(tmp_path / "note")]) == []
-
-
 def test_of_a_host_that_was_made_for_the_cluster_only_holds_count(docker_com):
     assert docker_com.refused("docker.io", whole_host=True) == []
     docker_com.installed("held", "Version: 1\nConflicts: docker.io", HELD)

@@ -3,18 +3,11 @@
 The role's own tasks and scripts run; programs of the host are STAND-INS.
 """
 
-import os
-
 import pytest
-import yaml
-from jinja2 import Environment, StrictUndefined
 
-from support import machines, role_variables
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
-
-ROLE = machines.ROOT / "roles/monitoring"
 
 
 class Host:
@@ -98,136 +91,3 @@ def test_settings_of_the_owners_jupyterlab_are_refused(host):
     host.page.write_text("c.ServerApp.port = 80\n")
     host.refused(str(host.page))
     assert host.play("owners", page=False).code == 0
-
-
-def test_without_a_page_settings_of_the_owners_stay(host):
-    host.page.write_text("c.ServerApp.port = 80\n")
-    (host.root / "status").mkdir()
-    host.play("page_absent")
-    assert host.page.exists()
-    assert not (host.root / "status").exists()
-    (host.root / "status").mkdir()
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    assert "handler Restart JupyterLab if it runs" in host.play("page_absent").calls
-    assert not host.jupyter.exists()
-    assert host.play("page_absent").calls == []
-
-
-def test_who_is_the_head_no_more_only_has_exporters(host):
-    """Two would ask all nodes and tell of alerts; figures stay, where no Prometheus reads them."""
-    host.ours("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
-    (host.data / "metrics2/01ABC").mkdir(parents=True)
-    host.folder.mkdir()
-    (host.root / "metrics").mkdir()
-    for name in ("prometheus.yml", "alertmanager.yml", "nodes.crt", "rules.yml", "web.yml"):
-        (host.folder / name).touch()
-    for name in ("gpubed.prom", "declared.prom"):
-        (host.root / "metrics" / name).touch()
-    (host.root / "status").mkdir()
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    done = host.play("former_head", *(f"{unit}.service" for unit in UNITS))
-    assert done.code == 0, done.said
-    stopped = {call.split()[-1] for call in done.calls if " stop " in call or "disable" in call}
-    assert stopped == {"prometheus.service", "prometheus-alertmanager.service"}
-    assert [path.name for path in host.folder.iterdir()] == ["web.yml"]
-    assert [path.name for path in (host.root / "metrics").iterdir()] == ["declared.prom"]
-    assert [path.name for path in host.units.iterdir()] == ["prometheus-node-exporter.service.d"]
-    assert (host.data / "metrics2.gpubed/01ABC").is_dir()
-    assert not (host.data / "metrics2").exists()
-    assert not host.page.exists()
-    assert f"{host.data}/metrics2.gpubed" in done.said
-    # It can be the head again, and nothing of the role's is taken for the owner's.
-    assert host.play("owners").code == 0
-    again = host.play("former_head")
-    assert "changed" not in again.tasks.values()
-
-
-def test_a_prometheus_of_the_owners_on_another_node_than_the_head_stays(host):
-    (host.data / "metrics2/01ABC").mkdir(parents=True)
-    done = host.play("former_head", "prometheus.service")
-    assert done.code == 0, done.said
-    assert (host.data / "metrics2/01ABC").is_dir()
-    assert "changed" not in done.tasks.values()
-
-
-@pytest.mark.parametrize(("head", "runs"), [("node-0", "head.yml"), ("node-1", "former_head.yml")])
-def test_the_heads_part_is_set_up_or_goes(head, runs):
-    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())[0]["block"]
-    known = {"monitoring_enabled": True, "__monitoring_on_head": head == "node-0"}
-    judge = Environment(undefined=StrictUndefined).compile_expression
-    due = {
-        task["ansible.builtin.include_tasks"]
-        for task in tasks
-        if "when" in task and judge(task["when"])(**known)
-    }
-    assert due == {"node.yml", runs}
-
-
-UNITS = ["prometheus-node-exporter", "prometheus", "prometheus-alertmanager"]
-
-
-def owns(*units):
-    """What the role owns on a node where it has added to these units."""
-    found = [{"path": f"/etc/systemd/system/{unit}.service.d/gpubed.conf"} for unit in units]
-    given = {"__monitoring_added": {"files": found}}
-    return role_variables.value("monitoring", "__monitoring_owns", "debian-12", **given)["node"]
-
-
-def test_of_a_former_version_only_what_it_added_to_goes():
-    """It noted no packages. On other nodes than the head a Prometheus is the owner's."""
-    assert owns(*UNITS)["packages"]["former"] == UNITS
-    worker = owns("prometheus-node-exporter", "slurmd")
-    assert worker["packages"]["former"] == ["prometheus-node-exporter"]
-    assert worker["units"] == ["gpubed-metrics.timer", "prometheus-node-exporter.service"]
-    assert [file for file in worker["files"] if "/var/lib/prometheus" in str(file)] == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
-def test_a_note_says_what_packages_came(host):
-    """Before the first of them does; of a former version's those that it added to."""
-    note = host.folder / "packages"
-    assert host.play("note").code == 0
-    assert note.read_text() == ""
-    host.ours(*UNITS)
-    assert set(host.play("note").tasks.values()) == {"ok"}
-    note.unlink()
-    host.ours("nvidia-dcgm-exporter")
-    assert host.play("note").code == 0
-    assert note.read_text().split() == UNITS
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="systemd is asked to read its units again")
-def test_it_goes_and_what_is_the_owners_stays(host):
-    """The packages were his, stopped; figures that a cluster before left, and an addition."""
-    host.ours(*UNITS)
-    ours = [host.data / "metrics2/01ABC", host.root / "metrics/declared.prom"]
-    ours += [host.root / "gpubed-metrics", host.units / "gpubed-metrics.timer"]
-    ours += [host.folder / "packages", host.root / "status/settings.json"]
-    owners = [host.data / "metrics2.gpubed/01ABC", host.units / "prometheus.service.d/own.conf"]
-    for path in ours + owners:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    done = host.play("absent")
-    assert done.code == 0, done.said
-    assert "firewall.close monitoring" in done.calls
-    assert [path for path in (*ours, host.folder, host.jupyter) if path.exists()] == []
-    assert [path for path in owners if not path.exists()] == []
-    assert [path.name for path in host.units.iterdir()] == ["prometheus.service.d"]
-    order = list(done.tasks)
-    assert order.index("base : Remove the files") < order.index("base : Remove the mark")
-    again = host.play("absent")
-    assert (set(again.tasks.values()), again.calls) == ({"ok"}, [])
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="systemd is asked to read its units again")
-def test_the_page_goes_from_a_former_head_where_monitoring_ends_with_the_same_edit(host):
-    for path in (host.folder / "packages", host.root / "status/settings.json"):
-        path.parent.mkdir()
-        path.write_text("")
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    done = host.play("absent", head="node-1")
-    assert done.code == 0, done.said
-    assert "handler Restart JupyterLab if it runs" in done.calls
-    left = [path for path in (host.folder, host.root / "status", host.page) if path.exists()]
-    assert left == []

@@ -3,7 +3,7 @@
 import pytest
 
 from support.role_tasks import play
-from support.slurm_owners import AS_ROOT, files
+from support.slurm_owners import AS_ROOT
 
 pytestmark = [pytest.mark.process, AS_ROOT]
 # As Debian has it.
@@ -70,21 +70,3 @@ def test_who_leaves_has_a_slice_as_any_account(slices, tmp_path):
     kept = {"user-20001.slice.d", "user-20001.slice.d/owner.conf"}
     mine = {"user-20002.slice.d", "user-20002.slice.d/gpubed-slurm.conf"}
     assert has_slices(tmp_path) == kept | mine
-
-
-def test_what_is_as_it_should_be_is_not_changed(slices):
-    slices(20001)
-    assert "changed" not in slices(20001).tasks.values()
-
-
-def test_a_look_tells_and_changes_nothing(slices, tmp_path):
-    assert slices(20001, check=True).tasks["Keep the GPUs from what is no job"] == "changed"
-    assert files(tmp_path / "system") == set()
-    assert (tmp_path / "cron").read_text() == CRON
-
-
-def test_where_slurm_goes_so_does_all_of_it(slices, tmp_path):
-    slices(20001)
-    slices(20001, enabled=False)
-    assert has_slices(tmp_path) == set()
-    assert (tmp_path / "cron").read_text() == CRON

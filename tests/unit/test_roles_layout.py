@@ -18,24 +18,10 @@ from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
-GOES = ["before.yml", "removed.yml"]
 # Whose scenarios do not compare their nodes yet.
-NOT_YET = {"nvidia_driver", "rdma"}
 # What of a role needs no mark, since all its files are gpubed's by their names.
-TOLD_OTHERWISE = {"__monitoring_owns head"}
 # How a task file that other roles borrow names the one that it runs for.
 BORROWS = "{{ (ansible_parent_role_names | default([]) + [role_name]) | first }}"
-REQUIRED = [
-    "README.md",
-    "defaults/main.yml",
-    "meta/main.yml",
-    "meta/argument_specs.yml",
-    "meta/gpubed.yml",
-    "tasks/main.yml",
-    "molecule/default/molecule.yml",
-    "molecule/default/converge.yml",
-    "molecule/goes.yml",
-]
 
 
 @pytest.fixture(params=ROLES, ids=lambda path: path.name)
@@ -71,12 +57,6 @@ def _top_block(role: Path) -> dict[str, Any]:
     return tasks[0]
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_file_exists(role: Path, name: str) -> None:
-    """Every part of a role is there."""
-    assert (role / name).is_file(), f"docs/contributing/role.md shows a {name}"
-
-
 def test_has_molecule_tests(role: Path) -> None:
     """The default scenario proves something."""
     assert list((role / "molecule" / "default" / "tests").glob("test_*.py"))
@@ -107,12 +87,6 @@ def test_every_default_is_specified(role: Path) -> None:
     assert set(_options(role)) - required == set(_defaults(role))
 
 
-def test_specified_defaults_are_the_defaults(role: Path) -> None:
-    """What the specification calls the default is the default."""
-    said = {name: o["default"] for name, o in _options(role).items() if "default" in o}
-    assert said == {name: _defaults(role)[name] for name in said}
-
-
 def test_inputs_carry_the_roles_name(role: Path) -> None:
     """Inputs of different roles cannot meet."""
     assert all(name.startswith(f"{role.name}_") for name in _options(role))
@@ -141,19 +115,6 @@ def test_tasks_carry_the_roles_tag(role: Path) -> None:
     assert _top_block(role)["tags"] == [role.name]
 
 
-def test_a_role_can_go_or_says_why_not(role: Path) -> None:
-    """Its scenario compares the node with what it was; whose does not yet is named."""
-    goes = _goes(role)
-    off = "switched_off" in goes
-    assert off is ("never" not in goes), "molecule/goes.yml says switched_off: {…}, or never: why"
-    sequence = _yaml(role / "molecule/default/molecule.yml")["scenario"].get("test_sequence", [])
-    steps = [Path(step.split()[1]).name for step in sequence if step.startswith("side_effect ")]
-    compares = off and role.name not in NOT_YET
-    assert ([name for name in steps if name in GOES] == GOES) is compares, (
-        f"a role that is switched off has these side effects, any other none: {GOES}"
-    )
-
-
 def test_the_tag_is_said_once(role: Path) -> None:
     """What a tagged block includes has its tag, however deep, and what it borrows of others."""
     tasks = [task for path in role.glob("tasks/**/*.yml") for task in _tasks(_yaml(path))]
@@ -166,17 +127,6 @@ def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
     last = _top_block(role)["block"][-1]
     assert last.get("gpubed_applied") == {"role": role.name}, "as docs/contributing/role.md shows"
-
-
-def test_task_files_are_short(role: Path) -> None:
-    """A task file can be read at a glance."""
-    long = [p.name for p in role.glob("tasks/**/*.yml") if len(p.read_text().splitlines()) > 75]
-    assert not long
-
-
-def test_galaxy_name_is_the_folder(role: Path) -> None:
-    """The role calls itself what its folder is called."""
-    assert _yaml(role / "meta" / "main.yml")["galaxy_info"]["role_name"] == role.name
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -308,24 +258,3 @@ def test_what_a_role_starts_it_declares(role: Path) -> None:
     units = [unit for unit in roles.units(everything) if not unit.is_file]
     declared = {unit.name for unit in units if unit.role == role.name}
     assert declared == started
-
-
-def _owned_parts(role: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what is removed at once, by its name: all that a role owns, or each part of it."""
-    kinds = {"mark", "units", "packages", "files", "folders", "users", "groups"}
-    variables = _yaml(role / "vars" / "main.yml") if (role / "vars" / "main.yml").exists() else {}
-    for name, owns in variables.items():
-        if name.endswith("_owns"):
-            parts = {"": owns} if kinds & owns.keys() else owns
-            yield from ((f"{name} {part}".strip(), parts[part]) for part in parts)
-
-
-def test_something_tells_what_a_role_owns_from_an_owners(role: Path) -> None:
-    """Its removal is asked for wherever the role is off: also on a host where it never was on."""
-    told = r"'(mark|says|noted)'"
-    unknown = [
-        name
-        for name, part in _owned_parts(role)
-        if not re.search(told, str(part)) and name not in TOLD_OTHERWISE
-    ]
-    assert not unknown, "give it a `mark`, as docs/contributing/role.md shows; or `says`, `noted`"
