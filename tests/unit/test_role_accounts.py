@@ -1,5 +1,6 @@
 """What an account on a node owns is no way to make root write, or read, elsewhere."""
 
+import os
 import re
 import subprocess
 
@@ -24,6 +25,27 @@ def script(name, *words):
         check=True,
     )
     return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another account: needs root")
+def test_links_that_the_account_left_in_jupyterlabs_folder_go(tmp_path):
+    shadow, folder = tmp_path / "shadow", tmp_path / "jupyterlab"
+    shadow.write_text("root:secret")
+    shadow.chmod(0o600)
+    folder.mkdir()
+    (folder / "launcher").symlink_to("/etc")
+    (folder / "z").symlink_to(shadow)
+    (folder / "cert.key").write_text("key")
+    (folder / "cert.key").chmod(0o600)
+    os.chown(folder / "cert.key", 65534, 65534)
+    assert set(script("keep-from-account", folder, "nogroup")) == {
+        str(folder / name) for name in ("launcher", "z", "cert.key")
+    }
+    key, group = (folder / "cert.key").stat(), (folder / "cert.key").group()
+    assert (key.st_uid, group, key.st_mode & 0o777) == (0, "nogroup", 0o640)
+    assert (shadow.stat().st_gid, shadow.stat().st_mode & 0o777) == (0, 0o600)
+    assert [path.name for path in folder.iterdir()] == ["cert.key"]
+    assert script("keep-from-account", folder, "nogroup") == []
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
     ledger.py open ROLE             before a role runs: the host as it is now is the owner's
     ledger.py close [ACCOUNT...]    after it: all that differs since then is the role's
-    ledger.py undo ROLE [WORD...]   undoes what a role changed; without a record of it, stops
-                                    the units among WORD. Facts, as "package tini", stay
+    ledger.py undo ROLE [WORD...]   undoes what a role changed. Of a version without a record of
+                                    it, units and files among WORD go; facts, as "package tini",
+                                    stay
     ledger.py give-back             undoes what all roles changed, newest change first
 
 Standard library only; runs as root. Roles need not know of it: it compares the host before
@@ -131,6 +132,7 @@ class Ledger:
         accounts: Names of accounts that roles may have made for persons.
         were: By fact, the value before gpubed changed it; None where there was none.
         by: By fact, the role that changed it first.
+        edited: Files that their owner changed since, and that stay.
     """
 
     def __init__(self) -> None:
@@ -140,6 +142,7 @@ class Ledger:
         self.were: dict[str, str | None] = {}
         self.by: dict[str, str] = {}
         self.accounts: list[str] = []
+        self.edited: list[str] = []
         self._stamps: dict[str, list[int]] = {}
         self._role: str | None = None
         self._stays: set[str] = set()
@@ -191,30 +194,63 @@ class Ledger:
 
         Args:
             role: Its name.
-            words: Units of systemd that stop where a version without a ledger set them up, and
-                facts that stay.
+            words: Units of systemd and paths of files that go where a version that recorded no
+                roles set them up, and facts that stay.
 
         Returns:
             Whether nothing failed.
         """
         is_open, self._stays = _FLAG.exists(), {word for word in words if " " in word}
         self.close()
+        self._role = role
         rows = [row for rows in self.changes.values() for row in rows]
-        if not any(row[2] == role for row in rows) and role not in self.by.values():
-            if there := [name for name in words if "gpubed" in run("systemctl", "cat", name)]:
-                run("systemctl", "disable", "--now", *there)
-                note(f"{role} was set up without a ledger: {', '.join(there)} stop, files stay")
-                print("changed")  # noqa: T201
+        is_recorded = any(row[2] == role for row in rows) or role in self.by.values()
+        done = not is_recorded or self._undo()
+        if not ((done and self._swept(role, *words)) or is_recorded):
             return True
-        done = self._undo(role)
-        self.files = {}  # `_now` has taken stamps of files that were restored since
-        self.files, self.facts = self._look(), facts()
-        self._forget(self.facts)
-        self._save()
+        if _BOOK.exists():
+            self.files = {}  # `_now` has taken stamps of files that were restored since
+            self.files, self.facts = self._look(), facts()
+            self._forget(self.facts)
+            self._save()
         if is_open:
             _FLAG.write_text(role)
         print("changed")  # noqa: T201
         return done
+
+    def _swept(self, role: str, *words: str) -> bool:
+        """Remove what a version that recorded no roles left of one; say whether it left any."""
+        units = [
+            word
+            for word in words
+            if re.fullmatch(r"[^/ ]+", word)
+            and run("systemctl", "is-active", word).strip() == "active"
+            and "gpubed" in run("systemctl", "cat", word)
+        ]
+        if units:
+            run("systemctl", "disable", "--now", *units)
+        # Files by their name, as open.d/slurm.nft and 60-gpubed-slurm.conf; others by their text.
+        named = re.compile(rf"(.*[^a-z_])?{role.replace('_', '[_-]')}(\..*)?")
+        places = ("/etc", "/usr/local", "-path", "*gpubed*", "-not", "-path", "*/authorized_keys*")
+        paths = [p for p in run("find", *places).splitlines() if named.fullmatch(Path(p).name)]
+        asked = [word for word in words if word[0] == "/"]
+        paths += run("grep", "-ls", "gpubed", "/dev/null", *asked).splitlines()
+        paths = [path for path in paths if path not in self.edited]
+        for at in (Path(p) for p in paths if os.path.lexists(p)):
+            if at.is_dir() and not at.is_symlink():
+                shutil.rmtree(at)
+            else:
+                at.unlink()
+            if (before := at.with_name(f"{at.name}.before-gpubed")).exists():
+                before.rename(at)
+        block = f"^# BEGIN gpubed (role )?{role}$"
+        if blocks := run("grep", "-rlsE", block, "/etc").splitlines():
+            run("sed", "-i", "-E", f"/{block}/,/^# END gpubed/d", *blocks)
+        if not (units or paths or blocks):
+            return False
+        self._start_units(paths + blocks)
+        note(f"{role} was set up by a version that recorded nothing of it: its packages stay")
+        return True
 
     def give_back(self) -> bool:
         """Undo all changes.
@@ -223,7 +259,7 @@ class Ledger:
             Whether nothing failed; all that stays has been printed.
         """
         self.close()
-        done = self._undo(None)
+        done = self._undo()
         made = (p for p, rows in self.changes.items() if rows[0][0] is None and p not in _TREES)
         self._save()
         if kept := sorted(path for path in made if Path(path).is_dir() and not _is_own(path)):
@@ -236,9 +272,7 @@ class Ledger:
                     shutil.rmtree(Path(tree), ignore_errors=True)
         return done
 
-    def _undo(self, role: str | None) -> bool:
-        """Undo the changes of a role, or of all."""
-        self._role = role
+    def _undo(self) -> bool:
         self._stop_units()
         self._unmount()
         done = self._packages()
@@ -384,6 +418,7 @@ class Ledger:
                 if before:
                     self._put(aside, before)
                     former = f"; before gpubed: {aside}"
+                self.edited.append(path)
                 note(f"{path} was changed since gpubed wrote it, and stays{former}")
         return changed
 
@@ -567,7 +602,7 @@ class Ledger:
                 run("apt-mark", "manual" if was else "auto", name)
 
     def _save(self) -> None:
-        kept = ("files", "facts", "changes", "were", "by", "accounts", "_stamps")
+        kept = ("files", "facts", "changes", "were", "by", "accounts", "edited", "_stamps")
         FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _BOOK.with_suffix(".draft")
         draft.write_text(json.dumps({name: getattr(self, name) for name in kept}))
