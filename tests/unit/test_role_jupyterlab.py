@@ -18,7 +18,6 @@ pytestmark = pytest.mark.process
 
 ROLE = assets() / "roles/jupyterlab"
 OWN = "/etc/gpubed/jupyterlab"
-# What a former version wrote, and what owners write who want no announcements.
 HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
 
 
@@ -208,7 +207,18 @@ def test_a_service_of_the_owners_is_named(host, tmp_path, unit, said):
     assert found == said
 
 
-PAGE_FILE, KERNEL_FILE = "/labconfig/page_config.json", "/horovod/kernel.json"
+@pytest.mark.parametrize(
+    ("text", "served", "said"),
+    [("ours", False, []), ("mine", False, ["/page.json"]), ("mine", True, [])],
+)
+def test_settings_of_the_owners_are_named(host, tmp_path, text, served, said):
+    (tmp_path / "page.json").write_text(text)
+    folder = tmp_path / OWN.lstrip("/")
+    if served:
+        folder.mkdir(parents=True)
+    script = (ROLE / "files/foreign-jupyterlab").read_text()
+    found, _ = host(script, "", "", str(folder), str(tmp_path / "page.json"), "ours")
+    assert found == said
 
 
 @pytest.mark.parametrize(
