@@ -34,6 +34,7 @@ KEEP_SETTINGS = ["--force-confdef", "--force-confold"]
 UNFINISHED = {"half-installed", "unpacked", "half-configured"}
 LISTS, SOURCES = Path("/var/lib/apt/lists"), Path("/etc/apt/sources.list.d")
 LEDGER = Path("/var/lib/gpubed/ledger/ledger.json")
+DRIVER = Path("/etc/gpubed/nvidia-driver")
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -123,7 +124,9 @@ def is_older(one: str, other: str) -> bool:
 def own() -> set[str]:
     """Return the packages that gpubed installed or replaced."""
     were = json.loads(LEDGER.read_text())["were"] if os.access(LEDGER, os.R_OK) else {}
-    return {name.split()[1].split(":")[0] for name in were if name.startswith("package ")}
+    # All that a version without a ledger knows of a driver, which is on hold.
+    noted = DRIVER.read_text().split() if DRIVER.is_file() else ()
+    return {n.split()[1].split(":")[0] for n in were if n.startswith("package ")}.union(noted)
 
 
 def planned(said: str) -> dict[str, tuple[str, str]]:
