@@ -194,8 +194,8 @@ class Ledger:
 
         Args:
             role: Its name.
-            words: Units of systemd and paths of files that go where a version that recorded no
-                roles set them up, and facts that stay.
+            words: Facts that stay; and of a version that recorded no roles, units of systemd and
+                files, as PATH:TEXT, that go where gpubed, or TEXT, is in them.
 
         Returns:
             Whether nothing failed.
@@ -233,8 +233,8 @@ class Ledger:
         named = re.compile(rf"(.*[^a-z_])?{role.replace('_', '[_-]')}(\..*)?")
         places = ("/etc", "/usr/local", "-path", "*gpubed*", "-not", "-path", "*/authorized_keys*")
         paths = [p for p in run("find", *places).splitlines() if named.fullmatch(Path(p).name)]
-        asked = [word for word in words if word[0] == "/"]
-        paths += run("grep", "-ls", "gpubed", "/dev/null", *asked).splitlines()
+        for path, _, text in (word.partition(":") for word in words if word[0] == "/"):
+            paths += run("grep", "-ls", text or "gpubed", path).splitlines()
         paths = [path for path in paths if path not in self.edited]
         for at in (Path(p) for p in paths if os.path.lexists(p)):
             if at.is_dir() and not at.is_symlink():
