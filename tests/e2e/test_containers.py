@@ -3,6 +3,7 @@
 import pytest
 
 from support.containers import load
+from support.own_work import WAYS, Researcher
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
@@ -35,6 +36,11 @@ def test_ranks_in_containers_train_as_bare_ones_do(handed_out):
     assert contained["world_size"] == bare["world_size"]
     assert contained["backend"] == bare["backend"]
     assert contained["test_accuracy"] == pytest.approx(bare["test_accuracy"], abs=0.02)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_in_containers_that_fails_names_its_cause(handed_out, way, tmp_path):
+    Researcher(handed_out, tmp_path / "mine").fails(way, "--container", IMAGE)
 
 
 def test_no_container_is_left(handed_out):

@@ -1,38 +1,19 @@
 """A researcher's own scripts, as docs/tutorial/your-own-training.md starts them."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.cluster import BIN
+from support.own_work import WAYS, Researcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
-SCRIPTS = Path(__file__).parent / "own_work"
+LONG = pytest.mark.long
 
 
 @pytest.fixture
 def own(cluster, tmp_path):
-    """A function that runs words of gpubed in a researcher's folder, outside of the project."""
-    folder = tmp_path / "mine"
-    shutil.copytree(SCRIPTS, folder)
-
-    def call(*words, rc=0):
-        done = subprocess.run(
-            [str(BIN / "gpubed"), *words],
-            cwd=folder,
-            env=cluster.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == rc, done.stdout + done.stderr
-        return done
-
-    call.folder = folder
-    return call
+    return Researcher(cluster, tmp_path / "mine")
 
 
 def test_a_script_of_horovod_runs_as_it_is(own, cluster):
@@ -65,27 +46,39 @@ def test_a_script_of_torch_distributed_runs_as_it_is(own, cluster, command):
         assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("framework", "command"),
+    [
+        ("fsdp", ["python"]),
+        ("lightning", ["python"]),
+        ("accelerate", ["accelerate", "launch"]),
+        ("accelerate", ["python"]),
+        ("transformers", ["python"]),
+        ("ignite", ["python"]),
+    ],
+)
+def test_a_framework_finds_all_ranks(cluster, tmp_path, framework, command):
+    own = Researcher(cluster, tmp_path / "mine", framework)
+    done = own("run", cluster.name, "--", *command, "train.py")
+    for rank in range(3):
+        assert f"{framework}: rank {rank} of 3" in done.stdout + done.stderr
+
+
 def test_a_command_that_fails_is_a_run_that_failed(own, cluster):
     done = own("run", cluster.name, "--", "python", "fails.py", rc=1)
     assert "error: rank 1 on node-1: KeyError: 'labels.csv' (fails.py:" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "message"),
+    "way",
     [
-        ("segfault", "signal", "rank 1 on node-1 was killed by SIGSEGV"),
-        ("module", "missing_module", "rank 1 on node-1: No module named 'einops'"),
+        way if way in ("full", "kill", "memory", "module") else pytest.param(way, marks=LONG)
+        for way in WAYS
     ],
 )
-def test_a_run_that_fails_names_its_cause(own, cluster, how, kind, message):
-    told = json.loads(
-        own("run", cluster.name, "--json", "--", "python", "dies.py", how, rc=1).stdout
-    )
-    cause = told["cause"]
-    assert (cause["kind"], cause["rank"], cause["node"]) == (kind, 1, "node-1")
-    assert cause["message"].startswith(message)
-    shown = json.loads(own("runs", cluster.name, "show", "last", "--json").stdout)
-    assert shown["cause"] == cause
+def test_a_run_that_fails_names_its_cause(own, way):
+    own.fails(way)
 
 
 def test_a_bar_leaves_its_last_state(own, cluster):

@@ -5,11 +5,10 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from support.cluster import BIN
+from support.own_work import WAYS, Researcher
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
@@ -215,21 +214,36 @@ def test_the_launcher_brings_the_results_back(shared):
     assert result["metrics"]["test_accuracy"] >= 0.97
 
 
+@pytest.fixture
+def own(shared, tmp_path):
+    return Researcher(shared, tmp_path / "mine")
+
+
 @pytest.mark.parametrize("program", ["python", "torchrun"])
-def test_a_script_of_torch_distributed_runs_in_the_queue(shared, program):
-    command = [str(BIN / "gpubed"), "run", shared.name, "--launcher", "slurm", "--", program]
-    done = subprocess.run(
-        [*command, "ddp.py"],
-        cwd=Path(__file__).parent / "own_work",
-        env=shared.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+def test_a_script_of_torch_distributed_runs_in_the_queue(own, shared, program):
+    done = own("run", shared.name, "--launcher", "slurm", "--", program, "ddp.py")
     for rank in range(3):
-        assert f"ddp: rank {rank} of 3, local 0, same weights: True" in said
+        assert f"ddp: rank {rank} of 3, local 0, same weights: True" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_in_the_queue_that_fails_names_its_cause(own, way):
+    own.fails(way, "--launcher", "slurm")
+
+
+def test_a_researchers_packages_are_found_on_all_nodes_and_by_no_other(shared):
+    program = "import importlib.util\nprint(bool(importlib.util.find_spec('einops')))\n"
+    as_user(shared, "carol", "gpubed-pip install --quiet einops")
+    for user, found in (("carol", "True"), ("bob", "False")):
+        shared.node("head", f"sudo -u {user} tee /shared/home/{user}/find.py", program)
+        as_user(
+            shared,
+            user,
+            "sbatch --wait --nodes=3 --ntasks-per-node=1 --output=find.out "
+            '--wrap "gpubed-srun -- python find.py"',
+        )
+        said = shared.node("head", f"sudo cat /shared/home/{user}/find.out")
+        assert said.split() == [found] * 3
 
 
 def test_ctrl_c_leaves_nothing_in_the_queue(shared):

@@ -1,4 +1,4 @@
-"""Why a run failed: recorded outputs of ranks, and what their nodes wrote about their ends."""
+"""Why a run failed: what ranks print, and what their nodes write about their ends."""
 
 import json
 
@@ -138,10 +138,12 @@ def output(said):
         ),
         (
             [],
-            ended(-7),
+            ended(-7, full={"/dev/shm": 64 * 2**20}),
             "disk_full",
-            " ran out of shared memory: /dev/shm is too small for what it keeps there",
+            " ran out of shared memory: /dev/shm is too small for what it keeps there; full: "
+            "/dev/shm (64 MiB)",
         ),
+        ([], ended(-7), "signal", " was killed by SIGBUS"),
         (
             raises("ModuleNotFoundError: No module named 'einops.layers'"),
             ended(1),
@@ -205,8 +207,15 @@ def test_the_earliest_of_several_causes_counts():
     assert found.last_words[-1] == "ValueError: early"
 
 
-def test_of_consequences_alone_the_first_is_told():
+def test_a_rank_that_ended_without_a_word_is_told_before_consequences():
     found = output({0: LATER, 1: GLOO}).cause(NODES, {0: ended(1, at=3), 1: ended(1, at=2)})
+    assert found.message.endswith(" ended first, or the others lost the connection to it")
+    assert (found.rank, found.kind) == (2, "exit")
+
+
+def test_of_consequences_alone_the_first_is_told():
+    ends = {0: ended(1, at=3), 1: ended(1, at=2), 2: ended(1, at=4)}
+    found = output({0: LATER, 1: GLOO, 2: LATER}).cause(NODES, ends)
     assert (found.rank, found.kind) == (1, "exception")
     assert "Connection closed by peer" in found.message
 

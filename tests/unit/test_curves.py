@@ -1,5 +1,6 @@
 """Figures that a program writes step by step, without a metrics.json."""
 
+import base64
 import json
 
 import pytest
@@ -10,6 +11,14 @@ from gpubed.jobs.jobfile import Job
 
 LINES = '{"step": 10, "loss": 2.5, "lr": 0.1}\n{"step": 20, "loss": 0.5}\n{"step": 30, "lo'
 TABLE = "epoch,loss,note,acc\n1,2.5,a,\n2,0.5,b,0.9\n"
+
+
+# As TensorBoard 2.21's EventFileWriter writes them: its version, then two scalars.
+EVENTS = base64.b64decode(
+    "SAAAAAAAAAD+kkidCXldHkjwwtpBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVyLmV2"
+    "ZW50X2ZpbGVfd3JpdGVyYkmVbiAAAAAAAAAAKe2pUAkAAAAAAADwPxAKKhMKEQoKTG9zcy90cmFpbhUAACBAQNAq+iAA"
+    "AAAAAAAAKe2pUAkAAAAAAADwPxAUKhMKEQoKTG9zcy90cmFpbhUAAAA/eJmPgQ=="
+)
 
 
 @pytest.fixture
@@ -39,6 +48,25 @@ def test_a_table_is_curves_too(tmp_path):
 def test_rows_without_a_step_are_counted(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n{"loss": 2}\n')
     assert curves.read(tmp_path) == {"loss": [(0, 1), (1, 2)]}
+
+
+def test_event_files_of_tensorboard_are_curves(tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.out.tfevents.1.node-0.7.0").write_bytes(EVENTS)
+    assert curves.read(tmp_path / "val") == {"Loss/train": [(10, 2.5), (20, 0.5)]}
+    assert [*curves.read(tmp_path)] == ["train/Loss/train", "val/Loss/train"]
+
+
+def test_a_damaged_event_file_gives_what_is_before_the_damage(tmp_path):
+    file = tmp_path / "events.out.tfevents.1.node-0.7.0"
+    for end in range(len(EVENTS)):
+        file.write_bytes(EVENTS[:end])
+        points = curves.read(tmp_path).get("Loss/train", [])
+        assert len(points) == sum(end >= whole for whole in (132, 180))  # without its checksum
+    for at in range(len(EVENTS)):
+        file.write_bytes(EVENTS[:at] + b"\xff" + EVENTS[at + 1 :])
+        curves.read(tmp_path)
 
 
 @pytest.mark.parametrize(

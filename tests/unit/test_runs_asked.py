@@ -66,6 +66,13 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     assert not cluster.runs.exists()
 
 
+def test_help_for_a_job_has_its_arguments(call):
+    assert (
+        "epochs=20  passes over the training set" in call("run", "lab", "digits", "--help").stdout
+    )
+    assert "epochs=20" not in call("run", "lab", "--help").stdout.split("Example:")[0]
+
+
 def test_without_a_job_each_is_listed_with_what_it_does(call, cluster):
     """Those of the project, too, also one that cannot be used."""
     samples.job_with_checkpoints(cluster.project.jobs / "mine")

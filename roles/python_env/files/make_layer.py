@@ -4,8 +4,7 @@ make_layer.py run BASE ROOT     reads what a run wants as JSON, prints what it g
 make_layer.py own BASE TARGET   makes an environment that its owner installs into with pip
 
 A layer is an environment that also finds the packages of BASE and changes none of them. Runs that
-want the same packages share one, below ROOT. Runs with the installer's own Python, which has uv and
-pip beside it.
+want the same packages share one, below ROOT. `run` needs uv and pip beside its own Python.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -293,15 +293,15 @@ def of_run(base: Path, root: Path, asked: dict[str, Any]) -> dict[str, str]:
 
 def own(base: Path, target: Path) -> None:
     """Make or refresh an environment of one account, for pip; what is installed there stays."""
-    os.environ["UV_NO_CACHE"] = "1"  # of another account
-    python = base / "bin" / "python"
     (beside,) = base.glob("lib/python*/site-packages")
-    if not (target / beside.relative_to(base)).is_dir():
-        subprocess.run([python, "-m", "venv", target], check=True)
+    here = target / beside.relative_to(base)
+    if not (here.is_dir() and (target / "pip.conf").exists()):  # which is written last
+        subprocess.run([base / "bin" / "python", "-m", "venv", target], check=True)
         sys.stdout.write("made\n")
     over(base, target, target)
     constraints = target / "constraints.txt"
-    constraints.write_text(uv("pip", "list", "-q", "--format=freeze", "--python", python, at=base))
+    has = metadata.distributions(path=[str(beside)])
+    constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in has))
     told = {
         "constraint": str(constraints),
         "index-url": os.environ.get("PIP_INDEX_URL"),

@@ -132,7 +132,7 @@ def known(said: str, end: End | None) -> tuple[str, str] | None:
     """
     if end and end.memory and (end.signal == "SIGKILL" or _KILLED.search(said)):
         return "out_of_memory", f" ran out of memory{end.memory}"
-    if end and end.signal == "SIGBUS":
+    if end and end.signal == "SIGBUS" and any("shm" in place for place in end.full):
         said += " SIGBUS"
     for kind, pattern, words in _KINDS:
         if found := pattern.search(said):

@@ -1,9 +1,10 @@
-"""Reads figures by step from a run's `metrics.jsonl` (an object per line) or `metrics.csv`."""
+"""Reads figures by step from a run's `metrics.jsonl`, `metrics.csv` or TensorBoard event files."""
 
 from __future__ import annotations
 
 import csv
 import math
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,14 +25,17 @@ _MOST = 100  # figures
 _LARGEST_WHOLE = 2**63
 _LONGEST = 100  # characters of a name
 _ROW = TypeAdapter[Mapping[str, Any]](dict[str, Any])
+# What an event file raises that is cut off, damaged or has fields of other types.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def read(folder: Path) -> dict[str, Points]:
     """Return the steps and values of each figure in a run's folder, in the order of its rows.
 
-    The step is that of the first column `step`, `global_step`, `iteration` or `epoch`, else the
-    row's number. What is no number, or no row, is left out.
+    `metrics.jsonl` has an object per line. The step is that of the first column `step`,
+    `global_step`, `iteration` or `epoch`, else the row's number. What is no number, or no row,
+    is left out. Event files are read where there is neither of the two other files.
     """
     curves = dict[str, Points]()
     for number, row in enumerate(_rows(folder)):
@@ -75,6 +79,44 @@ def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
             with suppress(Unreadable):  # the last one may be cut off
                 yield reading.reply(line, name).json(_ROW)
         return
+    files = sorted(folder.rglob("events.out.tfevents.*"))
+    folders = {file.parent for file in files}
+    for file in files:
+        prefix = f"{file.parent.name}/" if len(folders) > 1 else ""
+        with suppress(Unreadable, *_DAMAGED):
+            for step, tag, value in _scalars(reading.file(file, limit=_LARGEST).data):
+                yield {"step": step, f"{prefix}{tag}": value}
+
+
+def _scalars(content: bytes) -> Iterator[tuple[int, str, float]]:
+    """Yield step, tag and value of the scalars in an event file.
+
+    A record is its length (8 bytes), a checksum (4), an `Event` and a checksum (4); the numbers of
+    fields are those of TensorBoard's `event.proto` and `summary.proto`.
+    """
+    at = 0
+    while at < len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        event = dict(_fields(content[at + 12 : at + 12 + length]))
+        at += length + 16
+        for number, value in _fields(event.get(5, b"")):
+            scalar = dict(_fields(value)) if number == 1 else {}
+            if 2 in scalar:
+                simple = struct.unpack("<f", scalar[2].to_bytes(4, "little"))
+                yield event.get(2, 0), scalar[1].decode(errors="replace"), *simple
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    from google.protobuf.empty_pb2 import Empty  # slow to load, and few runs have event files
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    try:
+        fields = UnknownFieldSet(Empty.FromString(message))
+    except DecodeError as error:
+        raise ValueError(error) from None
+    for field in fields:
+        yield field.field_number, field.data
 
 
 def _number(given: Any) -> float | None:

@@ -206,7 +206,7 @@ class RankOutput:
             rank, tensor = next(iter(self.missing.items()))
             told = f" did not come to {tensor}, where others waited for {self._waited_s} s"
             first = _Found("stall", told, rank, rank)
-        first = first or self._last_resort(ends)
+        first = first or self._last_resort(ends, every)
         if first is None or first.process not in every:
             return None
         self._first, node = first.process, nodes[first.process]
@@ -236,8 +236,12 @@ class RankOutput:
         found = found or (causes.by_code(said, end) if end else None)
         return _Found(*found, process, process, at) if found else None
 
-    def _last_resort(self, ends: Mapping[int, End]) -> _Found | None:
+    def _last_resort(self, ends: Mapping[int, End], every: Sequence[int]) -> _Found | None:
         """Return the first end if each of them may be a consequence of another."""
+        silent = [one for one in every if not self._processes.get(one, _Process()).lost]
+        if len(silent) == 1 < len(every):
+            words = " ended first, or the others lost the connection to it"
+            return _Found("exit", words, silent[0], silent[0])
         known = {process: (end.signal == "SIGTERM", end.at) for process, end in ends.items()}
         process = min(known, key=known.__getitem__, default=self.rank)
         if process is None or (self.code is None and not ends):

@@ -12,7 +12,7 @@ from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 
-EXAMPLE = "gpubed put lab ~/data/flowers"
+EXAMPLE = "gpubed put lab data/flowers"
 PLACE = ("Work", 52)
 
 

@@ -38,6 +38,13 @@ class _Behind(TyperCommand):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         place = args.index("--") if "--" in args else len(args)
+        if {"-h", "--help"} & {*args[:place]} and {*args[1:2]} & {*jobfile.names()}:
+            of_job = jobfile.load(args[1]).arguments.items()
+            lines = [
+                f"{name}={'' if a.default is None else a.default}  {a.help}" for name, a in of_job
+            ]
+            title = f"Arguments of {args[1]}, each with --set:"
+            self.epilog = "\n".join(["\b", title, *lines, "", str(self.epilog)])
         rest = super().parse_args(ctx, args[:place])
         if behind := args[place + 1 :]:
             ctx.params["words"] = behind

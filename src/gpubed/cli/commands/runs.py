@@ -115,7 +115,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "arguments": lambda one: _arguments(one.request),
         "figures": lambda one: (
             one.cause.short
-            if one.cause
+            if one.cause and one.state == "failed"
             else _main_figures(one) or (one.progress and one.progress.reached)
         ),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc  # type: ignore[import-untyped]
-from google.protobuf import empty_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2
 
 from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded import goal

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf import struct_pb2  # type: ignore[import-untyped]
+from google.protobuf import struct_pb2
 
 from gpubed.engines.embedded.failures import Refusal
 from gpubed.testbeds.driver import UNKNOWN_TEXT
