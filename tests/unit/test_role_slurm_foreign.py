@@ -145,6 +145,7 @@ def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, c
         gpubed_fingerprints={},
         gpubed_head="node-0",
         gpubed_nodes=[{"name": "node-0"}, {"name": "node-1"}],
+        gpubed_uuid="1",
         slurm_enabled=True,
         __slurm_munge_key_file=str(tmp_path / "key"),
     )
