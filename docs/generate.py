@@ -179,10 +179,12 @@ def role_inputs() -> Iterator[str]:
         ]["main"]
         yield f"## {name} (phase {roles.meta(name).phase})\n\n{main['short_description']}\n"
         yield "| input | type | default | |\n| --- | --- | --- | --- |"
+        defaults = yaml.safe_load((folder / "defaults" / "main.yml").read_text()) or {}
         for key, option in main.get("options", {}).items():
             text = option.get("description", "")
             text = " ".join(text) if isinstance(text, list) else text
-            default = f"`{json.dumps(option['default'])}`" if "default" in option else ""
+            default = json.dumps(defaults.get(key))
+            default = "" if key not in defaults or "{{" in default else f"`{default}`"
             yield f"| `{key}` | {option['type']} | {default} | {' '.join(text.split())} |"
         yield ""
     yield from _role_keys()

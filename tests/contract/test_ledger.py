@@ -194,6 +194,57 @@ def test_what_a_killed_role_did_goes_too(host):
     assert host.differs(before) == []
 
 
+def test_a_role_that_is_switched_off_is_undone_and_the_others_stay(host):
+    before = host.state()
+    host.ledger("open first")
+    host.sh(ROLE)
+    host.ledger("close jupyter")
+    first = host.state()
+    host.ledger("open second")
+    host.sh("""
+echo '10.1.2.9 second' >> /etc/hosts
+mkdir -p /etc/gpubed/second && echo key > /etc/gpubed/second/key
+apt-get -qq install -y --no-install-recommends acct >/dev/null
+""")
+    host.ledger("close")
+    host.sh("echo changed >> /etc/gpubed/second/key")
+    assert "changed" in host.ledger("undo second")
+    assert host.differs(first) == []
+    host.ledger("open second")
+    host.sh("echo '10.1.2.9 second' >> /etc/hosts")
+    host.ledger("close")
+    host.ledger("undo first")
+    assert host.sh("grep -c second /etc/hosts").strip() == "1"
+    host.sh("! id jupyter 2>/dev/null; ! dpkg --status munge 2>/dev/null >&2")
+    host.ledger("give-back")
+    assert host.differs(before) == []
+
+
+def test_what_a_version_without_roles_left_of_one_goes(host):
+    host.role("""
+mkdir -p /etc/gpubed/slurm /etc/gpubed/firewall/open.d /etc/gpubed/authorized_keys.d
+mkdir -p /etc/systemd/logind.conf.d
+echo key > /etc/gpubed/authorized_keys.d/slurm
+echo old > /etc/gpubed/firewall/open.d/slurm.nft
+echo 'RemoveIPC=no' > /etc/systemd/logind.conf.d/60-gpubed-slurm.conf
+echo '# by gpubed' > /etc/slurm.conf
+printf '# mine\n# BEGIN gpubed role slurm\nx\n# END gpubed role slurm\n' > /etc/mine
+echo mine > /etc/others.conf
+printf '[Service]\nExecStart=sleep infinity\n' > /etc/systemd/system/x.service
+systemctl daemon-reload; systemctl start x
+""")
+    host.ledger("open slurm")
+    host.sh("echo new > /etc/gpubed/firewall/open.d/slurm.nft")
+    host.ledger("close")
+    words = "slurm x.service /etc/slurm.conf /etc/others.conf"
+    assert "changed" in host.ledger(f"undo {words}")
+    assert "changed" not in host.ledger(f"undo {words}")
+    host.sh("! ls /etc/gpubed/firewall/open.d/slurm.nft /etc/gpubed/slurm 2>/dev/null")
+    host.sh("! ls /etc/systemd/logind.conf.d/60-gpubed-slurm.conf /etc/slurm.conf 2>/dev/null")
+    host.sh("ls /etc/others.conf /etc/gpubed/authorized_keys.d/slurm; systemctl is-active x")
+    assert host.sh("cat /etc/mine") == "# mine\n"
+
+
 def test_a_fault_of_apt_leaves_the_rest_given_back_and_a_second_call_goes_on(host):
     before = host.state()
     host.role(ROLE)

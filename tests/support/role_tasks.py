@@ -46,20 +46,14 @@ OTHERS = {
     "base": {
         "packages": "{{ base_packages_wanted | join(' ') }}",
         "packages_look": "{{ base_packages_wanted | join(' ') }}",
-        "brought": "{{ base_packages_wanted | join(' ') }}",
+        "undo": "{{ base_undo_role }}",
         "repository": "{{ base_repository_url }}",
         "components": "{{ base_components_wanted | join(' ') }}",
         "offered": "{{ base_packages_wanted | join(' ') }}",
         "lists": "",
     },
-    "firewall": {"close": "{{ firewall_name }}"},
     "hardware": {"collect": ""},
 }
-# What is real: how roles keep what owners have, and take away what they own.
-REAL = [
-    *(f"tasks/{name}.yml" for name in ("keep", "owned", "remove", "removal")),
-    *("files", "templates", "defaults"),
-]
 DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)
 
 
@@ -213,7 +207,7 @@ def _stand_ins(folder, role, programs):
             task = {"command": f"{other}.{entry} {words}", "check_mode": False}
             (tasks / f"{entry}.yml").write_text(json.dumps([task]))
             programs.setdefault(f"{other}.{entry}", "")
-    for name in REAL:
+    for name in ("files", "templates", "defaults"):
         if not (there := folder / "roles/base" / name).exists():
             there.symlink_to(assets() / "roles/base" / name)
     programs.setdefault("handler", "")

@@ -391,46 +391,6 @@ def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer
     }
 
 
-def take_away(tmp_path, *, held):
-    """Take a driver away, in check mode: nothing is done."""
-    noted, brought = tmp_path / "noted", tmp_path / "brought"
-    noted.write_text("nvidia-gpubed-old\nnvidia-gpubed-test\n")
-    return tasks(
-        tmp_path,
-        "absent",
-        programs={
-            "dpkg-query": "echo nvidia-gpubed-test installed",
-            "apt-get": "echo Remv nvidia-gpubed-test",
-            "dpkg": "echo $2 hold",
-            "apt-mark": f"echo {held}",
-        },
-        respawns=True,  # apt
-        check=True,
-        __nvidia_driver_noted=str(noted),
-        __nvidia_driver_brought=str(brought),
-        __nvidia_driver_source_files=[],
-        __nvidia_driver_other_files=[str(brought)],
-        __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
-        gpubed_uuid="0f0e",
-    )
-
-
-def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_go(tmp_path):
-    """Else the links that start services at boot would be left."""
-    (tmp_path / "brought").write_text("nvidia-gpubed-test\n")
-    done = take_away(tmp_path, held="nvidia-gpubed-old")
-    assert done.code == 0, done.said
-    names = [
-        "Let go of packages that stay",
-        "base : Remove the packages that came with the role",
-        "base : Remove the files",
-        "base : Remove the mark",
-    ]
-    assert [name for name in done.tasks if name in names] == names, done.said
-    assert "(item=nvidia-gpubed-old)" in done.said
-    assert "(item=nvidia-gpubed-test)" not in done.said
-
-
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
 def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     done = tasks(

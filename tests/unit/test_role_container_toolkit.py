@@ -6,31 +6,10 @@ import subprocess
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from support import machines, role_variables
+from support import machines
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
-
-
-@pytest.mark.parametrize(
-    ("told", "ours", "kept"),
-    [
-        ("installed 1.21.0-1", False, True),
-        ("installed 1.17.8-1", False, False),
-        ("config-files 1.21.0-1", False, False),
-        ("", False, False),
-        ("installed 1.20.0-1", True, False),
-    ],
-)
-def test_an_owners_toolkit_stays_if_it_serves(told, ours, kept):
-    found = role_variables.value(
-        "nvidia_container_toolkit",
-        "__nvidia_container_toolkit_kept",
-        "debian-12",
-        __nvidia_container_toolkit_dpkg={"stdout": told},
-        __nvidia_container_toolkit_note={"stat": {"exists": ours}},
-    )
-    assert bool(found) is kept
 
 
 @pytest.mark.parametrize(
@@ -116,34 +95,3 @@ def test_gpus_are_listed_whatever_the_module_is_called_and_with_what_cuda_needs(
     done = list_them()
     assert done.code == 0, done.said
     assert restart not in done.calls
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="it removes files as root")
-@pytest.mark.parametrize(("brought", "goes"), [("toolkit\n", True), ("", False)])
-def test_a_removal_that_was_killed_after_its_packages_goes_on(tmp_path, brought, goes):
-    """The list of GPUs goes, unless an owner's toolkit made it, which goes on to."""
-    note, listed, dropin = tmp_path / "brought", tmp_path / "nvidia.yaml", tmp_path / "docker.d/own"
-    note.write_text(brought)
-    listed.touch()
-    dropin.parent.mkdir()
-    dropin.touch()
-    done = play(
-        tmp_path,
-        "nvidia_container_toolkit",
-        "absent",
-        programs={
-            "dpkg-query": "echo toolkit config-files",
-            "systemctl": "printf 'LoadState=loaded\\nActiveState=active\\n'",
-        },
-        gpubed_uuid="0f0e",
-        __nvidia_container_toolkit_brought=str(note),
-        __nvidia_container_toolkit_listed=str(listed),
-        __nvidia_container_toolkit_dropin=str(dropin),
-        __nvidia_container_toolkit_listing=str(tmp_path / "refresh.d/own"),
-        __nvidia_container_toolkit_source=f"gpubed-test-{os.getpid()}",
-        __nvidia_container_toolkit_options=str(tmp_path / "options"),
-    )
-    assert done.code == 0, done.said
-    assert listed.exists() is not goes
-    assert not note.exists()
-    assert not dropin.exists()

@@ -5,7 +5,6 @@ import socket
 import ssl
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,15 +13,11 @@ from ansible.template import Templar, trust_as_template
 
 from gpubed.core.paths import assets
 from support import certificates, role_variables
-from support.role_tasks import play
 
 pytestmark = pytest.mark.process
 
 ROLE = assets() / "roles/jupyterlab"
 OWN = "/etc/gpubed/jupyterlab"
-PAGE = (ROLE / "files/page_config.json").read_text()
-# What a former version wrote, and what owners write who want no announcements.
-QUIET = '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}\n'
 HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
 
 
@@ -86,6 +81,22 @@ def test_the_authority_can_vouch_for_no_other(made):
     assert "Excluded" not in said
 
 
+def test_only_the_owner_reads_the_key(made):
+    assert (made.parent / "some.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("changed", ["__jupyterlab_hosts", "__jupyterlab_certify"])
+def test_other_names_or_another_way_to_make_it_make_another(changed):
+    given = {"__jupyterlab_hosts": HOSTS, "__jupyterlab_certify": certificates.SCRIPT.read_text()}
+    other = {**given, changed: given[changed][:-1]}
+    first, second = (
+        role_variables.value("jupyterlab", "__jupyterlab_certificate", "debian-12", **values)
+        for values in (given, other)
+    )
+    assert first.startswith("/etc/gpubed/jupyterlab/")
+    assert first != second
+
+
 @pytest.mark.parametrize("status", [True, False])
 def test_the_launcher_leads_to_what_there_is(status):
     """Entries that jupyter-app-launcher cannot read are left out by it without a word."""
@@ -106,6 +117,26 @@ def test_the_launcher_leads_to_what_there_is(status):
     opened = [e["source"][0]["args"]["path"] for e in entries if e["type"] == "jupyterlab-commands"]
     assert opened == ["/job-runs", "/campaign-reports", "/examples/digits", "/examples/mine"]
     assert {type(entry["source"]) for entry in entries} == {str, list}
+
+
+def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
+    """With STAND-INS for ssh and for the list of nodes."""
+    text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
+    (command,) = [line for line in text.splitlines() if line.startswith("  source: bash")]
+    (tmp_path / "hostfile").write_text("node-0 slots=1\nnode-1 slots=1\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\nfor last; do :; done\necho went to $last\n")
+    (tmp_path / "ssh").chmod(0o755)
+    typed = yaml.safe_load(command)["source"].replace("/etc/gpubed", str(tmp_path))
+    done = subprocess.run(
+        ["sh", "-c", typed],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        input="2\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "went to node-1\n"
+    assert "node (a number)> " in done.stderr
 
 
 @pytest.fixture
@@ -176,171 +207,33 @@ def test_a_service_of_the_owners_is_named(host, tmp_path, unit, said):
     assert found == said
 
 
-@pytest.fixture
-def outside(host, tmp_path):
-    """A function that asks whose page and kernel are, or takes away what is the role's."""
-    page, kernel = tmp_path / "labconfig/page_config.json", tmp_path / "horovod/kernel.json"
+@pytest.mark.parametrize(
+    ("text", "served", "said"),
+    [("ours", False, []), ("mine", False, ["/page.json"]), ("mine", True, [])],
+)
+def test_settings_of_the_owners_are_named(host, tmp_path, text, served, said):
+    (tmp_path / "page.json").write_text(text)
     folder = tmp_path / OWN.lstrip("/")
-
-    def ask(verb, texts, kept=(None, None), served=False):
-        for file, text, was in zip((page, kernel), texts, kept, strict=True):
-            for path, content in ((file, text), (folder / "kept" / file.name, was)):
-                if content is not None:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(content)
-        if served:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "jupyter_server_config.py").touch()
-        words = (verb, folder, page, PAGE.strip(), kernel, KERNEL.strip())
-        found, _ = host((ROLE / "files/outside-files").read_text(), *map(str, words))
-        return found, page.exists(), kernel.exists()
-
-    return ask
-
-
-KERNEL = '{"argv": ["/usr/local/bin/gpubed-rank", "/shared/env/current/bin/python"]}\n'
-FORMER_KERNEL = KERNEL.replace("/shared/env", "/data/env")
-PAGE_FILE, KERNEL_FILE = "/labconfig/page_config.json", "/horovod/kernel.json"
+    if served:
+        folder.mkdir(parents=True)
+    script = (ROLE / "files/foreign-jupyterlab").read_text()
+    found, _ = host(script, "", "", str(folder), str(tmp_path / "page.json"), "ours")
+    assert found == said
 
 
 @pytest.mark.parametrize(
-    ("texts", "kept", "served", "said"),
-    [
-        ((None, None), (None, None), False, []),
-        ((PAGE, KERNEL), (None, None), False, []),
-        (("{}", "{}"), (None, None), True, [PAGE_FILE, KERNEL_FILE]),
-        (("{}", "{}"), (PAGE, KERNEL), True, [PAGE_FILE, KERNEL_FILE]),
-        ((QUIET, FORMER_KERNEL), (None, None), True, []),
-        ((QUIET, FORMER_KERNEL), (None, None), False, [PAGE_FILE, KERNEL_FILE]),
-        ((QUIET.replace("true", 'true, "mine": true'), None), (None, None), True, [PAGE_FILE]),
-        # With another text, as an older role wrote it, or about to be written.
-        (("older", "older"), ("older", "older"), True, []),
-        ((PAGE, KERNEL), ("older", "older"), True, []),
-    ],
+    ("owner", "handed"), [("gpubed", True), ("jupyter", False), ("ann", False), (None, False)]
 )
-def test_a_page_and_a_kernel_of_the_owners_are_named(outside, texts, kept, served, said):
-    assert outside("foreign", texts, kept, served)[0] == said
-
-
-@pytest.mark.parametrize(
-    ("texts", "kept", "served", "stay"),
-    [
-        (("older", KERNEL), ("older", KERNEL), True, False),
-        (("mine", "mine"), (PAGE, KERNEL), True, True),
-        # A former version kept nothing.
-        ((QUIET, FORMER_KERNEL), (None, None), True, False),
-        ((PAGE, KERNEL), (None, None), True, False),
-        ((QUIET, "mine"), (None, None), False, True),
-    ],
-)
-def test_what_the_owner_did_not_change_is_taken_away(outside, texts, kept, served, stay):
-    assert outside("leave", texts, kept, served) == ([], stay, stay)
-
-
-def test_what_is_the_owners_is_refused_in_words(tmp_path):
-    kernel = tmp_path / "kernel.json"
-    kernel.write_text("{}")
-    done = play(
-        tmp_path,
-        "jupyterlab",
-        "owners",
-        programs={"systemctl": "echo ExecStart=/home/ann/jupyter-lab"},
-        inventory_hostname="node-0",
-        gpubed_cluster="lab",
-        gpubed_head="node-0",
-        ansible_managed="managed",
-        __jupyterlab_page=str(tmp_path / "none.json"),
-        __jupyterlab_kernel=str(kernel),
-    )
-    said = " ".join(done.said.split())
-    assert done.code != 0
-    assert f"would take over: jupyterlab.service, {kernel}. Nothing was touched." in said
-
-
-# STAND-IN for systemd, which knows a unit that is about to go.
-UNIT = "printf 'LoadState=loaded\\nActiveState=inactive\\n'"
-
-
-def places(folder):
-    """Where the role writes, in a folder of a test."""
-    return {
-        "__jupyterlab_folder": str(folder / "jupyterlab"),
-        "__jupyterlab_unit_file": str(folder / "units/jupyterlab.service"),
-        "__jupyterlab_page": str(folder / "etc/labconfig/page_config.json"),
-        "__jupyterlab_kernel": str(folder / "share/kernels/horovod/kernel.json"),
-        "__jupyterlab_mark": str(folder / "leave.d/jupyterlab"),
-        "__jupyterlab_keys": str(folder / "keys/jupyter"),
-        "__jupyterlab_let_in": str(folder / "sshd/jupyter.conf"),
+def test_notebooks_are_handed_over_from_the_clusters_account_alone(owner, handed):
+    tasks = yaml.safe_load((ROLE / "tasks/examples.yml").read_text())
+    [task] = [task for task in tasks if task["name"] == "Hand the notebooks over"]
+    stat = {"exists": True} | ({"pw_name": owner} if owner else {})
+    given = {
+        "__jupyterlab_owned": {"stat": stat},
+        "gpubed_user": "gpubed",
+        "jupyterlab_sudo": False,
     }
-
-
-def take_away(folder, programs, **variables):
-    """The role, on a head where no JupyterLab is wanted any more."""
-    given = {"inventory_hostname": "node-0", "gpubed_head": "node-0", "gpubed_fingerprints": {}}
-    given |= {"gpubed_uuid": "0f0e", "ansible_managed": "managed", **places(folder), **variables}
-    (folder / "play").mkdir(exist_ok=True)
-    done = play(
-        folder / "play",
-        "jupyterlab",
-        "main",
-        programs=programs,
-        jupyterlab_enabled=False,
-        **given,
-    )
-    assert done.code == 0, done.said
-    return done
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
-@pytest.mark.parametrize("ours", [True, False])
-def test_the_server_goes_and_what_is_the_owners_stays(tmp_path, ours):
-    """The owner has a service of that name, a page that he changed, a kernel of his own."""
-    node = tmp_path / "node"
-    at = {name: Path(path) for name, path in places(node).items()}
-    words = at["__jupyterlab_folder"] if ours else "/home/ann"
-    written = {
-        at["__jupyterlab_unit_file"]: f"ExecStart=jupyter-lab --config={words}/config.py\n",
-        at["__jupyterlab_folder"] / "kept/page_config.json": PAGE,
-        at["__jupyterlab_folder"] / "kept/kernel.json": KERNEL,
-        at["__jupyterlab_page"]: PAGE if ours else "{}",
-        at["__jupyterlab_kernel"]: KERNEL,
-    }
-    written |= {} if ours else {at["__jupyterlab_kernel"].parents[1] / "own/kernel.json": ""}
-    for path, text in written.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    done = take_away(node, {"systemctl": UNIT})
-    stopped = [call for call in done.calls if call.startswith("systemctl stop")]
-    assert stopped == []
-    assert "firewall.close jupyterlab" in done.calls
-    assert ("base : Stop the units" in done.tasks) is ours
-    left = [path.relative_to(node) for path in written if path.exists()]
-    own = ["units/jupyterlab.service", "etc/labconfig/page_config.json"]
-    assert [str(path) for path in left] == ([] if ours else [*own, "share/kernels/own/kernel.json"])
-    assert (node / "etc").exists() is not ours
-    assert (node / "share").exists() is not ours
-    assert not at["__jupyterlab_kernel"].parent.exists()
-    again = take_away(node, {"systemctl": UNIT})
-    assert set(again.tasks.values()) == {"ok"}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
-@pytest.mark.parametrize(("number", "ours"), [("59001", True), ("59001", False), ("1005", True)])
-def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, number, ours):
-    """The way out that a refusal names; one with another number stays though the role had one."""
-    at = {name: Path(path) for name, path in places(tmp_path).items()}
-    for name in ("keys", "let_in", "mark") if ours else ():
-        path = at[f"__jupyterlab_{name}"]
-        path.parent.mkdir()
-        path.write_text("exit 1\n")
-    programs = {"getent": f"echo jupyter:x:{number}:{number}::/:/"}
-    programs |= dict.fromkeys(("pkill", "runuser", "userdel", "groupdel"), "")
-    programs["systemctl"] = UNIT
-    done = take_away(tmp_path, programs)
-    goes = ours and number == "59001"
-    ended = [call for call in done.calls if call.startswith(("pkill", "runuser", "userdel"))]
-    words = "rm -f ~jupyter/.ssh/id_gpubed ~jupyter/.ssh/id_gpubed.pub"
-    assert ended[:2] == ["pkill -KILL -u 59001", f"runuser -u jupyter -- sh -c {words}"] * goes
-    assert ("base : Remove each user, but no home" in done.tasks) is goes
-    assert ("Let sshd forget it" in done.tasks) is ours
-    assert not [path for path in (tmp_path / "keys", tmp_path / "leave.d") if list(path.glob("*"))]
+    given |= {"ansible_check_mode": False}
+    there = role_variables.variables("jupyterlab", "debian-12", **given)
+    judge = Templar(DataLoader(), variables=there)
+    assert all(judge.evaluate_conditional(trust_as_template(c)) for c in task["when"]) is handed

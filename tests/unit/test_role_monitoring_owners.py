@@ -3,16 +3,11 @@
 The role's own tasks and scripts run; programs of the host are STAND-INS.
 """
 
-import os
-
 import pytest
 
-from support import machines
 from support.role_tasks import play
 
 pytestmark = pytest.mark.process
-
-ROLE = machines.ROOT / "roles/monitoring"
 
 
 class Host:
@@ -79,6 +74,11 @@ def test_a_prometheus_of_the_owners_is_refused(host):
     host.refused("prometheus-node-exporter.service", running=["prometheus-node-exporter.service"])
 
 
+def test_figures_that_an_owner_left_are_refused(host):
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    host.refused(f"{host.data}/metrics2")
+
+
 def test_what_the_role_set_up_is_its_own(host):
     host.ours("prometheus", "prometheus-node-exporter", "prometheus-alertmanager")
     (host.data / "metrics2/01ABC").mkdir(parents=True)
@@ -91,72 +91,3 @@ def test_settings_of_the_owners_jupyterlab_are_refused(host):
     host.page.write_text("c.ServerApp.port = 80\n")
     host.refused(str(host.page))
     assert host.play("owners", page=False).code == 0
-
-
-def test_without_a_page_settings_of_the_owners_stay(host):
-    host.page.write_text("c.ServerApp.port = 80\n")
-    (host.root / "status").mkdir()
-    host.play("page_absent")
-    assert host.page.exists()
-    assert not (host.root / "status").exists()
-    (host.root / "status").mkdir()
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    assert "handler Restart JupyterLab if it runs" in host.play("page_absent").calls
-    assert not host.jupyter.exists()
-    assert host.play("page_absent").calls == []
-
-
-def test_who_is_the_head_no_more_only_has_exporters(host):
-    """Two would ask all nodes and tell of alerts; figures stay, where no Prometheus reads them."""
-    host.ours("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
-    (host.data / "metrics2/01ABC").mkdir(parents=True)
-    host.folder.mkdir()
-    (host.root / "metrics").mkdir()
-    for name in ("prometheus.yml", "alertmanager.yml", "nodes.crt", "rules.yml", "web.yml"):
-        (host.folder / name).touch()
-    for name in ("gpubed.prom", "declared.prom"):
-        (host.root / "metrics" / name).touch()
-    (host.root / "status").mkdir()
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    done = host.play("former_head", *(f"{unit}.service" for unit in UNITS))
-    assert done.code == 0, done.said
-    stopped = {call.split()[-1] for call in done.calls if " stop " in call or "disable" in call}
-    assert stopped == {"prometheus.service", "prometheus-alertmanager.service"}
-    assert [path.name for path in host.folder.iterdir()] == ["web.yml"]
-    assert [path.name for path in (host.root / "metrics").iterdir()] == ["declared.prom"]
-    assert [path.name for path in host.units.iterdir()] == ["prometheus-node-exporter.service.d"]
-    assert (host.data / "metrics2.gpubed/01ABC").is_dir()
-    assert not (host.data / "metrics2").exists()
-    assert not host.page.exists()
-    assert f"{host.data}/metrics2.gpubed" in done.said
-    # It can be the head again, and nothing of the role's is taken for the owner's.
-    assert host.play("owners").code == 0
-    again = host.play("former_head")
-    assert "changed" not in again.tasks.values()
-
-
-UNITS = ["prometheus-node-exporter", "prometheus", "prometheus-alertmanager"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="systemd is asked to read its units again")
-def test_it_goes_and_what_is_the_owners_stays(host):
-    """The packages were his, stopped; figures that a cluster before left, and an addition."""
-    host.ours(*UNITS)
-    ours = [host.data / "metrics2/01ABC", host.root / "metrics/declared.prom"]
-    ours += [host.root / "gpubed-metrics", host.units / "gpubed-metrics.timer"]
-    ours += [host.folder / "packages", host.root / "status/settings.json"]
-    owners = [host.data / "metrics2.gpubed/01ABC", host.units / "prometheus.service.d/own.conf"]
-    for path in ours + owners:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    done = host.play("absent")
-    assert done.code == 0, done.said
-    assert "firewall.close monitoring" in done.calls
-    assert [path for path in (*ours, host.folder, host.jupyter) if path.exists()] == []
-    assert [path for path in owners if not path.exists()] == []
-    assert [path.name for path in host.units.iterdir()] == ["prometheus.service.d"]
-    order = list(done.tasks)
-    assert order.index("base : Remove the files") < order.index("base : Remove the mark")
-    again = host.play("absent")
-    assert (set(again.tasks.values()), again.calls) == ({"ok"}, [])

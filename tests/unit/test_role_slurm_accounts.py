@@ -2,37 +2,10 @@
 
 import pytest
 
-from support import role_variables
 from support.role_tasks import play
 from support.slurm_owners import AS_ROOT, PEOPLE, getent
 
 pytestmark = pytest.mark.process
-
-
-@pytest.mark.parametrize(
-    ("noted", "made"),
-    [
-        ({"rc": 0, "stdout_lines": ["gpubed-bob", "gone"]}, ["gpubed-bob"]),
-        ({"rc": 0, "stdout_lines": []}, []),
-        ({"rc": 1, "stdout_lines": []}, ["gpubed-ann"]),
-    ],
-)
-def test_the_note_tells_whose_an_account_is_wherever_homes_are_now(noted, made):
-    """Without one, of a former version, the home does."""
-    told = {
-        name: sorted(
-            role_variables.value(
-                "slurm",
-                name,
-                "debian-12",
-                slurm_home_root="/shared/home",
-                __slurm_noted=noted,
-                __slurm_people={"stdout_lines": list(PEOPLE.values())},
-            )
-        )
-        for name in ("__slurm_made", "__slurm_owners")
-    }
-    assert told == {"__slurm_made": made, "__slurm_owners": sorted(set(PEOPLE) - set(made))}
 
 
 def leaves(folder, name):

@@ -109,7 +109,7 @@ def preflight(folder, users=(), ansible_user="operator", **programs):
         gpubed_nodes=[{"name": "node-0", "gpus": 0}],
         slurm_users=list(users),
         __slurm_munge_key_file=str(folder / "key"),
-        __slurm_condition=str(folder / "mark"),
+        __slurm_marked={"rc": 1},
     )
 
 
@@ -145,6 +145,7 @@ def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, c
         gpubed_fingerprints={},
         gpubed_head="node-0",
         gpubed_nodes=[{"name": "node-0"}, {"name": "node-1"}],
+        gpubed_uuid="1",
         slurm_enabled=True,
         __slurm_munge_key_file=str(tmp_path / "key"),
     )
@@ -164,7 +165,6 @@ def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, c
 )
 def test_numbers_of_the_owners_users_and_groups_are_not_changed(tmp_path, people, groups, reason):
     """Of an account that is there already the role changes no group either."""
-    (tmp_path / "mark").touch()
     users = [{"name": "gpubed-bob", "uid": 20002}, {"name": "gpubed-cy", "uid": 20003}]
     done = preflight(tmp_path, users, getent=getent(None, people, groups))
     assert (done.code == 0) == (reason is None), done.said

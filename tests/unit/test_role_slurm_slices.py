@@ -61,10 +61,3 @@ def test_cron_runs_researchers_commands_there_and_others_where_it_did(slices, tm
         "# END gpubed role slurm",
     ]
     assert not (tmp_path / "atd").exists(), "at is not installed"
-
-
-def test_where_slurm_goes_so_does_all_of_it(slices, tmp_path):
-    slices(20001)
-    slices(20001, enabled=False)
-    assert has_slices(tmp_path) == set()
-    assert (tmp_path / "cron").read_text() == CRON

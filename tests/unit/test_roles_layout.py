@@ -18,20 +18,8 @@ from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 # What of a role needs no mark, since all its files are gpubed's by their names.
-TOLD_OTHERWISE = {"__monitoring_owns head"}
 # How a task file that other roles borrow names the one that it runs for.
 BORROWS = "{{ (ansible_parent_role_names | default([]) + [role_name]) | first }}"
-REQUIRED = [
-    "README.md",
-    "defaults/main.yml",
-    "meta/main.yml",
-    "meta/argument_specs.yml",
-    "meta/gpubed.yml",
-    "tasks/main.yml",
-    "molecule/default/molecule.yml",
-    "molecule/default/converge.yml",
-    "molecule/goes.yml",
-]
 
 
 @pytest.fixture(params=ROLES, ids=lambda path: path.name)
@@ -64,12 +52,6 @@ def _top_block(role: Path) -> dict[str, Any]:
     return tasks[0]
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_file_exists(role: Path, name: str) -> None:
-    """Every part of a role is there."""
-    assert (role / name).is_file(), f"docs/contributing/role.md shows a {name}"
-
-
 def test_what_another_role_may_leave_out_is_never_missed(role: Path) -> None:
     """Ansible checks the options of an entry, and sets no default for one that is absent."""
     entries = _yaml(role / "meta" / "argument_specs.yml")["argument_specs"].values()
@@ -93,12 +75,6 @@ def test_every_default_is_specified(role: Path) -> None:
     """Argument specs and defaults name the same inputs."""
     required = {name for name, option in _options(role).items() if option.get("required")}
     assert set(_options(role)) - required == set(_defaults(role))
-
-
-def test_specified_defaults_are_the_defaults(role: Path) -> None:
-    """What the specification calls the default is the default."""
-    said = {name: o["default"] for name, o in _options(role).items() if "default" in o}
-    assert said == {name: _defaults(role)[name] for name in said}
 
 
 def test_rendered_variables_are_inputs(role: Path) -> None:
@@ -221,24 +197,3 @@ def test_what_a_role_starts_it_declares(role: Path) -> None:
     units = [unit for unit in roles.units(everything) if not unit.is_file]
     declared = {unit.name for unit in units if unit.role == role.name}
     assert declared == started
-
-
-def _owned_parts(role: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what is removed at once, by its name: all that a role owns, or each part of it."""
-    kinds = {"mark", "units", "packages", "files", "folders", "users", "groups"}
-    variables = _yaml(role / "vars" / "main.yml") if (role / "vars" / "main.yml").exists() else {}
-    for name, owns in variables.items():
-        if name.endswith("_owns"):
-            parts = {"": owns} if kinds & owns.keys() else owns
-            yield from ((f"{name} {part}".strip(), parts[part]) for part in parts)
-
-
-def test_something_tells_what_a_role_owns_from_an_owners(role: Path) -> None:
-    """Its removal is asked for wherever the role is off: also on a host where it never was on."""
-    told = r"'(mark|says|noted)'"
-    unknown = [
-        name
-        for name, part in _owned_parts(role)
-        if not re.search(told, str(part)) and name not in TOLD_OTHERWISE
-    ]
-    assert not unknown, "give it a `mark`, as docs/contributing/role.md shows; or `says`, `noted`"

@@ -1,8 +1,11 @@
-"""Records what gpubed changes on an owner's host, and gives the host back as it was.
+"""Records what roles change on a host, and gives the host back as it was.
 
-    ledger.py open                 before a role runs: the host as it is now is the owner's
-    ledger.py close [ACCOUNT...]   after it: all that differs since then is gpubed's
-    ledger.py give-back            undoes that, newest change first
+    ledger.py open ROLE             before a role runs: the host as it is now is the owner's
+    ledger.py close [ACCOUNT...]    after it: all that differs since then is the role's
+    ledger.py undo ROLE [WORD...]   undoes what a role changed. Of a version without a record of
+                                    it, units and files among WORD go; facts, as "package tini",
+                                    stay
+    ledger.py give-back             undoes what all roles changed, newest change first
 
 Standard library only; runs as root. Roles need not know of it: it compares the host before
 and after. It watches `/etc` and a few other folders as files, and packages, holds, units,
@@ -56,7 +59,7 @@ _WATCHED = {
 }
 # Accounts are facts; the others are of the kernel or DHCP, or are made from other files.
 _PASSED_OVER = re.compile(
-    r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|gpubed(/.*)?|mtab"
+    r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|mtab"
     r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf)"
     r"|usr/local/lib/(python3|node_modules).*|var/lib/gpubed|proc|sys|dev|run|tmp)"
 )
@@ -87,6 +90,9 @@ _READERS = {
     "/etc/sysctl": "sysctl --quiet --system",
     "/etc/udev": "udevadm control --reload",
     "/etc/ld.so": "ldconfig",
+    "/etc/jupyter/": "systemctl try-restart jupyterlab.service",
+    "/etc/gpubed/firewall/open.d/": "! command -v gpubed-firewall"
+    " || { gpubed-firewall try 60 && gpubed-firewall keep; }",
 }
 _APT = [
     *("apt-get", "--yes", "--quiet", "--allow-change-held-packages"),
@@ -121,24 +127,32 @@ class Ledger:
     Attributes:
         files: States of files at the last look, by path.
         facts: Packages, holds, units, accounts, mounts and the name at the last look.
-        changes: By path, pairs of the states before and after a change, oldest first. Where
-            the owner changed a file in between, there are several.
+        changes: By path, lists of the states before and after a change and the role, oldest
+            first. Where the owner or another role changed a file in between, there are several.
         accounts: Names of accounts that roles may have made for persons.
         were: By fact, the value before gpubed changed it; None where there was none.
+        by: By fact, the role that changed it first.
+        edited: Files that their owner changed since, and that stay.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, State] = {}
         self.facts: dict[str, str] = {}
-        self.changes: dict[str, list[list[State | None]]] = {}
+        self.changes: dict[str, list[list[Any]]] = {}
         self.were: dict[str, str | None] = {}
+        self.by: dict[str, str] = {}
         self.accounts: list[str] = []
+        self.edited: list[str] = []
         self._stamps: dict[str, list[int]] = {}
+        self._role: str | None = None
+        self._stays: set[str] = set()
         if _BOOK.exists():
             for name, value in json.loads(_BOOK.read_text()).items():
                 setattr(self, name, value)
+        for rows in self.changes.values():  # a former version noted no role
+            rows[:] = [[*row, ""][:3] for row in rows]
 
-    def open(self) -> None:
+    def open(self, role: str = "") -> None:
         """Record what is there as the owner's, but for what a killed run has changed."""
         is_first = not self.files
         if _FLAG.exists():
@@ -148,12 +162,12 @@ class Ledger:
         if is_first and Path("/etc/gpubed/leave.d").exists():
             # A version without a ledger configured this host: its files are gpubed's.
             ours = (p for p in self.files if re.search(r"/[\w-]*gpubed[^/]*$", p))
-            self.changes = {path: [[None, self.files[path]]] for path in ours}
+            self.changes = {path: [[None, self.files[path], ""]] for path in ours}
         self._save()
-        _FLAG.touch()
+        _FLAG.write_text(role)
 
     def close(self, *accounts: str) -> None:
-        """Record what has changed since `open` as gpubed's.
+        """Record what has changed since `open` as the role's.
 
         Args:
             accounts: Names of accounts that roles may make for persons; others are the owner's.
@@ -161,19 +175,82 @@ class Ledger:
         self.accounts = sorted({*self.accounts, *accounts})
         if not _FLAG.exists():
             return
-        files, now = self._look(), facts()
+        role, files, now = _FLAG.read_text(), self._look(), facts()
         for path in {*self.files, *files}:
             before, after = self.files.get(path), files.get(path)
             if before != after:
-                self._change(path, before, after)
+                self._change(path, before, after, role)
         for name in {*self.facts, *now}:
             if self.facts.get(name) != now.get(name):
                 self.were.setdefault(name, self.facts.get(name))
-                if self.were[name] == now.get(name):
-                    del self.were[name]
+                self.by.setdefault(name, role)
+        self._forget(now)
         self.files, self.facts = files, now
         self._save()
         _FLAG.unlink()
+
+    def undo(self, role: str, *words: str) -> bool:
+        """Undo what a role changed, between `open` and `close` of a role or at another time.
+
+        Args:
+            role: Its name.
+            words: Facts that stay; and of a version that recorded no roles, units of systemd and
+                files, as PATH:TEXT, that go where gpubed, or TEXT, is in them.
+
+        Returns:
+            Whether nothing failed.
+        """
+        is_open, self._stays = _FLAG.exists(), {word for word in words if " " in word}
+        self.close()
+        self._role = role
+        rows = [row for rows in self.changes.values() for row in rows]
+        is_recorded = any(row[2] == role for row in rows) or role in self.by.values()
+        done = not is_recorded or self._undo()
+        if not ((done and self._swept(role, *words)) or is_recorded):
+            return True
+        if _BOOK.exists():
+            self.files = {}  # `_now` has taken stamps of files that were restored since
+            self.files, self.facts = self._look(), facts()
+            self._forget(self.facts)
+            self._save()
+        if is_open:
+            _FLAG.write_text(role)
+        print("changed")  # noqa: T201
+        return done
+
+    def _swept(self, role: str, *words: str) -> bool:
+        """Remove what a version that recorded no roles left of one; say whether it left any."""
+        units = [
+            word
+            for word in words
+            if re.fullmatch(r"[^/ ]+", word)
+            and run("systemctl", "is-active", word).strip() == "active"
+            and "gpubed" in run("systemctl", "cat", word)
+        ]
+        if units:
+            run("systemctl", "disable", "--now", *units)
+        # Files by their name, as open.d/slurm.nft and 60-gpubed-slurm.conf; others by their text.
+        named = re.compile(rf"(.*[^a-z_])?{role.replace('_', '[_-]')}(\..*)?")
+        places = ("/etc", "/usr/local", "-path", "*gpubed*", "-not", "-path", "*/authorized_keys*")
+        paths = [p for p in run("find", *places).splitlines() if named.fullmatch(Path(p).name)]
+        for path, _, text in (word.partition(":") for word in words if word[0] == "/"):
+            paths += run("grep", "-ls", text or "gpubed", path).splitlines()
+        paths = [path for path in paths if path not in self.edited]
+        for at in (Path(p) for p in paths if os.path.lexists(p)):
+            if at.is_dir() and not at.is_symlink():
+                shutil.rmtree(at)
+            else:
+                at.unlink()
+            if (before := at.with_name(f"{at.name}.before-gpubed")).exists():
+                before.rename(at)
+        block = f"^# BEGIN gpubed (role )?{role}$"
+        if blocks := run("grep", "-rlsE", block, "/etc").splitlines():
+            run("sed", "-i", "-E", f"/{block}/,/^# END gpubed/d", *blocks)
+        if not (units or paths or blocks):
+            return False
+        self._start_units(paths + blocks)
+        note(f"{role} was set up by a version that recorded nothing of it: its packages stay")
+        return True
 
     def give_back(self) -> bool:
         """Undo all changes.
@@ -182,20 +259,10 @@ class Ledger:
             Whether nothing failed; all that stays has been printed.
         """
         self.close()
-        self._stop_units()
-        self._unmount()
-        done = self._packages()
-        self._accounts()
-        # Files of a folder before the folder.
-        paths = sorted(self.changes.keys() - self._files_of_packages(), reverse=True)
-        restored = [path for path in paths if self._restored(path)]
-        done = done and not any(self._is_stuck(path) for path in paths)
-        self._kernel()
-        self._start_units(restored)
-        self._marks()
-        made = (p for p, pairs in self.changes.items() if pairs[0][0] is None and p not in _TREES)
+        done = self._undo()
+        made = (p for p, rows in self.changes.items() if rows[0][0] is None and p not in _TREES)
         self._save()
-        if kept := sorted(path for path in made if Path(path).is_dir()):
+        if kept := sorted(path for path in made if Path(path).is_dir() and not _is_own(path)):
             note(f"these folders hold data and stay: {', '.join(kept)}")
         if Path(_BACKUPS).exists():
             note(f"copies of files that were replaced or removed are in {_BACKUPS}")
@@ -204,6 +271,36 @@ class Ledger:
                 if tree in self.changes:
                     shutil.rmtree(Path(tree), ignore_errors=True)
         return done
+
+    def _undo(self) -> bool:
+        self._stop_units()
+        self._unmount()
+        done = self._packages()
+        self._accounts()
+        # Files of a folder before the folder.
+        paths = sorted(self._paths() - self._files_of_packages(), reverse=True)
+        if not done:  # roles know by their own files that there is something to undo
+            paths = [path for path in paths if not _is_own(path)]
+        restored = [path for path in paths if self._restored(path)]
+        done = done and not any(self._is_stuck(path) for path in paths)
+        self._kernel()
+        self._start_units(restored)
+        self._marks()
+        return done
+
+    def _paths(self) -> set[str]:
+        if self._role is None:
+            return {path for path in self.changes if not _is_own(path)}
+        return {p for p, rows in self.changes.items() if any(self._is_role(row[2]) for row in rows)}
+
+    def _is_role(self, role: str) -> bool:
+        return self._role in (None, role)
+
+    def _forget(self, now: dict[str, str]) -> None:
+        """Forget facts that are again as they were."""
+        for name in [name for name, was in self.were.items() if now.get(name) == was]:
+            del self.were[name]
+            self.by.pop(name, None)
 
     # Files
 
@@ -263,15 +360,15 @@ class Ledger:
             draft.replace(copy)
         return digest
 
-    def _change(self, path: str, before: State | None, after: State | None) -> None:
-        pairs = self.changes.setdefault(path, [])
-        if pairs and pairs[-1][1] == before:
-            pairs[-1][1] = after
+    def _change(self, path: str, before: State | None, after: State | None, role: str) -> None:
+        rows = self.changes.setdefault(path, [])
+        if rows and rows[-1][1:] == [before, role]:
+            rows[-1][1] = after
         else:
-            pairs.append([before, after])
-        if pairs[-1][0] == after:
-            pairs.pop()
-        if not pairs:
+            rows.append([before, after, role])
+        if rows[-1][0] == after:
+            rows.pop()
+        if not rows:
             del self.changes[path]
 
     def _restored(self, path: str) -> bool:
@@ -289,24 +386,27 @@ class Ledger:
             note(f"{path} stays: {error.strerror}")
             return False
         if not Path(path).is_dir():
-            del self.changes[path]
+            self.changes[path] = [r for r in self.changes[path] if not self._is_role(r[2])]
+            if not self.changes[path]:
+                del self.changes[path]
         return changed
 
     def _is_stuck(self, path: str) -> bool:
-        return path in self.changes and not Path(path).is_dir()
+        rows = self.changes.get(path, ())
+        return any(self._is_role(row[2]) for row in rows) and not Path(path).is_dir()
 
     def _restore(self, path: str) -> bool:
         at, changed = Path(path), False
-        for before, after in reversed(self.changes[path]):
+        for before, after, role in reversed(self.changes[path]):
             now = self._now(path)
-            if now == before or (now is None and after is not None):
+            if not self._is_role(role) or now == before or (now is None and after is not None):
                 continue  # it is as it was, or its owner has removed it
             if before and not path.startswith(("/etc/", "/usr/")):
                 continue
-            if now == after:
+            if now == after or (now and before is None and _is_own(path)):
                 self._back_up(path)
                 changed |= self._put(at, before)
-            elif now and now[0] == "d":
+            elif _is_own(path) or (now and now[0] == "d"):
                 continue
             elif (text := self._merged(now, after, before)) is not None:
                 self._back_up(path)
@@ -318,6 +418,7 @@ class Ledger:
                 if before:
                     self._put(aside, before)
                     former = f"; before gpubed: {aside}"
+                self.edited.append(path)
                 note(f"{path} was changed since gpubed wrote it, and stays{former}")
         return changed
 
@@ -381,12 +482,12 @@ class Ledger:
         Scripts in `leave.d` write into `keep` what others use by now.
         """
         keep = FOLDER / "keep"
-        kept = keep.read_text().splitlines() if keep.exists() else []
+        kept = self._stays.union(keep.read_text().splitlines() if keep.exists() else ())
         names = (name for name in self.were if name.startswith(f"{kind} ") and name not in kept)
         return {
             name.partition(" ")[2]: self.were[name]
             for name in names
-            if now.get(name) != self.were[name]
+            if now.get(name) != self.were[name] and self._is_role(self.by.get(name, ""))
         }
 
     def _stop_units(self) -> None:
@@ -452,7 +553,7 @@ class Ledger:
         units = {Path(p).name for p in listed if re.search(r"/(init\.d|systemd/system)/", p)}
         return {
             path
-            for path, ((before, after), *_) in self.changes.items()
+            for path, ((before, after, _), *_) in self.changes.items()
             if before is None
             and after
             and (
@@ -501,7 +602,7 @@ class Ledger:
                 run("apt-mark", "manual" if was else "auto", name)
 
     def _save(self) -> None:
-        kept = ("files", "facts", "changes", "were", "accounts", "_stamps")
+        kept = ("files", "facts", "changes", "were", "by", "accounts", "edited", "_stamps")
         FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _BOOK.with_suffix(".draft")
         draft.write_text(json.dumps({name: getattr(self, name) for name in kept}))
@@ -595,6 +696,11 @@ def _entries(file: str) -> list[list[str]]:
     ]
 
 
+def _is_own(path: str) -> bool:
+    """Say whether a file is gpubed's alone: /etc/gpubed goes as a whole with the host."""
+    return f"{path}/".startswith("/etc/gpubed/")
+
+
 def _is_roots(status: os.stat_result) -> bool:
     """Say whether only root writes in a folder; in others, names may be links by now."""
     return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -642,7 +748,7 @@ if __name__ == "__main__":
     # For what packages' scripts make; the ledger's folder is root's alone.
     os.umask(0o022)
     verb, words = "".join(sys.argv[1:2]), sys.argv[2:]
-    if verb not in ("open", "close", "give-back"):
+    if verb not in ("open", "close", "undo", "give-back"):
         sys.exit(__doc__)
     try:
         ledger = Ledger()

@@ -7,16 +7,15 @@
 Roles install packages through this program only. apt simulates with the options of the
 installation. Refused are removals, downgrades, and changes of packages that are on hold or
 foreign: from neither the system's own archives nor a repository that gpubed added, such as a
-vendor's or a .deb file. Packages that gpubed installed, and those of `may_change`, may change.
+vendor's or a .deb file. Packages that gpubed changed, by the ledger, and those of `may_change`, may
+change.
 
 Standard library only. REQUEST is JSON:
     wanted: Lists of packages by role, as apt-get takes them: `name`, `name=version`, a .deb file.
     unless: Programs by role; where one is there, the role installs nothing.
     replaced: Versions by role; all packages of that version would be replaced.
     may_change: Packages that may change though they are not gpubed's.
-    own: Files on this host that list packages which gpubed installed.
     whole_host: Whether the host was made for the cluster: then only holds protect a package.
-    note: The file in which `install` lists packages that were not there before.
     lock_timeout: Seconds to wait for another process to leave apt.
 """
 
@@ -34,6 +33,8 @@ OPTIONS = ["--yes", "--no-install-recommends", "--allow-downgrades", "--allow-ch
 KEEP_SETTINGS = ["--force-confdef", "--force-confold"]
 UNFINISHED = {"half-installed", "unpacked", "half-configured"}
 LISTS, SOURCES = Path("/var/lib/apt/lists"), Path("/etc/apt/sources.list.d")
+LEDGER = Path("/var/lib/gpubed/ledger/ledger.json")
+DRIVER = Path("/etc/gpubed/nvidia-driver")
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -120,10 +121,12 @@ def is_older(one: str, other: str) -> bool:
     return run("dpkg", "--compare-versions", one, "lt", other).returncode == 0
 
 
-def own(notes: list[str]) -> set[str]:
-    """Return the packages that gpubed installed."""
-    there = (Path(note) for note in notes)
-    return {name for note in there if note.is_file() for name in note.read_text().split()}
+def own() -> set[str]:
+    """Return the packages that gpubed installed or replaced."""
+    were = json.loads(LEDGER.read_text())["were"] if os.access(LEDGER, os.R_OK) else {}
+    # All that a version without a ledger knows of a driver, which is on hold.
+    noted = DRIVER.read_text().split() if DRIVER.is_file() else ()
+    return {n.split()[1].split(":")[0] for n in were if n.startswith("package ")}.union(noted)
 
 
 def planned(said: str) -> dict[str, tuple[str, str]]:
@@ -141,7 +144,7 @@ def judged(changes: dict[str, tuple[str, str]], request: dict[str, Any]) -> list
     if not changes:
         return []
     held = set(run("apt-mark", "showhold").stdout.split())
-    archives, ours = Archives(), own(request.get("own", []))
+    archives, ours = Archives(), own()
     allowed, whole = set(request.get("may_change", [])), request.get("whole_host", False)
     found = []
     for name, (version, to) in sorted(changes.items()):
@@ -205,11 +208,11 @@ def lists_age() -> float | None:
     return max(0.0, time.time() - LISTS.stat().st_mtime)
 
 
-def finish(request: dict[str, Any]) -> None:
+def finish() -> None:
     """Let dpkg finish an interrupted installation: apt refuses to install before."""
     done = run("dpkg", *KEEP_SETTINGS, "--configure", "--pending")
     # A package of gpubed's that cannot be configured may be replaced now.
-    left = set(unfinished()) - own(request.get("own", []))
+    left = set(unfinished()) - own()
     if left:
         why = " ".join(done.stderr.partition("Errors were encountered")[0].split())
         sys.exit(
@@ -227,12 +230,6 @@ def install(request: dict[str, Any], role: str) -> dict[str, Any]:
         if asked["failed"]:
             sys.exit(asked["failed"])
         return {**asked, "changed": False}
-    # Before the first of them is there: a run may end in between.
-    if request.get("note"):
-        note = Path(request["note"])
-        before = own([str(note)])
-        note.write_text("".join(f"{name}\n" for name in sorted(before.union(asked["comes"]))))
-        note.chmod(0o644)
     settings = [f"--option=Dpkg::Options::={option}" for option in KEEP_SETTINGS]
     settings.append(f"--option=DPkg::Lock::Timeout={request['lock_timeout']}")
     words = ["apt-get", "--quiet", *asked["options"], *settings, "install"]
@@ -260,7 +257,7 @@ def main(verb: str, request: dict[str, Any]) -> dict[str, Any]:
     changes = [change for role in roles for change in role["changes"]]
     left = unfinished()
     if verb == "begin" and left and not any(change["refused"] for change in changes):
-        finish(request)
+        finish()
         return main("look", request)
     return {
         "schema": "gpubed/packages/1",

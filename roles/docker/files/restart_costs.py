@@ -5,7 +5,6 @@ Standard library only. Says of the settings which of them `differ` and whether t
 restart would end, or that another folder for data would hide.
 """
 
-import hashlib
 import json
 import re
 import subprocess
@@ -35,13 +34,6 @@ def differing(settings: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if not has(known.get(key), value)}
 
 
-def is_ours(settings: Path, written: Path) -> bool:
-    """Return whether settings are what the role wrote; `written` holds a SHA-256 a line."""
-    if not (settings.is_file() and written.is_file()):
-        return False
-    return hashlib.sha256(settings.read_bytes()).hexdigest() in written.read_text().split()
-
-
 def is_current(settings: Path, process: Path) -> bool:
     """Return whether the daemon has started since its settings were written."""
     if not process.exists():
@@ -69,19 +61,18 @@ def others(*, stopped: bool) -> list[str]:
     return [name for name in done.stdout.split() if not _OURS.fullmatch(name)]
 
 
-def costs(settings: Path, written: Path, process: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+def costs(settings: Path, process: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     """Return what the module tells.
 
     Args:
         settings: Docker's.
-        written: What the role wrote for this cluster so far.
         process: The file that the daemon writes at its start.
         wanted: What the settings are to say.
     """
-    lacking, ours = differing(settings, wanted), is_ours(settings, written)
+    lacking = differing(settings, wanted)
     told = {
         "differ": lacking,
-        "serves": not lacking and not ours and settings.exists(),
+        "serves": not lacking and settings.exists(),
         "containers": [],
         "root": "",
     }
@@ -91,8 +82,7 @@ def costs(settings: Path, written: Path, process: Path, wanted: dict[str, Any]) 
         return told
     root = info["DockerRootDir"]
     moves = root != wanted["data-root"]
-    # With this in force containers outlive a restart, and no setting of the owner's goes.
-    if not moves and info["LiveRestoreEnabled"] and (ours or not lacking):
+    if not moves and info["LiveRestoreEnabled"]:  # containers outlive a restart
         return told
     return told | {"root": root, "containers": others(stopped=moves)}
 

@@ -83,7 +83,6 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
         "unless": {role: roles.meta(role).packages_unless for role in active},
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
-        "own": [note for role in active for note in listed(plan, role, node, "packages_notes")],
     }
     said = programs.run(ssh, "base/files/packages.py", "look", json.dumps(asked))
     looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")

@@ -66,27 +66,3 @@ def test_gpus_stay_initialised(driven):
 
 def test_nouveau_is_kept_off(driven):
     assert "blacklist nouveau" in driven.file("/etc/modprobe.d/gpubed-nouveau.conf").content_string
-
-
-def test_what_was_brought_is_gone_and_what_was_there_before_stays(bare):
-    """An owner had a driver, and gpubed another version of it and its daemon."""
-    query = "dpkg-query --show --showformat='${Package} ${db:Status-Abbrev}\n' '*nvidia*'"
-    lines = bare.check_output(f"{query} | sort").splitlines()
-    assert [line.split()[0] for line in lines if line.split()[1:] != ["un"]] == [
-        "libnvidia-ml1",
-        "nvidia-driver-cuda",
-        "nvidia-kernel-open-dkms",
-    ]
-    assert bare.package("hello").is_installed, "it was no longer needed, but not gpubed's"
-    for path in (
-        "/etc/apt/preferences.d/gpubed-nvidia-driver",
-        "/etc/apt/sources.list.d/gpubed-nvidia.sources",
-        "/etc/modprobe.d/gpubed-nouveau.conf",
-        "/etc/gpubed/nvidia-driver",
-        "/etc/gpubed/nvidia-driver-brought",
-        "/etc/systemd/system/nvidia-persistenced.service.d",
-        "/etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service",
-    ):
-        assert not bare.file(path).exists
-    assert bare.check_output("apt-mark showhold") == ""
-    assert bare.file("/etc/apt/sources.list.d/cuda-debian12-x86_64.list").exists
