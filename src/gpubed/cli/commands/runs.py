@@ -15,6 +15,7 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.core import families, nearest, runlock
+from gpubed.core.copying import as_name
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import curves, figures, jobfile, trials
@@ -30,8 +31,8 @@ _SHOWN = 20
 _FIGURES = 2  # in a row
 _POINTS = 1000  # of a curve, in JSON
 _FILES_OF_CURVES = (
-    "cd %s && ls -d $PWD/metrics.jsonl $PWD/metrics.csv 2>/dev/null; "
-    "find $PWD -name 'events.out.tfevents.*'"
+    'cd %s || exit 0; ls -d "$PWD"/metrics.jsonl "$PWD"/metrics.csv 2>/dev/null; '
+    "find \"$PWD\" -type f -size -64M -name 'events.out.tfevents.*'"
 )
 _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
@@ -213,8 +214,8 @@ def _curves_so_far(paths: ClusterPaths, one: Record) -> dict[str, curves.Points]
             listed = head.run(_FILES_OF_CURVES, there).stdout.splitlines()
             for number, file in enumerate(map(Path, listed)):
                 # Event files of several folders may have one name.
-                beside = (str(number), file.parent.name) if "tfevents" in file.name else ()
-                local = here.joinpath(*beside, file.name)
+                beside = (str(number), as_name(file.parent.name)) if "events" in file.name else ()
+                local = here.joinpath(*beside, as_name(file.name))
                 local.parent.mkdir(parents=True, exist_ok=True)
                 head.get(str(file), local)
         return curves.read(here)
