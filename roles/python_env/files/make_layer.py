@@ -57,7 +57,7 @@ def explained(said: str) -> Refused:
             "does the head reach the package index? If not: pip download -d wheels PACKAGE…, and "
             "`--find-links wheels` and `--no-index` as lines of requirements.txt"
         )
-    elif "No solution found" in said:
+    elif "No solution found" in said and "not found in the package registry" not in said:
         hint = (
             "the cluster's own packages, such as torch and numpy, keep their versions "
             "(gpubed recipe show RECIPE): ask for others, or for none"

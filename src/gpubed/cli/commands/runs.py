@@ -167,7 +167,9 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
     kept = _collected(paths, one)
-    by_step = curves.read(folder) if one.state != "running" else _curves_so_far(paths, one)
+    # The files of a run that is at work, or was interrupted, are on the cluster.
+    there = one.origin.hosts and one.state in ("running", "interrupted")
+    by_step = curves.read(folder) or (_curves_so_far(paths, one) if there else {})
     thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
     beside = {"changed_files": changed, "collected_checkpoints": kept, "curves": thinned}
     ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
@@ -197,6 +199,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if changed:
         ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
+    if there and not (folder / record.SUMS).exists():
+        ui.say(f"files:  gpubed get {paths.name} runs/{one.run_id}", whole=True)
     _tell_checkpoints(ui, kept)
     ui.say(_next(paths, one), whole=True)
     return 0
