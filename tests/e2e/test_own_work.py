@@ -22,9 +22,11 @@ def test_a_script_of_horovod_runs_as_it_is(own, cluster):
     (own.folder / "data" / "large").write_bytes(bytes(1000))
     (own.folder / ".gpubedignore").write_text("data\n")
     (own.folder / "latest").symlink_to("hvd.py")
+    (own.folder / "metrics.json").write_text('{"of_an_earlier_run": 1}')
     done = own("run", cluster.name, "--json", "--", "python", "hvd.py", "--value=2")
     told = json.loads(done.stdout)
     assert (told["status"], told["job"], told["world_size"]) == ("ok", "hvd", 3)
+    assert "of_an_earlier_run" not in told["metrics"]
     results = Path(told["run_dir"])
     assert [(results / f"rank-{rank}.txt").read_text() for rank in range(3)] == ["6", "6", "6"]
     assert not (results / "data").exists()

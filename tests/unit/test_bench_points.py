@@ -1,4 +1,4 @@
-"""gpubed bench goes through a matrix: which points it runs, how often, and what it tells."""
+"""gpubed bench goes through a matrix, as docs/how-to/benchmark.md has it."""
 
 import json
 from pathlib import Path

@@ -185,6 +185,13 @@ def test_a_rank_that_ended_without_a_word_is_told_before_consequences():
     assert (found.rank, found.kind) == (2, "exit")
 
 
+def test_a_connection_of_the_scripts_own_that_breaks_blames_no_silent_rank():
+    broken = [*LATER[:2], "ConnectionResetError: [Errno 104] Connection reset by peer"]
+    ends = {0: ended(1, at=1), 1: ended(-15, at=2), 2: ended(-15, at=2)}
+    assert output({0: broken}).cause(NODES[:2], {0: ends[0]}).rank == 0
+    assert output({0: broken}).cause(NODES, ends).rank == 0
+
+
 def test_of_consequences_alone_the_first_is_told():
     ends = {0: ended(1, at=3), 1: ended(1, at=2), 2: ended(1, at=4)}
     found = output({0: LATER, 1: GLOO, 2: LATER}).cause(NODES, ends)

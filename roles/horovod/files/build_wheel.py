@@ -31,6 +31,13 @@ PATCHES = (
         "  assert(global_context.IsEnabled());\n",
         "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
     ),
+    # Left empty, the list of ranks has none that could be missing: with Gloo, no rank that others
+    # wait for was ever reported, and HOROVOD_STALL_SHUTDOWN_TIME_SECONDS ended nothing.
+    (
+        "horovod/common/gloo/gloo_controller.cc",
+        "  global_ranks_.reserve(size_);\n",
+        "  global_ranks_.resize(size_);\n",
+    ),
     # A rank that waits for a collective looks again and again whether it is done, and takes a
     # core from those who work at it. Where cores are shared it sleeps between two looks; the
     # role says for how long (HOROVOD_WAIT_US). Without that it waits as the release does.

@@ -57,7 +57,7 @@ def explained(said: str) -> Refused:
             "does the head reach the package index? If not: pip download -d wheels PACKAGE…, and "
             "`--find-links wheels` and `--no-index` as lines of requirements.txt"
         )
-    elif "No solution found" in said:
+    elif "No solution found" in said and "not found in the package registry" not in said:
         hint = (
             "the cluster's own packages, such as torch and numpy, keep their versions "
             "(gpubed recipe show RECIPE): ask for others, or for none"
@@ -98,7 +98,9 @@ def described(path: Path) -> list[str]:
     if path.is_file():
         return [hashlib.sha256(path.read_bytes()).hexdigest()]
     files = [path / name for name in ("pyproject.toml", "setup.cfg", "setup.py")]
-    wheels = sorted(wheel.name for wheel in path.glob("*.whl"))
+    wheels = [
+        hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in sorted(path.glob("*.whl"))
+    ]
     return [*wheels, *(file.read_text(errors="replace") for file in files if file.is_file())]
 
 
@@ -158,6 +160,8 @@ class Wanted:
             constraints.flush()
             asked = ("--dry-run", "--python", python, "-c", constraints.name, *self.sources)
             said = uv("pip", "install", *asked, at=self.folder)
+        if "****" in said:
+            raise Refused("a requirement's URL has a password", "put it into ~/.netrc on the head")
         found = re.findall(r"(?m)^ \+ (\S+(?: @ \S+)?)", said)
         if changed := sorted({_name(one) for one in found} & set(kept)):
             raise Refused(
@@ -310,6 +314,7 @@ def own(base: Path, target: Path) -> None:
         "proxy": os.environ.get("HTTPS_PROXY"),
     }
     lines = [f"{name} = {value}\n" for name, value in told.items() if value]
+    (target / "pip.conf").touch(0o600)  # an index's URL may have a password
     (target / "pip.conf").write_text("".join(["[global]\n", *lines]))
 
 

@@ -42,12 +42,14 @@ def carry_out(
     """Copy what fits, after a question where it replaces files or is `ask_from` bytes or more.
 
     Raises:
-        UsageError: The question was not answered by yes.
+        UsageError: Two have the same name, or the question was not answered by yes.
         GpubedError: It does not fit.
     """
     interruption.then("what has arrived stays: the same command goes on from there")
     with ui.working("looking what there is to copy"):
         copies = [one() for one in foresee]
+    if len({one.place for one in copies}) < len(copies):
+        raise UsageError("two of them would have the same name", "one command for each")
     wanted, room = sum(one.bytes for one in copies), min(one.room for one in copies)
     if wanted > room:
         raise GpubedError(

@@ -101,7 +101,7 @@ class End(BaseModel):
     at: Annotated[float, Field(ge=0, le=2**37)]
     code: Annotated[int, Field(ge=-64, le=255)]
     memory: Memory | None = None
-    full: dict[str, int] = {}
+    full: dict[reading.Line, Annotated[int, Field(ge=0, le=2**62)]] = {}
 
     @property
     def signal(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import cast
 
 from gpubed.core import files, reading
+from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
 from gpubed.jobs import causes, images, job_result, jobfile, launchers, leftovers, packages, source
@@ -35,6 +36,7 @@ from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import JobBackend
 from gpubed.testbeds.service import JobService, Task, World
 
+_RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
 
@@ -175,16 +177,18 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
 def _files(request: Request) -> tuple[Path, list[str]]:
     """Return the folder that a run is made from, and what of it is copied to the nodes.
 
+    Results that an earlier run left at its top stay, since they would count as this run's.
+
     Raises:
         UsageError: The folder is gone, or has too many files.
     """
     if not request.command:
         folder = jobfile.folder(request.job)
-        return folder, [path.name for path in folder.iterdir()]
+        return folder, [path.name for path in folder.iterdir() if path.name not in _RESULTS]
     folder = Path(request.folder)
     if not folder.is_dir():
         raise UsageError(f"the folder of the command, {folder}, is gone", "call it in another one")
-    return folder, source.files(folder)
+    return folder, [name for name in source.files(folder) if name.split("/")[0] not in _RESULTS]
 
 
 def _require_other_names(folder: Path, names: Sequence[str]) -> None:
@@ -416,7 +420,7 @@ class _Run:
             for line in head.get(folder, self.here, record.OWN):
                 keep(line)
         except GpubedError as error:
-            if code:
+            if code and not isinstance(error, MayNotBeRead):
                 raise
             where = f"{folder} on {self.cluster.allocation.head.name}"
             return [f"its results are in {where} only: {error.message}"]

@@ -47,7 +47,10 @@ def provide(
     Raises:
         GpubedError: The packages do not go with the cluster's, or cannot be had.
     """
-    progress.emit("note", message="adding the project's packages to the cluster's environment")
+    progress.emit(
+        "note",
+        message="looking for the project's packages; those that are missing are installed once",
+    )
     root = f"{cluster.plan.spec.storage.shared.path}/env"
     environment = registry.backend(cluster.plan.backend).environment()
     asked = {"folder": folder, "lock": lock, "environment": environment, "packages": [*packages]}

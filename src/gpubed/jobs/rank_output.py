@@ -44,6 +44,7 @@ _LOST = re.compile(
 )
 # Horovod's warning of ranks that others wait for, and its last words where it gives up
 # (stall_inspector.cc).
+_OWN = re.compile(r"\w+(?:ResetError|PipeError|AbortedError)\b")
 _STALLED = "are waiting for remainder of ranks for more than"
 _MISSING = re.compile(r"(\d{1,6})!?: \[([^\],]+)")
 _GIVES_UP = re.compile(r"is stalled for longer than (\d{1,9}) seconds")
@@ -238,8 +239,12 @@ class RankOutput:
 
     def _last_resort(self, ends: Mapping[int, End], every: Sequence[int]) -> _Found | None:
         """Return the first end if each of them may be a consequence of another."""
-        silent = [one for one in every if not self._processes.get(one, _Process()).lost]
-        if len(silent) == 1 < len(every):
+        lost_ranks = {one: self._processes.get(one, _Process()).lost for one in every}
+        silent = [one for one, raised in lost_ranks.items() if not raised]
+        # Connections of a script's own may break as well.
+        sure = not any(raised and _OWN.match(raised.message) for raised in lost_ranks.values())
+        ended = any(one in ends and ends[one].signal == "SIGTERM" for one in silent)
+        if len(silent) == 1 < len(every) and sure and not ended:
             words = " ended first, or the others lost the connection to it"
             return _Found("exit", words, silent[0], silent[0])
         known = {process: (end.signal == "SIGTERM", end.at) for process, end in ends.items()}

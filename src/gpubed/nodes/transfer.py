@@ -123,7 +123,9 @@ class Copier:
         draft = draft if there == "none" else ""
         end = "/" if kind == "folder" else ""
         ways = [f"{local.resolve()}{end}", f"{self._head.name}:{draft or place}{end}"]
-        copy = Copy(name, [*self._rsync, *_PUT, "--", *ways], place, int(room), draft)
+        # What an earlier `put` left in the draft, and is not in the folder any more, goes.
+        how = [*_PUT, "--delete"] if draft and kind == "folder" else _PUT
+        copy = Copy(name, [*self._rsync, *how, "--", *ways], place, int(room), draft)
         copy.left_out = list(_unsent(local))
         return self._foreseen(copy)
 
@@ -212,10 +214,14 @@ class Copier:
         listing = [*self._login, in_sh(_LIST % shlex.quote(str(path)))]
         with subprocess.Popen(listing, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as find:
             said = find.stdout.read(_LARGEST_LIST + 1) if find.stdout else b""
-            find.terminate()
+            if len(said) > _LARGEST_LIST:
+                find.terminate()
         fields = said.split(b"\0")[:-1]
         if len(said) > _LARGEST_LIST or len(fields) > 2 * _MOST:
             raise UsageError(f"{path} has more than {_MOST:,} files", "get a folder of it")
+        if find.returncode:
+            how = f"find, or the connection, ended with exit code {find.returncode}"
+            raise GpubedError(f"{self._head.name} did not list all of {path}: {how}")
         if len(fields) < 2:
             raise GpubedError(f"{self._head.name} does not list {path}")
         for entry, target in zip(fields[::2], fields[1::2], strict=False):

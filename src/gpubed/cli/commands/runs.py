@@ -15,6 +15,7 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.core import families, nearest, runlock
+from gpubed.core.copying import as_name
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import curves, figures, jobfile, trials
@@ -30,8 +31,8 @@ _SHOWN = 20
 _FIGURES = 2  # in a row
 _POINTS = 1000  # of a curve, in JSON
 _FILES_OF_CURVES = (
-    "cd %s && ls -d $PWD/metrics.jsonl $PWD/metrics.csv 2>/dev/null; "
-    "find $PWD -name 'events.out.tfevents.*'"
+    'cd %s || exit 0; ls -d "$PWD"/metrics.jsonl "$PWD"/metrics.csv 2>/dev/null; '
+    "find \"$PWD\" -type f -size -64M -name 'events.out.tfevents.*'"
 )
 _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
@@ -166,7 +167,9 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
     kept = _collected(paths, one)
-    by_step = curves.read(folder) if one.state != "running" else _curves_so_far(paths, one)
+    # The files of a run that is at work, or was interrupted, are on the cluster.
+    there = one.origin.hosts and one.state in ("running", "interrupted")
+    by_step = curves.read(folder) or (_curves_so_far(paths, one) if there else {})
     thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
     beside = {"changed_files": changed, "collected_checkpoints": kept, "curves": thinned}
     ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
@@ -196,6 +199,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if changed:
         ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
+    if there and not (folder / record.SUMS).exists():
+        ui.say(f"files:  gpubed get {paths.name} runs/{one.run_id}", whole=True)
     _tell_checkpoints(ui, kept)
     ui.say(_next(paths, one), whole=True)
     return 0
@@ -213,8 +218,8 @@ def _curves_so_far(paths: ClusterPaths, one: Record) -> dict[str, curves.Points]
             listed = head.run(_FILES_OF_CURVES, there).stdout.splitlines()
             for number, file in enumerate(map(Path, listed)):
                 # Event files of several folders may have one name.
-                beside = (str(number), file.parent.name) if "tfevents" in file.name else ()
-                local = here.joinpath(*beside, file.name)
+                beside = (str(number), as_name(file.parent.name)) if "events" in file.name else ()
+                local = here.joinpath(*beside, as_name(file.name))
                 local.parent.mkdir(parents=True, exist_ok=True)
                 head.get(str(file), local)
         return curves.read(here)
