@@ -84,6 +84,13 @@ def test_a_run_that_fails_names_its_cause(own, way):
     own.fails(way)
 
 
+def test_a_run_that_stands_still_ends_when_it_was_asked_to(own, cluster):
+    words = ("run", cluster.name, "--stall-after", "20s", "--json", "--", "python", "stall.py")
+    cause = json.loads(own(*words, rc=1).stdout)["cause"]
+    assert cause["kind"] == "stall"
+    assert cause["message"].startswith("rank 1 on node-1 did not come to allreduce.grad")
+
+
 def test_a_bar_leaves_its_last_state(own, cluster):
     told = json.loads(own("run", cluster.name, "--json", "--", "python", "bar.py").stdout)
     log = (Path(told["run_dir"]) / "output.log").read_text()

@@ -11,36 +11,14 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 
 import yaml
 
 from gpubed.core.paths import assets
 from support import role_variables
 
-# Loads Ansible once and forks for each play: the imports take most of a play's time.
-FORKS = """
-import json, os, sys
-import ansible_mitogen.mixins, ansible_mitogen.process, ansible_mitogen.services
-import ansible_mitogen.strategy, mitogen.unix, mitogen.utils
-from ansible import constants
-from ansible.cli import playbook
-from ansible.plugins.callback import default
-from ansible.plugins.inventory import yaml
-from ansible.utils import vars
-
-for line in sys.stdin:
-    sys.argv, path, log = json.loads(line)
-    if (child := os.fork()) == 0:
-        os.environ["PATH"] = path
-        vars.cur_id = os.getpid() << 20  # of the ids of plays and tasks
-        os.makedirs(constants.DEFAULT_LOCAL_TMP, exist_ok=True)  # each removes it at its end
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-        os.dup2(1, 2)
-        playbook.main()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 # What roles under test ask of others: the entry, and what it is asked for.
 OTHERS = {
     "base": {
@@ -132,30 +110,21 @@ def play(
 
 def run(folder, *words):
     """Run a folder's `play.yml` on its `hosts.json`; return the exit code and what was said."""
-    words = ["ansible-playbook", "-i", folder / "hosts.json", folder / "play.yml", *words]
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    forks = _forks()
-    forks.stdin.write(json.dumps([words, path, folder / "said"], default=str) + "\n")
-    forks.stdin.flush()
-    return int(forks.stdout.readline()), (folder / "said").read_text()
-
-
-@cache
-def _forks():
-    return subprocess.Popen(
-        [sys.executable, "-c", FORKS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    done = subprocess.run(
+        [ANSIBLE, "-i", folder / "hosts.json", folder / "play.yml", *words],
         env={
             **os.environ,
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
+            "ANSIBLE_ROLES_PATH": str(folder / "roles"),
             "ANSIBLE_INVENTORY_ENABLED": "yaml",
             "ANSIBLE_LOCALHOST_WARNING": "0",
-            # A play's own are in its folder.
-            "ANSIBLE_ROLES_PATH": os.devnull,
         },
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    return done.returncode, done.stdout + done.stderr
 
 
 def _play(role, entry, release, facts, variables, strategy):

@@ -14,23 +14,15 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import transfer
 from gpubed.nodes.ssh import CommandResult
 from support.samples import granted_cluster
+from support.sessions import Session
 
 pytestmark = pytest.mark.process
 
 NAMES = ("plain", "two words", "new\nline", "-rf", "ünï/cöde", "a/b/deep", "it's $HOME", "*")
 
 
-class Head:
+class Head(Session):
     """Runs commands of the head on this machine."""
-
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
     def run(self, script, *args, **_):
         words = transfer.shlex.quote
@@ -132,6 +124,34 @@ def test_what_broke_off_is_gone_on_with(shared, mine):
     assert copied("put", "lab", str(mine))["files"] == len(NAMES) - 1
     assert not draft.exists()
     assert tree(shared / "datasets" / "flowers") == tree(mine)
+
+
+def test_a_file_that_is_gone_since_a_put_broke_off_does_not_appear(shared, mine):
+    draft = shared / "datasets" / ".flowers.part"
+    draft.mkdir()
+    (draft / "secret").write_text("removed since")
+    copied("put", "lab", str(mine))
+    assert tree(shared / "datasets" / "flowers") == tree(mine)
+
+
+def test_two_files_of_one_name_are_refused(shared, tmp_path):
+    for run in ("a", "b"):
+        (shared / run).mkdir()
+        (shared / run / "model.pt").write_text(run)
+    with pytest.raises(UsageError, match="same name"):
+        call("get", "lab", "a/model.pt", "b/model.pt", "--to", str(tmp_path))
+    assert not (tmp_path / "model.pt").exists()
+
+
+def test_a_list_that_breaks_off_is_no_list(shared, tmp_path, monkeypatch):
+    (shared / "run").mkdir()
+    lists(monkeypatch, tmp_path, ("d", 4096, "", ""))
+    with (tmp_path / "programs" / "find").open("a") as file:
+        file.write("exit 255\n")
+    text = (tmp_path / "programs" / "find").read_text().replace("exec ", "")
+    (tmp_path / "programs" / "find").write_text(text)
+    with pytest.raises(GpubedError, match="did not list all"):
+        call("get", "lab", "run", "--to", str(tmp_path))
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(shared, mine, tmp_path):

@@ -217,7 +217,7 @@ def empty(target: Path, base: Path) -> None:
 
 
 def install(target: Path, wanted: Wanted, *words: str, given: str = "") -> None:
-    """Install exactly what is named, without what that depends on."""
+    """Install the named packages without their dependencies."""
     ways = ("--quiet", "--no-deps", "--compile-bytecode", "--python", target / "bin" / "python")
     uv("pip", "install", *ways, *words, at=wanted.folder, given=given)
 

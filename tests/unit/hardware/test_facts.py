@@ -76,6 +76,7 @@ def test_a_driver_that_hangs_is_not_waited_for(tmp_path, monkeypatch, program):
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    monkeypatch.syspath_prepend(str(machines.ROOT / "roles/health/files"))
     collector = by_path.load(machines.ROOT / "roles" / program, "gpubed_that_asks")
     monkeypatch.setattr(collector, "TIMEOUT_S", 0.2)
     start = time.monotonic()

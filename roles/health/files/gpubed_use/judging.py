@@ -1,4 +1,4 @@
-"""Computes how long a node has been idle, and who used it, from looks; has no side effects.
+"""Computes from looks how long a node has been idle and who used it; changes nothing.
 
 Two looks are compared, by uptime: a clock that is set or jumps makes nothing busy or idle. What
 could not be asked counts as use.

@@ -30,7 +30,7 @@ def command(
 ) -> int:
     """Copy files and folders of the cluster's shared storage here.
 
-    Links out of a folder, and what is neither file nor folder, are left out and named.
+    Leaves out, and names, links out of a folder, sockets, pipes and devices.
     """
     ui, copier = UI(as_json), copies.through(find(name))
     files.make(folder)
