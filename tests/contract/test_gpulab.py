@@ -433,6 +433,45 @@ def test_another_image_than_the_usual_one_may_be_named(up):
     assert "image: String should match" in up.call(*QUICK, "--container", "No/Such", rc=2).stderr
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of a user's own."""
+    made = tmp_path / "mine"
+    made.mkdir()
+    return made
+
+
+def test_a_command_runs_in_a_copy_of_its_folder(up, folder):
+    """With the variables that torch.distributed reads, and without ignored files."""
+    (folder / "train.sh").write_text(
+        'echo "{\\"ranks\\": $WORLD_SIZE}" >metrics.json; ls >seen.txt\n'
+        'echo "$MASTER_ADDR" >at.txt\n'
+    )
+    (folder / ".gpubedignore").write_text("data/\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "big").write_text("stays")
+    result = up.json("run", "gl", "--", "sh", "train.sh", cwd=folder)
+    assert (result["status"], result["metrics"]["ranks"], result["job"]) == ("ok", 10, "train")
+    here = Path(result["run_dir"])
+    assert (here / "at.txt").read_text() == "127.0.0.1\n"
+    assert "train.sh" in (here / "seen.txt").read_text().split()
+    assert "data" not in (here / "seen.txt").read_text().split()
+
+
+def test_a_command_that_starts_its_ranks_runs_once(up, folder):
+    words = ["sh", "-c", "echo $PET_NNODES x $PET_NPROC_PER_NODE >>seen.txt"]
+    result = up.json("run", "gl", "--per-node", "--", *words, cwd=folder)
+    assert (Path(result["run_dir"]) / "seen.txt").read_text() == "1 x 10\n"
+
+
+def test_the_rank_that_failed_first_is_named(up, folder):
+    (folder / "train.py").write_text("import os\nprint({}[os.environ['RANK'] + '.csv'])\n")
+    up.write("gl", gpus=1)
+    result = up.json("run", "gl", "--", "python3", "train.py", cwd=folder, rc=1)
+    assert result["cause"]["message"] == "rank 0 on gpulab: KeyError: '0.csv' (train.py:2)"
+    assert "it ended with exit code 1" in result["failures"][0]
+
+
 def test_an_argument_that_the_job_has_not_leaves_nothing_behind(up):
     assert "has no argument 'epoch'" in up.call(*QUICK, "--set", "epoch=1", rc=2).stderr
     assert not (up.project / ".gpubed" / "gl" / "runs").exists()

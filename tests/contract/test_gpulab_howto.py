@@ -29,15 +29,25 @@ def merged(spec, change):
 def test_every_command_of_the_page_does_what_it_says(site, columns):
     path = site.project / "inventories" / "gl" / "cluster.yml"
     path.unlink()
-    done = []
+    training = site.folder / "my-training"
+    training.mkdir()
+    (training / "train.py").write_text("")
+    for name in ("python", "torchrun"):  # stand-ins for those of an image
+        program = site.folder / "bin" / name
+        program.write_text('#!/bin/sh\nexec python3 "$@"\n')
+        program.chmod(0o755)
+    done, here = [], site.folder
     for kind, text in BLOCK.findall(PAGE):
         if kind == "yaml":
             site.write("gl", merged(yaml.safe_load(path.read_text()), yaml.safe_load(text)))
             continue
         for line in text.splitlines():
+            if line == "$ cd ~/my-training":
+                here = training
+                continue
             words = line.removeprefix("$ gpubed ").split()
             said = terminal.run(
-                site.command(words), columns=columns, cwd=site.folder, env=site.environment
+                site.command(words), columns=columns, cwd=here, env=site.environment
             )
             assert said.code == 0, f"{line}\n{said.text}"
             assert said.faults() == [] or "--json" in words, f"{line}\n{said.text}"
@@ -54,6 +64,7 @@ def test_every_command_of_the_page_does_what_it_says(site, columns):
     assert "Tesla V100" in said["$ gpubed resources gl"]
     assert "digits: ok, world size 10" in said["$ gpubed run gl digits"]
     assert "FINISHED" in said["$ gpubed status gl"]
+    assert "train: ok, world size 10" in said["$ gpubed run gl -- torchrun train.py"]
     trials = said["$ gpubed run gl digits --set seed=7"]
     assert "digits: ok, 10 of 10 trials of world size 1 each" in trials
     assert "value = 115 ± 22 (95 %; 70 … 160, n = 10)" in trials

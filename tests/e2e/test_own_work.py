@@ -1,7 +1,12 @@
 """A researcher's own scripts, as docs/tutorial/your-own-training.md starts them."""
 
 import json
+import re
+import signal
+import subprocess
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -191,3 +196,24 @@ def test_figures_by_step_need_no_metrics_json(own, cluster):
     assert "loss  █▄▂▂▁▁▁▁▁  1 to 0.1111, least 0.1111" in said
     page = json.loads(own("report", cluster.name, told["run_id"], "--json").stdout)["files"][0]
     assert "loss" in Path(page).read_text()
+
+
+def test_tensorboard_opens_over_ssh_with_the_curves_of_runs(own, cluster):
+    script = (
+        "from torch.utils.tensorboard import SummaryWriter as W; w = W('.'); w.add_scalar('a', 2); "
+        "w.close()"
+    )
+    command = ["sh", "-c", f'test $RANK != 0 || python -c "{script}"']
+    told = json.loads(own("run", cluster.name, "--json", "--", *command).stdout)
+    words = ("open", cluster.name, "--tensorboard", "--print")
+    with cluster.start(*words, stdout=subprocess.PIPE) as process:
+        try:
+            url = process.stdout.readline().strip()
+            with urllib.request.urlopen(f"{url}data/runs") as answer:
+                runs = json.load(answer)
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(re.sub(r"(:\d+/).*", r"\1data/runs", url))
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert told["run_id"] in runs
+    assert cluster.node("node-0", "pgrep -fc tensorboard.progra[m] || true") == "0"

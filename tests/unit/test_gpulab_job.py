@@ -13,6 +13,7 @@ from gpubed.core.errors import UsageError
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan
 from gpubed.testbeds import specification
+from gpubed.testbeds.service import Task
 from support.gpulab import schema
 
 DOCUMENT = {
@@ -36,14 +37,15 @@ def made(**changes):
     return plan(clusterspec.model().model_validate({**DOCUMENT, **changes}))
 
 
-def rendered(cluster, folder):
+def rendered(cluster, folder, **changes):
+    task = Task("main", folder, ["main.py"], "1", folder, (), frozenset(), {}, **changes)
     return request.render(
         cluster,
         cluster.nodes[0],
         name="gpubed-gl-1",
         labels=request.label("gl", "6f0c"),
         project_urn="urn:publicid:IDN+ilabt.imec.be+project+myproj",
-        source=folder,
+        task=task,
         command=["python", "main.py", "--seed", "3"],
         environment={"GPUBED_RUN_DIR": "/shared/runs/1"},
         mark="gpubed-00",
@@ -83,6 +85,10 @@ def test_a_job_says_all_that_gpulab_must_know(document):
                 "environment": {
                     "GPUBED_RUN_DIR": "/shared/runs/1",
                     "HOROVOD_GLOO_TIMEOUT_SECONDS": "180",
+                    "GPUBED_NODE": "localhost",
+                    "GPUBED_ADDRESS": "127.0.0.1",
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": "29500",
                 },
                 "storage": [
                     {"hostPath": "/project_ghent", "containerPath": "/shared"},
@@ -109,7 +115,7 @@ def test_a_job_says_all_that_gpulab_must_know(document):
 
 
 def test_a_job_that_is_too_large_for_a_command_is_refused(folder):
-    (folder / "data.bin").write_bytes(os.urandom(200_000))
+    (folder / "main.py").write_bytes(os.urandom(200_000))
     with pytest.raises(UsageError, match="too large to travel") as caught:
         rendered(made(), folder)
     assert "project storage" in caught.value.hint

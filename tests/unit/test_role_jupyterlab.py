@@ -105,13 +105,14 @@ def test_the_launcher_leads_to_what_there_is(status):
         "ansible_managed": "managed",
         "jupyterlab_status": status,
         "jupyterlab_examples": ["digits", "mine"],
+        "__jupyterlab_folder": OWN,
         "__jupyterlab_runs_link": "job-runs",
         "__jupyterlab_reports_link": "campaign-reports",
     }
     found = Templar(DataLoader(), variables=variables).template(trust_as_template(text))
     entries = yaml.safe_load(found)
     folders = ["Runs of jobs", "Reports of campaigns", "Example digits", "Example mine"]
-    titles = [*folders, "Terminal on a node"]
+    titles = [*folders, "Lease and GPUs", "Terminal on a node"]
     assert [entry["title"] for entry in entries] == ["Status page"] * status + titles
     assert {entry["catalog"] for entry in entries} == {"Cluster"}
     opened = [e["source"][0]["args"]["path"] for e in entries if e["type"] == "jupyterlab-commands"]

@@ -5,13 +5,8 @@ import subprocess
 
 import pytest
 
-from gpubed.core.errors import UsageError
-from gpubed.core.paths import Project
-from gpubed.jobs import execution, source
+from gpubed.jobs import source
 from gpubed.jobs.runs import record
-from gpubed.nodes.cluster import Cluster
-from support.samples import sample_allocation
-from support.specs import sample
 
 pytestmark = pytest.mark.process
 
@@ -88,11 +83,3 @@ def test_a_change_of_what_travels_changes_the_checksum(folder):
 def test_a_command_has_a_name_and_a_way_to_start(command, name, alone):
     assert source.called(command) == name
     assert source.starts_ranks(command) is alone
-
-
-def test_gpulab_gets_no_folder_whose_ignored_files_would_travel(folder, tmp_path):
-    plan = sample("gpulab", "cpu", "all", 0)
-    cluster = Cluster(Project(tmp_path).cluster("lab"), plan, sample_allocation(plan))
-    request = record.Request(job="train", command=("python", "train.py"), folder=str(folder))
-    with pytest.raises(UsageError, match="gpulab runs jobs of jobs/ only"):
-        execution.foresee(cluster, request)

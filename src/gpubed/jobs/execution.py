@@ -144,12 +144,6 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         chosen.require(plan)
         if request.container or job.container:
             images.require_docker(plan)
-    elif request.command:
-        # The service would copy the whole folder, with the files that git ignores.
-        raise UsageError(
-            f"{plan.backend} runs jobs of jobs/ only, and no other command",
-            "gpubed init --job NAME writes one",
-        )
     else:
         made_on.require_same(registry.bound(plan.backend, cluster.paths))
     values = job.values(request.job, request.settings)
@@ -184,7 +178,8 @@ def _files(request: Request) -> tuple[Path, list[str]]:
     """
     if not request.command:
         folder = jobfile.folder(request.job)
-        return folder, [path.name for path in folder.iterdir() if path.name not in _RESULTS]
+        every = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+        return folder, [str(one) for one in every if one.parts[0] not in _RESULTS]
     folder = Path(request.folder)
     if not folder.is_dir():
         raise UsageError(f"the folder of the command, {folder}, is gone", "call it in another one")
@@ -356,12 +351,17 @@ class _Run:
             "GPUBED_SHARED": storage.shared.path,
             "GPUBED_DATASETS": storage.datasets,
             "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
-            "GPUBED_PER_NODE": "1" if self.request.per_node else "",
         }
+        return Launch(folder, words, {**environment, **self._environment}, len(self._places))
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """Variables of each rank that follow from the request."""
+        made = {"GPUBED_PER_NODE": "1" if self.request.per_node else ""}
         if after := math.ceil(self.request.stall_after_s or 0):
-            environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(after)
-            environment["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(min(after, 60))
-        return Launch(folder, words, environment, len(self._places))
+            made["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(after)
+            made["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(min(after, 60))
+        return made
 
     def _add_packages(self, head: SSH, launch: Launch, former: str) -> None:
         """Start ranks with the packages of the folder, of the job and of `cluster.yml`."""
@@ -452,20 +452,40 @@ class _Run:
             )
             for number, node in enumerate(self.cluster.plan.nodes)
         ]
-        folder, _ = _files(self.request)
-        image = self.request.container or self.job.container
-        task = Task(name, folder, self.record.run_id, self.here, worlds, record.OWN, image)
+        folder, names = _files(self.request)
+        task = Task(
+            name,
+            folder,
+            names,
+            self.record.run_id,
+            self.here,
+            worlds,
+            record.OWN,
+            self._environment,
+            per_node=self.request.per_node,
+            image=self.request.container or self.job.container,
+        )
+        said = [RankOutput(world.ranks) for world in worlds]
+
+        def hear(line: str) -> None:
+            for world, output in zip(worlds, said, strict=True):
+                if line.startswith(world.label):
+                    output.read(line.removeprefix(f"{world.label}: "))
+            keep(line)
+
         for world in worlds:
             world.here.mkdir(exist_ok=True)
-        reasons = service.run(self.cluster, task, keep)
-        trials = [
-            self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
-        ]
+        reasons = service.run(self.cluster, task, hear)
+        trials = [*map(self._world_result, worlds, reasons, said)]
         return self._several(trials) if several else trials[0]
 
-    def _world_result(self, world: World, reason: str) -> JobResult:
+    def _world_result(self, world: World, reason: str, said: RankOutput) -> JobResult:
         result = JobResult(self.request.job, str(world.here), world.ranks)
         if reason:
+            places = [world.label or self.cluster.plan.backend] * world.ranks
+            if cause := said.cause(places, {}):
+                result.cause, result.last_words = cause, said.last_words
+                reason = f"{cause.message}; {reason}"
             result.failures.append(reason)
         job_result.judge(result, self.job, self.record.values)
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,20 +32,25 @@ class Task:
     """A job that is ready to be passed to a testbed.
 
     Attributes:
-        source: The job's folder, which must be copied to the testbed.
+        source: The folder that must be copied to the testbed, and of it `names`, relative to it.
         run_id: Unique in the cluster.
         here: The run's local folder.
         worlds: As many as the plan has nodes.
         own: Names of gpubed's own files in a run's folder, which no result may have.
+        environment: Variables of each rank.
+        per_node: Whether a world starts once, and starts its ranks itself.
         image: The container image to run in, instead of the testbed's usual one.
     """
 
     job: str
     source: Path
+    names: Sequence[str]
     run_id: str
     here: Path
     worlds: Sequence[World]
     own: frozenset[str]
+    environment: Mapping[str, str]
+    per_node: bool = False
     image: str | None = None
 
 

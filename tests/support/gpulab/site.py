@@ -16,18 +16,32 @@ from support.gpulab.service import Service
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 IMAGE = "tests/horovod:1"
-# Stands for Horovod's launcher where no Horovod is: starts the ranks, tells each its number.
-LAUNCHER = """#!/bin/sh
-while [ "$1" ]; do
-  case $1 in -np) np=$2; shift 2;; -H|--start-timeout) shift 2;; --gloo) shift;; *) break;; esac
-done
-rank=0; pids=
-trap 'kill $pids' TERM
-while [ $rank -lt $np ]; do
-  HOROVOD_RANK=$rank HOROVOD_SIZE=$np "$@" & pids="$pids $!"
-  rank=$((rank + 1))
-done
-code=0; for pid in $pids; do wait $pid || code=$?; done; exit $code
+# Stands for Horovod's launcher where no Horovod is: starts the ranks, tells each its number, and
+# puts that before each line.
+LAUNCHER = """#!/usr/bin/env python3
+import os, signal, subprocess, sys, threading
+words = sys.argv[1:]
+count = int(words[words.index("-np") + 1])
+words = words[words.index("-H") + 2:]
+signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
+def tag(stream, start):
+    for line in stream:
+        sys.stdout.buffer.write(start + line)
+        sys.stdout.flush()
+ranks, readers = [], []
+for number in range(count):
+    told = {"HOROVOD_RANK": str(number), "HOROVOD_SIZE": str(count)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    rank = subprocess.Popen(words, env={**os.environ, **told}, **pipes)
+    ranks.append(rank)
+    for name in pipes:
+        reader = (getattr(rank, name), f"[{number}]<{name}>:".encode())
+        readers.append(threading.Thread(target=tag, args=reader))
+        readers[-1].start()
+codes = [rank.wait() for rank in ranks]
+for reader in readers:
+    reader.join()
+sys.exit(next(filter(None, codes), 0))
 """
 
 
@@ -108,13 +122,13 @@ class Site:
         command = self.command(words)
         return subprocess.Popen(command, env=self.environment, text=True, **options)
 
-    def call(self, *words, rc=0):
+    def call(self, *words, rc=0, cwd=None):
         command = self.command(words)
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False
+            command, env=self.environment, capture_output=True, text=True, check=False, cwd=cwd
         )
         assert done.returncode == rc, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def json(self, *words, rc=0):
-        return json.loads(self.call(*words, "--json", rc=rc).stdout)
+    def json(self, verb, *words, **options):
+        return json.loads(self.call(verb, "--json", *words, **options).stdout)

@@ -109,7 +109,7 @@ def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
             name=name,
             labels=f"{label} job={task.job} trial={number}",
             project_urn=client.login.project_urn(request.config(plan.spec).project),
-            source=task.source,
+            task=task,
             command=world.command,
             environment={
                 "GPUBED_RUN_DIR": folder,
@@ -117,9 +117,9 @@ def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
                 "GPUBED_DATASETS": f"{storage.shared.path}{storage.datasets}",
                 "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
                 "GPUBED_TRIAL": str(number),
+                **task.environment,
             },
             mark=mark,
-            image=task.image,
         )
         made.append(_Job(world, definition, Parcel(mark, own), folder))
     return made

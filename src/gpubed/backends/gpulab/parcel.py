@@ -13,7 +13,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,20 +29,17 @@ LIMIT = 2**19
 _UNPACKED = 2**24
 """Bytes of the archive: many small files take more for their names than for themselves."""
 _LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
-_LEFT_OUT = {"README.md", "__pycache__"}
-_SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
+_LEFT_OUT = (".pyc", ".ipynb")
 
 
-def pack(folder: Path, extra: Mapping[str, str]) -> str:
-    """Return a job's folder and the extra files as one word of a command."""
+def pack(folder: Path, names: Iterable[str], extra: Mapping[str, str]) -> str:
+    """Return files of a folder, and extra ones, as one word of a command."""
     packed = io.BytesIO()
     # Links are followed, as jobs may share files.
     with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
-        for path in sorted(folder.rglob("*")):
-            inside = path.relative_to(folder)
-            left_out = _LEFT_OUT & set(inside.parts) or path.suffix in _SUFFIXES_LEFT_OUT
-            if path.is_file() and not left_out:
-                archive.add(path, str(inside), filter=_anonymous)
+        for name in sorted(names):
+            if (folder / name).is_file() and not name.endswith(_LEFT_OUT):
+                archive.add(folder / name, name, filter=_anonymous)
         for name, text in extra.items():
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())
@@ -50,9 +47,10 @@ def pack(folder: Path, extra: Mapping[str, str]) -> str:
     word = base64.b64encode(packed.getvalue()).decode("ascii")
     if len(word) > LONGEST_WORD:
         raise UsageError(
-            f"job {folder.name} is too large to travel in a GPULab job: {len(word)} bytes packed, "
+            f"{folder.name} is too large to travel in a GPULab job: {len(word)} bytes packed, "
             f"at most {LONGEST_WORD}",
-            "put its data on the project storage and leave only code in the folder",
+            "put its data on the project storage and leave only code in the folder; "
+            "a command's .gpubedignore takes files out",
         )
     return word
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -26,10 +25,18 @@ from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.spec.sections import Machine
+from gpubed.testbeds.service import Task
 
 _GB = 10**9
 # Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
 _START_S = "180"
+# A world is one container: what torch.distributed and torchrun meet at.
+_ALONE = {
+    "GPUBED_NODE": "localhost",
+    "GPUBED_ADDRESS": "127.0.0.1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 
 
 def config(spec: ClusterSpec) -> Config:
@@ -97,20 +104,17 @@ def render(
     name: str,
     labels: str,
     project_urn: str,
-    source: Path,
+    task: Task,
     command: Sequence[str],
     environment: Mapping[str, str],
     mark: str,
-    image: str | None = None,
 ) -> NewJob:
     """Return the job that runs a command on each of a node's slots.
 
     Args:
         name: Unique, so that the job can be found by it.
         command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
-        source: The folder of `jobs/` to copy into the job.
         mark: Prefix of the lines with results.
-        image: Replaces the image of the specification.
 
     Raises:
         UsageError: GPULab would not take it; the message names the key.
@@ -118,9 +122,9 @@ def render(
     spec = plan.spec
     try:
         docker = Docker(
-            image=image or config(spec).image,
-            command=_words(node, command, environment["GPUBED_RUN_DIR"], mark, source),
-            environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
+            image=task.image or config(spec).image,
+            command=_words(node, command, environment["GPUBED_RUN_DIR"], mark, task),
+            environment={**environment, **_ALONE, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
             storage=_storage(spec),
         )
         scheduling = Scheduling(max_duration=f"{math.ceil(spec.lease.duration / 60)} minutes")
@@ -137,12 +141,12 @@ def render(
 
 
 def _words(
-    node: NodePlan, command: Sequence[str], folder: str, mark: str, source: Path
+    node: NodePlan, command: Sequence[str], folder: str, mark: str, task: Task
 ) -> tuple[str, ...]:
-    slots = str(node.slots)
+    slots = "1" if task.per_node else str(node.slots)
     local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
     local += ["-H", f"localhost:{slots}"]
-    local += _ON_ITS_GPU if node.gpus else ()
+    local += _ON_ITS_GPU if node.gpus and not task.per_node else ()
     # As on nodes: what the first rank starts with is kept with the run.
     program = assets() / "roles/horovod/files/gpubed-environment"
     local += ("sh", "-c", program.read_text(encoding="utf-8"), program.name)
@@ -153,7 +157,8 @@ def _words(
         "limit": parcel.LIMIT,
     }
     container = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
-    bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
+    hostfile = {"hostfile": f"localhost slots={node.slots}\n"}
+    bundle = parcel.pack(task.source, task.names, hostfile)
     return ("python3", "-u", "-c", container, json.dumps(settings), bundle)
 
 

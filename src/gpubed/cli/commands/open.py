@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed.access import browser, loopback, services, trust, tunnel
+from gpubed.access import browser, loopback, services, tensorboard, trust, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
@@ -29,6 +29,9 @@ def command(
     status: Annotated[
         bool, typer.Option("--status", help="The status page instead of JupyterLab.")
     ] = False,
+    curves: Annotated[
+        bool, typer.Option("--tensorboard", help="TensorBoard over all runs, until Ctrl-C.")
+    ] = False,
     print_url: Annotated[
         bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
     ] = False,
@@ -41,13 +44,18 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab or the status page in the browser. Through a tunnel where one is needed."""
+    """Open JupyterLab, TensorBoard or the status page in the browser.
+
+    Through a tunnel where one is needed.
+    """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
     if how_to_trust:
         return _say_how_to_trust(ui, cluster)
     unfinished.require_configured(cluster)
+    if curves:
+        return _hold_tensorboard(ui, cluster, show=print_url or as_json)
     if not status:
         unfinished.require_none(paths)
     service = services.STATUS if status else "jupyterlab"
@@ -82,6 +90,21 @@ def command(
     with _no_page_left(paths), tunnel.through_ssh(cluster, behind, local=behind) as way:
         _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
+        way.wait(again)
+    return 0
+
+
+def _hold_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
+    cluster.allocation.require_nodes()
+    interruption.is_the_end()
+    again = f"gpubed open {cluster.name} --tensorboard"
+    with _no_page_left(cluster.paths), tensorboard.opened(cluster) as (url, way):
+        ui.document("open", {"url": url, "tunnel": None})
+        if not show:
+            _show(cluster.paths, url, again)
+        elif not ui.as_json:
+            ui.raw(url + "\n")
+        ui.note("TensorBoard runs until Ctrl-C")
         way.wait(again)
     return 0
 

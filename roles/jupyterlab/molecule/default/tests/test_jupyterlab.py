@@ -141,7 +141,10 @@ def test_the_launcher_leads_to_the_cluster(host, state, token):
     assert {entry["catalog"] for entry in entries} == {"Cluster"}
     titles = [entry["title"] for entry in entries]
     shown = ["Runs of jobs", "Reports of campaigns", "Example digits", "Example imagenet"]
-    assert titles == [*shown, "Terminal on a node"]
+    assert titles == [*shown, "Lease and GPUs", "Terminal on a node"]
+    told = host.check_output("runuser -u jupyter -- /etc/gpubed/jupyterlab/cluster-state")
+    assert told.startswith("The ")
+    assert "load average" in told
 
 
 def test_the_launcher_shows_the_runs_of_jobs(host, state, token):
