@@ -469,7 +469,7 @@ def test_the_rank_that_failed_first_is_named(up, folder):
     up.write("gl", gpus=1)
     result = up.json("run", "gl", "--", "python3", "train.py", cwd=folder, rc=1)
     assert result["cause"]["message"] == "rank 0 on gpulab: KeyError: '0.csv' (train.py:2)"
-    assert "it ended with exit code 1" in result["failures"][0]
+    assert "GPULab says FAILED, exit code 1" in result["failures"][0]
 
 
 def test_an_argument_that_the_job_has_not_leaves_nothing_behind(up):
