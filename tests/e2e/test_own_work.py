@@ -96,6 +96,17 @@ def test_a_run_that_stands_still_ends_when_it_was_asked_to(own, cluster):
     assert cause["message"].startswith("rank 1 on node-1 did not come to allreduce.grad")
 
 
+def test_a_command_goes_on_from_its_checkpoint(own, cluster):
+    done = own("run", cluster.name, "--elastic", "--json", "--", "python", "resumes.py")
+    told = json.loads(done.stdout)
+    assert (told["status"], len(told["legs"])) == ("ok", 2)
+    said = own("logs", cluster.name, "last").stdout
+    assert "went from step 3 to the end" in said
+    asked = ("run", cluster.name, "--set", "checkpoint=mine", "--", "python", "resumes.py")
+    assert "fails at step 3" in own(*asked, rc=1).stdout
+    assert "went from step 3" in own("run", cluster.name, "--resume", "last").stdout
+
+
 def test_a_bar_leaves_its_last_state(own, cluster):
     told = json.loads(own("run", cluster.name, "--json", "--", "python", "bar.py").stdout)
     log = (Path(told["run_dir"]) / "output.log").read_text()

@@ -94,6 +94,6 @@ def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
     begun, scene.checkpoints = len(scene.hosts), Files()
     with pytest.raises(UsageError, match=r"no checkpoint to go on from in .*/mine\n") as refused:
         say("--elastic", "--resume", first, *words)
-    anew = "gpubed run lab imagenet --elastic --set checkpoint=mine begins anew"
+    anew = "gpubed run lab --elastic --set checkpoint=mine imagenet begins anew"
     assert refused.value.hint == anew
     assert len(scene.hosts) == begun

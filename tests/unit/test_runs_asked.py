@@ -190,7 +190,7 @@ def test_a_run_is_not_repeated_from_what_it_left(call, monkeypatch):
         ) as no:
             call("run", "lab", "--again", kept, *words)
         assert no.value.hint.startswith(
-            "gpubed run lab imagenet --set checkpoint=NAME begins anew; "
+            "gpubed run lab --set checkpoint=NAME imagenet begins anew; "
         )
     monkeypatch.setattr(checkpoint_files, "look", lambda *_: Files())
     assert call("run", "lab", "--again", kept, "--dry-run").return_value == 0

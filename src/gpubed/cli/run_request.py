@@ -118,7 +118,7 @@ def resumed_run(
     if not any(found.values.get(key) for key in keeps):
         raise UsageError(
             f"run {found.run_id} kept no checkpoint",
-            f"gpubed run {paths.name} {name} --set {keeps[0]}=NAME is a run that keeps some",
+            f"gpubed run {paths.name} --set {keeps[0]}=NAME {found.request.what} keeps some",
         )
     if found.state == "ok" and not given:
         raise UsageError(
@@ -149,13 +149,13 @@ def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> 
         # Where somebody writes them, that is told in place of it.
         if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
             continue
-        job = foreseen.request.job
+        what = foreseen.request.what
         key = next(key for key, it in jobfile.of(foreseen.request).arguments.items() if it.resumes)
         run = f"gpubed run {usable.name}"
         raise UsageError(
             f"it would go on from what {former.run_id} left in "
             f"{checkpoint_files.folder(usable.plan, name)}, which is no repetition",
-            f"{run} {job} --set {key}=NAME begins anew; {run} --resume {former.run_id} goes on",
+            f"{run} --set {key}=NAME {what} begins anew; {run} --resume {former.run_id} goes on",
         )
 
 
@@ -182,15 +182,20 @@ def wanted(
 
 def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str]) -> Request:
     """Return the request to run a command in the current folder."""
-    if given:
+    if given.keys() - {jobfile.CHECKPOINT}:
         raise UsageError(
-            "--set is for jobs: write the arguments of a command behind it", "-- COMMAND …"
+            "--set is for jobs: write the arguments of a command behind it",
+            f"-- COMMAND …; only --set {jobfile.CHECKPOINT}=NAME is for commands, too",
         )
     if why := next(filter(None, map(command_words.fault, words)), ""):
         raise UsageError(f"a word of the command {why}", "give all of it as UTF-8")
     alone = source.starts_ranks(words) if per_node is None else per_node
     return Request(
-        job=source.called(words), command=tuple(words), folder=str(Path.cwd()), per_node=alone
+        job=source.called(words),
+        command=tuple(words),
+        folder=str(Path.cwd()),
+        per_node=alone,
+        settings=given,
     )
 
 

@@ -310,7 +310,7 @@ def begin_anew(paths: ClusterPaths, request: Request) -> str:
     """Return a hint: the command that begins a training from nothing, with equal arguments."""
     settings = (shlex.quote(f"{name}={value}") for name, value in request.settings.items())
     words = " ".join(f"--set {setting}" for setting in settings)
-    return f"gpubed run {paths.name} {request.job} --elastic {words} begins anew"
+    return f"gpubed run {paths.name} --elastic {words} {request.what} begins anew"
 
 
 def require_bounds(bounds: Bounds) -> None:

@@ -19,7 +19,17 @@ from gpubed.core import files, reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware import facts
-from gpubed.jobs import causes, images, job_result, jobfile, launchers, leftovers, packages, source
+from gpubed.jobs import (
+    causes,
+    checkpoint_files,
+    images,
+    job_result,
+    jobfile,
+    launchers,
+    leftovers,
+    packages,
+    source,
+)
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
@@ -160,7 +170,7 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         run_id=run_id,
         request=request,
         origin=origin.look(cluster, folder, names if request.command else None),
-        command=tuple(job.words(request.job, request.settings)),
+        command=request.command or tuple(job.words(request.job, request.settings)),
         values=values,
         world_size=ranks,
         started=record.now(),
@@ -352,6 +362,10 @@ class _Run:
             "GPUBED_DATASETS": storage.datasets,
             "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
         }
+        if self.request.command and (name := self.record.values[jobfile.CHECKPOINT]):
+            kept = checkpoint_files.folder(self.cluster.plan, str(name))
+            head.run("mkdir -p %s", kept)
+            environment["GPUBED_CHECKPOINTS"] = kept
         return Launch(folder, words, {**environment, **self._environment}, len(self._places))
 
     @property
@@ -447,7 +461,8 @@ class _Run:
             World(
                 label=f"trial {number}" if several else "",
                 here=self.here / f"trial-{number}" if several else self.here,
-                command=self.job.words(name, _seeded(self.job, settings, number)),
+                command=self.request.command
+                or self.job.words(name, _seeded(self.job, settings, number)),
                 ranks=node.slots,
             )
             for number, node in enumerate(self.cluster.plan.nodes)

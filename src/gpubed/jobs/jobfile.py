@@ -70,6 +70,10 @@ def _leads_out(path: PurePosixPath) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
+CHECKPOINT = "checkpoint"
+"""The argument of a command; it finds the folder in `GPUBED_CHECKPOINTS`."""
+
+
 class Argument(_Model):
     """An argument of a job; the program gets `keep_every` as `--keep-every=value`, unless null."""
 
@@ -420,13 +424,15 @@ def folder(name: str) -> Path:
 
 
 def of(request: Request) -> Job:
-    """Return the job of a request; a command gets a minimal one, as it has no `job.yml`.
+    """Return the job of a request; a command gets one whose only argument is `checkpoint`.
 
     Raises:
         UsageError: There is no such job.
         Unusable: Its `job.yml` is not valid.
     """
-    return Job(command=request.command) if request.command else load(request.job)
+    if not request.command:
+        return load(request.job)
+    return Job(command=request.command, arguments={CHECKPOINT: Argument(resumes=True)})
 
 
 def load(name: str) -> Job:

@@ -6,6 +6,8 @@ hold up the page or take it from everybody.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shutil
@@ -34,6 +36,9 @@ _PART = re.compile(r"([a-z][a-z ]{0,30}) (\d{1,9}(?:\.\d{1,9})?) ms")
 _TAIL = 4096  # bytes of them
 _PARTS = 6  # of a step; with more it is another thing
 _WORDS = 160  # characters of a job's own that are shown
+# Of a run's figures by step (a JSON object per line): bytes from the end, figures, and points.
+_FIGURES, _FIGURES_TAIL, _CURVES, _POINTS = "metrics.jsonl", 2**17, 4, 100
+_STEPS = {"step", "global_step", "iteration", "epoch"}
 # The name comes last: it may have any character.
 _QUEUE = ("squeue", "--noheader", "--format=%i|%u|%T|%M|%D|%j")
 _QUEUE_COLUMNS = ("id", "user", "state", "time", "nodes", "name")
@@ -69,6 +74,7 @@ def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, 
         "progress": told["words"] if told else "",
         "share": told["share"] if told else None,
         "step": told["step"] if told else [],
+        "curves": _curves(run),
         "age_s": _age(run, now),
         "folder": _text(str(run)),
     }
@@ -115,7 +121,29 @@ def _step(parts: list[tuple[str, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def _end(path: Path) -> tuple[str, float]:
+def _curves(run: Path) -> dict[str, list[float]]:
+    """Return the last values of the first figures that a run writes by step, above the least."""
+    curves = dict[str, list[float]]()
+    with suppress(OSError):
+        for line in _end(run / _FIGURES, _FIGURES_TAIL)[0].splitlines():
+            with suppress(ValueError, AttributeError, OverflowError, RecursionError):
+                for name, value in json.loads(line).items():
+                    known = name in curves or len(curves) < _CURVES
+                    if known and name not in _STEPS and isinstance(value, int | float):
+                        curves.setdefault(name, []).append(float(value))
+    return {
+        _text(name)[:_WORDS]: shown
+        for name, values in curves.items()
+        if len(shown := _above([one for one in values if math.isfinite(one)])) > 1
+    }
+
+
+def _above(values: list[float]) -> list[float]:
+    least = min(values, default=0.0)
+    return [one - least for one in values[:: len(values) // _POINTS + 1]]
+
+
+def _end(path: Path, most: int = _TAIL) -> tuple[str, float]:
     """Return the last of a plain file, and when it was written, in seconds since 1970.
 
     Raises:
@@ -126,8 +154,8 @@ def _end(path: Path) -> tuple[str, float]:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path} is no plain file")
-        file.seek(max(0, found.st_size - _TAIL))
-        return file.read(_TAIL).decode(errors="replace"), found.st_mtime
+        file.seek(max(0, found.st_size - most))
+        return file.read(most).decode(errors="replace"), found.st_mtime
 
 
 def _open(path: str, flags: int) -> int:

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -81,6 +82,11 @@ class Request(_Model):
     container: str | None = None
     launcher: str | None = None
     stall_after_s: _Seconds | None = None
+
+    @property
+    def what(self) -> str:
+        """What a user types to ask for it, without options: the job, or the command."""
+        return f"-- {shlex.join(self.command)}" if self.command else self.job
 
 
 class Host(_Model):
