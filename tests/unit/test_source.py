@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from gpubed.core.errors import UsageError
 from gpubed.jobs import source
 from gpubed.jobs.runs import record
 
@@ -83,3 +84,16 @@ def test_a_change_of_what_travels_changes_the_checksum(folder):
 def test_a_command_has_a_name_and_a_way_to_start(command, name, alone):
     assert source.called(command) == name
     assert source.starts_ranks(command) is alone
+
+
+def test_a_script_that_does_not_travel_is_refused(folder):
+    names = source.files(folder)
+    (folder / "here.py").write_text("")
+    for words in (["python", "-u", "./train.py"], ["sh", "-c", "x.py"], ["python", "/opt/x.py"]):
+        source.require_script(words, folder, [*names, "train.py"])
+    with pytest.raises(UsageError, match="does not go to the nodes") as caught:
+        source.require_script(["torchrun", "trian.py"], folder, [*names, "train.py"])
+    assert "train.py" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        source.require_script(["python3", "here.py"], folder, names)
+    assert "keeps it here" in caught.value.hint

@@ -149,6 +149,8 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     job = jobfile.of(request)
     folder, names = _files(request)
     _require_other_names(folder, names)
+    if request.command:
+        source.require_script(request.command, folder, names)
     chosen = _launcher(plan, job, request.launcher)
     if isinstance(chosen, Launcher):
         chosen.require(plan)

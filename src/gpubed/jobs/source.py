@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 import pathspec
 
-from gpubed.core import reading
+from gpubed.core import nearest, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes.cluster import Cluster
 
@@ -107,6 +107,21 @@ def starts_ranks(command: Sequence[str]) -> bool:
     return program == "torchrun" or (
         program.startswith("python") and list(command[1:3]) == ["-m", "torch.distributed.run"]
     )
+
+
+def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -> None:
+    """Refuse a command whose script is not among the files of its folder that are sent.
+
+    Raises:
+        UsageError: It is not.
+    """
+    script = next((word for word in command if word.endswith(".py")), "")
+    of_python = PurePath(command[0]).name.startswith(("python", "torchrun"))
+    name = os.path.normpath(script)
+    if script and of_python and not PurePath(name).is_absolute() and name not in names:
+        kept = f"git or {IGNORE} keeps it here" if (folder / name).exists() else ""
+        suggested = nearest.suggestion(name, [one for one in names if one.endswith(".py")])
+        raise UsageError(f"{script} does not go to the nodes from {folder}", kept or suggested)
 
 
 def called(command: Sequence[str]) -> str:
