@@ -160,6 +160,7 @@ def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     paths = Project(tmp_path).cluster("lab")
     for folder in (
         paths.runs / "1-digits",
+        paths.state / "reports",
         paths.checkpoints / "c1",
         paths.campaigns / "smoke" / "points",
         paths.facts,
@@ -170,6 +171,7 @@ def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     assert sorted(path.name for path in paths.state.iterdir()) == [
         "campaigns",
         "checkpoints",
+        "reports",
         "runs",
     ]
     assert (paths.campaigns / "smoke" / "points").is_dir()

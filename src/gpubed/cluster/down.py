@@ -23,7 +23,7 @@ from gpubed.testbeds.base import Existing
 from gpubed.testbeds.made_on import Testbeds, Unasked
 from gpubed.testbeds.specification import load_cluster
 
-RESULTS = ("runs", "checkpoints", "campaigns")
+RESULTS = ("runs", "reports", "checkpoints", "campaigns")
 """Folders of a cluster's state that are the user's, and outlive it."""
 
 
@@ -102,7 +102,7 @@ def down(
 ) -> Removal:
     """Remove every resource with the cluster's id, and the cluster's state.
 
-    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are kept.
+    Results of jobs (`runs/`, `reports/`, `checkpoints/`) and of campaigns (`campaigns/`) stay.
 
     Args:
         keep_data: Whether to keep volumes, which the next `up` takes over.
