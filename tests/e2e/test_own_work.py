@@ -94,6 +94,7 @@ def test_a_run_that_stands_still_ends_when_it_was_asked_to(own, cluster):
     cause = json.loads(own(*words, rc=1).stdout)["cause"]
     assert cause["kind"] == "stall"
     assert cause["message"].startswith("rank 1 on node-1 did not come to allreduce.grad")
+    assert cause["message"].endswith("; it was at stall.py:10, in <module>")
 
 
 def test_a_command_goes_on_from_its_checkpoint(own, cluster):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
 
@@ -29,6 +30,7 @@ from gpubed.jobs import (
     leftovers,
     packages,
     source,
+    stacks,
 )
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
@@ -316,10 +318,7 @@ class _Run:
             _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
-            def hear(line: str) -> None:
-                said.read(line)
-                keep(line)
-
+            hear = partial(self._hear, said, launch.folder, keep)
             code = launcher.run(self.cluster, launch, hear)
             asked = terms.unwanted()  # once: the answer may change later
             missing = self._collect(head, launch.folder, code, keep)
@@ -335,6 +334,14 @@ class _Run:
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _hear(self, said: RankOutput, run: str, keep: Callable[[str], None], line: str) -> None:
+        said.read(line)
+        keep(line)
+        if said.missing and said.places is None:
+            said.places = stacks.places(self.cluster, run)
+            for rank, place in sorted(said.places.items()):
+                keep(f"ranks wait for each other; rank {rank} is at {place}")
 
     def _tell_why(self, result: JobResult, said: RankOutput, code: int, asked: str) -> None:
         """Give the result its cause, and the last words of the rank that failed first."""

@@ -148,6 +148,7 @@ class RankOutput:
         code: The exit code of the first rank that failed; None if the launcher names none.
         rank: The number of that rank.
         missing: Ranks that others wait for, and the tensor at which they do, as Horovod warns.
+        places: Where in their code ranks are then; None before it was looked at.
     """
 
     def __init__(self, ranks: int = 0) -> None:
@@ -155,6 +156,7 @@ class RankOutput:
         self.code: int | None = None
         self.rank: int | None = None
         self.missing: dict[int, str] = {}
+        self.places: dict[int, str] | None = None
         self._tagged = self._in_traceback = False
         self._processes: dict[int, _Process] = {}
         self._warner, self._waited_s = -1, 0
@@ -206,6 +208,8 @@ class RankOutput:
         elif not own and self._waited_s and self.missing:
             rank, tensor = next(iter(self.missing.items()))
             told = f" did not come to {tensor}, where others waited for {self._waited_s} s"
+            place = (self.places or {}).get(rank)
+            told += f"; it was at {place}" if place else ""
             first = _Found("stall", told, rank, rank)
         first = first or self._last_resort(ends, every)
         if first is None or first.process not in every:
