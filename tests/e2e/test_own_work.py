@@ -94,7 +94,7 @@ def test_a_run_that_stands_still_ends_when_it_was_asked_to(own, cluster):
     cause = json.loads(own(*words, rc=1).stdout)["cause"]
     assert cause["kind"] == "stall"
     assert cause["message"].startswith("rank 1 on node-1 did not come to allreduce.grad")
-    assert cause["message"].endswith("; it was at stall.py:10, in <module>")
+    assert cause["message"].endswith("; it was at stall.py:12, in <module>")
 
 
 def test_a_command_goes_on_from_its_checkpoint(own, cluster):
@@ -217,15 +217,23 @@ def test_tensorboard_opens_over_ssh_with_the_curves_of_runs(own, cluster):
     )
     command = ["sh", "-c", f'test $RANK != 0 || python -c "{script}"']
     told = json.loads(own("run", cluster.name, "--json", "--", *command).stdout)
+
+    def running(pattern):
+        return cluster.node("node-0", f"pgrep -fc '{pattern}' || true") != "0"
+
     words = ("open", cluster.name, "--tensorboard", "--print")
     with cluster.start(*words, stdout=subprocess.PIPE) as process:
         try:
             url = process.stdout.readline().strip()
             with urllib.request.urlopen(f"{url}data/runs") as answer:
                 runs = json.load(answer)
+            assert running("board.launc[h]")
+            assert not running("data.serve[r]"), "it would have a port without the path"
             with pytest.raises(urllib.error.HTTPError):
                 urllib.request.urlopen(re.sub(r"(:\d+/).*", r"\1data/runs", url))
         finally:
             process.send_signal(signal.SIGINT)
     assert told["run_id"] in runs
-    assert cluster.node("node-0", "pgrep -fc tensorboard.progra[m] || true") == "0"
+    until = time.monotonic() + 20
+    while running("board.launc[h]"):
+        assert time.monotonic() < until

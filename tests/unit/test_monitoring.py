@@ -247,10 +247,17 @@ def test_rate_and_parts_of_a_step_of_the_running_job_are_on_the_page(page, told)
 
 def test_figures_by_step_are_curves_on_the_page(page, tmp_path):
     rows = [json.dumps({"step": s, "loss": 3 - s, "<b>": 1e308 * 10, "n": True}) for s in range(3)]
-    rows += ["{", "[1]", "1", '{"loss": 1' + "0" * 400 + "}", '{"loss": "low"}', "[" * 10**4]
+    rows += ['{"\\ud800": 1}'] * 2 + [
+        "{",
+        "[1]",
+        "1",
+        '{"loss": 1' + "0" * 400 + "}",
+        '{"loss": "low"}',
+        "[" * 10**4,
+    ]
     (a_run(tmp_path) / "metrics.jsonl").write_text("\n".join(rows))
     [row] = page[2].runs([tmp_path], time.time())
-    assert row["curves"] == {"loss": [2.0, 1.0, 0.0], "n": [0.0, 0.0, 0.0]}
+    assert row["curves"] == {"loss": [2.0, 1.0, 0.0], "n": [0.0, 0.0, 0.0], "?": [0.0, 0.0]}
     html = rendered(page, jobs=[row])
     assert 'aria-label="loss of digits by step"' in html
     assert "1.0 48.0,12.0 96.0,23.0" in html

@@ -89,8 +89,15 @@ def test_a_command_has_a_name_and_a_way_to_start(command, name, alone):
 def test_a_script_that_does_not_travel_is_refused(folder):
     names = source.files(folder)
     (folder / "here.py").write_text("")
-    for words in (["python", "-u", "./train.py"], ["sh", "-c", "x.py"], ["python", "/opt/x.py"]):
-        source.require_script(words, folder, [*names, "train.py"])
+    for text in (
+        "python -u ./train.py",
+        "python lib/../train.py",
+        "python scripts/x.py",
+        "python -m pkg --out x.py",
+        "sh -c x.py",
+        "python /opt/x.py",
+    ):
+        source.require_script(text.split(), folder, [*names, "train.py", "scripts"])
     with pytest.raises(UsageError, match="does not go to the nodes") as caught:
         source.require_script(["torchrun", "trian.py"], folder, [*names, "train.py"])
     assert "train.py" in caught.value.hint

@@ -6,53 +6,70 @@ import re
 import secrets
 import shlex
 import subprocess
-from collections.abc import Iterator
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpubed.access import tunnel
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import in_sh
 
-# Other accounts of the head could open its port, but for the path, which no argument shows.
+_STARTS_WITHIN_S = 90.0
+# Other accounts of the head could open its port, but for the path, which no argument shows. Its
+# faster reader of event files would have a port without one.
 _PROGRAM = """
 import sys
 from tensorboard import program
 board = program.TensorBoard()
-words = ["", "--logdir", sys.argv[1], "--host", sys.argv[2], "--port", "0", "--path_prefix"]
-board.configure(argv=[*words, "/" + sys.stdin.readline().strip()])
+words = ["", "--logdir", sys.argv[1], "--host", sys.argv[2], "--port", "0", "--load_fast", "false"]
+board.configure(argv=[*words, "--path_prefix", "/" + sys.stdin.readline().strip()])
 print(board.launch(), flush=True)
 sys.stdin.read()  # until the connection ends
 """
+_URL = re.compile(r"http://[^/]+:(\d+)/")
 
 
 @contextmanager
-def opened(cluster: Cluster) -> Iterator[tuple[str, tunnel.Tunnel]]:
-    """Yield the URL of TensorBoard, and the tunnel that it goes through.
+def opened(cluster: Cluster, again: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the URL of TensorBoard, and a function that waits until it ends, which is an error.
 
     Raises:
         GpubedError: It does not start, or the tunnel does not open.
     """
     shared, path = cluster.plan.spec.storage.shared.path, secrets.token_urlsafe()
     words = [f"{shared}/env/current/bin/python", "-c", _PROGRAM, f"{shared}/runs", tunnel.LOCAL]
-    head = ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name]
-    with subprocess.Popen(
-        [*head, shlex.join(words)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as board:
+    head = ["ssh", "-F", str(cluster.paths.ssh_config), "-o", "BatchMode=yes"]
+    command = [*head, cluster.allocation.head.name, in_sh(shlex.join(words))]
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as board,
+    ):
         assert board.stdin  # noqa: S101
         assert board.stdout  # noqa: S101
-        assert board.stderr  # noqa: S101
+        late = threading.Timer(_STARTS_WITHIN_S, board.terminate)
+        late.start()
         try:
             board.stdin.write(f"{path}\n")
             board.stdin.flush()
-            if not (told := re.match(r"http://[^/]+:(\d+)/", board.stdout.readline())):
-                said = board.stderr.read().strip().splitlines()[-1:]
-                why = f"TensorBoard does not start on the head: {' '.join(said)}"
-                raise GpubedError(why, f"gpubed up {cluster.name}")
+            told = next(filter(None, map(_URL.match, board.stdout)), None)
+            late.cancel()
+            if told is None:
+                errors.seek(0)
+                why = "".join(errors.readlines()[-1:]).strip() or "it takes too long"
+                raise GpubedError(f"TensorBoard does not start on the head: {why}", again)
             with tunnel.through_ssh(cluster, int(told[1])) as way:
-                yield f"http://{tunnel.LOCAL}:{way.port}/{path}/", way
+
+                def wait() -> None:
+                    while board.poll() is None:
+                        way.require_open(again)
+                        time.sleep(0.5)
+                    raise GpubedError("TensorBoard has ended on the head", again)
+
+                yield f"http://{tunnel.LOCAL}:{way.port}/{path}/", wait
         finally:
+            late.cancel()
             board.terminate()

@@ -121,9 +121,12 @@ def resumed_run(
             f"gpubed run {paths.name} --set {keeps[0]}=NAME {found.request.what} keeps some",
         )
     if found.state == "ok" and not given:
+        more = f"--resume {found.run_id} --set NAME=VALUE"
+        if found.request.command:
+            more = f"--set {keeps[0]}={found.values[keeps[0]]} -- COMMAND …"
         raise UsageError(
             f"run {found.run_id} came to its end: there is nothing to go on with",
-            f"gpubed run {paths.name} --resume {found.run_id} --set NAME=VALUE asks for more",
+            f"gpubed run {paths.name} {more} asks for more",
         )
     if found.state == "running":
         raise UsageError(

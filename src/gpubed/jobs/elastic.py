@@ -188,6 +188,7 @@ class Training:
         paths = self._paths
         # An edited cluster.yml does not stop a training that is under way.
         cluster = self._now() if self._uuid else load_cluster(paths)
+        cluster.allocation.require_nodes()
         self._uuid = self._uuid or cluster.allocation.uuid
         if cluster.allocation.uuid != self._uuid:
             raise NotUp(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
 
@@ -318,7 +317,14 @@ class _Run:
             _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
-            hear = partial(self._hear, said, launch.folder, keep)
+            stalls = stacks.Stalls(self.cluster, launch.folder, said)
+
+            def hear(line: str) -> None:
+                said.read(line)
+                keep(line)
+                for place in stalls.news():
+                    keep(place)
+
             code = launcher.run(self.cluster, launch, hear)
             asked = terms.unwanted()  # once: the answer may change later
             missing = self._collect(head, launch.folder, code, keep)
@@ -334,14 +340,6 @@ class _Run:
         result.completed = not code and bool(result.metrics or not asked)
         result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
-
-    def _hear(self, said: RankOutput, run: str, keep: Callable[[str], None], line: str) -> None:
-        said.read(line)
-        keep(line)
-        if said.missing and said.places is None:
-            said.places = stacks.places(self.cluster, run)
-            for rank, place in sorted(said.places.items()):
-                keep(f"ranks wait for each other; rank {rank} is at {place}")
 
     def _tell_why(self, result: JobResult, said: RankOutput, code: int, asked: str) -> None:
         """Give the result its cause, and the last words of the rank that failed first."""
@@ -371,11 +369,10 @@ class _Run:
             "GPUBED_DATASETS": storage.datasets,
             "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
         }
-        if self.request.command and (name := self.record.values[jobfile.CHECKPOINT]):
-            kept = checkpoint_files.folder(self.cluster.plan, str(name))
+        environment |= self._environment
+        if kept := environment.get("GPUBED_CHECKPOINTS"):
             head.run("mkdir -p %s", kept)
-            environment["GPUBED_CHECKPOINTS"] = kept
-        return Launch(folder, words, {**environment, **self._environment}, len(self._places))
+        return Launch(folder, words, environment, len(self._places))
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -384,6 +381,8 @@ class _Run:
         if after := math.ceil(self.request.stall_after_s or 0):
             made["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(after)
             made["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(min(after, 60))
+        if self.request.command and (name := self.record.values[jobfile.CHECKPOINT]):
+            made["GPUBED_CHECKPOINTS"] = checkpoint_files.folder(self.cluster.plan, str(name))
         return made
 
     def _add_packages(self, head: SSH, launch: Launch, former: str) -> None:
@@ -487,14 +486,16 @@ class _Run:
             record.OWN,
             self._environment,
             per_node=self.request.per_node,
+            follow=not self.request.command,
             image=self.request.container or self.job.container,
         )
         said = [RankOutput(world.ranks) for world in worlds]
 
         def hear(line: str) -> None:
             for world, output in zip(worlds, said, strict=True):
-                if line.startswith(world.label):
-                    output.read(line.removeprefix(f"{world.label}: "))
+                start = f"{world.label}: " if world.label else ""
+                if line.startswith(start):
+                    output.read(line.removeprefix(start))
             keep(line)
 
         for world in worlds:

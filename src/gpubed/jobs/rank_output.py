@@ -52,6 +52,7 @@ _GIVES_UP = re.compile(r"is stalled for longer than (\d{1,9}) seconds")
 _KEPT, _LAST = 60, 10
 _LONGEST = 2000  # characters of a line that are kept
 _MOST = 4096  # ranks that wait, and streams with updates
+_NEW_STALL_S = 150.0  # Horovod warns of a stall every minute while it lasts
 
 
 def is_said(line: str) -> bool:
@@ -148,7 +149,8 @@ class RankOutput:
         code: The exit code of the first rank that failed; None if the launcher names none.
         rank: The number of that rank.
         missing: Ranks that others wait for, and the tensor at which they do, as Horovod warns.
-        places: Where in their code ranks are then; None before it was looked at.
+        stalls: How often ranks began to wait, each time for others or elsewhere.
+        places: Where in their code ranks are at the last stall, as far as that is known.
     """
 
     def __init__(self, ranks: int = 0) -> None:
@@ -156,10 +158,11 @@ class RankOutput:
         self.code: int | None = None
         self.rank: int | None = None
         self.missing: dict[int, str] = {}
-        self.places: dict[int, str] | None = None
+        self.stalls, self.places = 0, dict[int, str]()
         self._tagged = self._in_traceback = False
         self._processes: dict[int, _Process] = {}
-        self._warner, self._waited_s = -1, 0
+        self._warner, self._waited_s, self._warned = -1, 0, 0.0
+        self._before: dict[int, str] = {}
         self._first: int | None = None
 
     def read(self, line: str) -> str | None:
@@ -208,8 +211,7 @@ class RankOutput:
         elif not own and self._waited_s and self.missing:
             rank, tensor = next(iter(self.missing.items()))
             told = f" did not come to {tensor}, where others waited for {self._waited_s} s"
-            place = (self.places or {}).get(rank)
-            told += f"; it was at {place}" if place else ""
+            told += f"; it was at {self.places[rank]}" if rank in self.places else ""
             first = _Found("stall", told, rank, rank)
         first = first or self._last_resort(ends, every)
         if first is None or first.process not in every:
@@ -267,10 +269,14 @@ class RankOutput:
 
     def _read_warning(self, rank: int, text: str) -> None:
         if _STALLED in text:
-            self._warner = rank
+            before, self._warned = self._warned, time.monotonic()
+            known = self.missing if self._warned - before < _NEW_STALL_S else {}
+            self._warner, self._before, self.missing = rank, known, {}
         elif rank == self._warner:
             if (found := _MISSING.match(text)) and len(self.missing) < _MOST:
                 self.missing.setdefault(int(found[1]), found[2])
+                if len(self.missing) == 1 and not self.missing.items() <= self._before.items():
+                    self.stalls, self.places = self.stalls + 1, {}
             elif found := _GIVES_UP.search(text):
                 self._waited_s = int(found[1])
 

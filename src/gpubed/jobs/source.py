@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -115,10 +116,13 @@ def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -
     Raises:
         UsageError: It is not.
     """
-    script = next((word for word in command if word.endswith(".py")), "")
-    of_python = PurePath(command[0]).name.startswith(("python", "torchrun"))
+    words = itertools.takewhile(lambda word: word not in ("-m", "-c"), command[1:])
+    script = next((word for word in words if word.endswith(".py")), "")
+    if not (script and PurePath(command[0]).name.startswith(("python", "torchrun"))):
+        return
     name = os.path.normpath(script)
-    if script and of_python and not PurePath(name).is_absolute() and name not in names:
+    below = {name, *map(str, PurePath(name).parents)}  # which may be links
+    if not PurePath(name).is_absolute() and below.isdisjoint(names):
         kept = f"git or {IGNORE} keeps it here" if (folder / name).exists() else ""
         suggested = nearest.suggestion(name, [one for one in names if one.endswith(".py")])
         raise UsageError(f"{script} does not go to the nodes from {folder}", kept or suggested)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from contextlib import suppress
 
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
+from gpubed.jobs.rank_output import RankOutput
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
@@ -30,31 +32,54 @@ for process in Path("/proc").glob("[0-9]*"):
         continue
     dump = [spy, "dump", "--json", "--nonblocking", "--pid", process.name]
     for before in ([], ["sudo", "-n"]):
-        told = subprocess.run([*before, *dump], capture_output=True, timeout=20)
-        if told.returncode == 0:
-            frames = [one for part in json.loads(told.stdout)[:1] for one in part["frames"]]
-            own = [one for one in frames if "/lib/python3" not in one["filename"]]
-            for frame in (own or frames)[:1]:
-                name = os.path.relpath(frame["filename"], run)
-                print(words["RANK"], name, frame["line"], frame["name"])
-            break
+        try:
+            told = subprocess.run([*before, *dump], capture_output=True, timeout=5)
+            threads = json.loads(told.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            continue
+        main = [one for one in threads if one["os_thread_id"] == int(process.name)]
+        frames = [one for part in main or threads[-1:] for one in part["frames"]]
+        own = [one for one in frames if "/lib/python3" not in one["filename"]]
+        for frame in (own or frames)[:1]:
+            name = os.path.relpath(frame["filename"], run)
+            print(words["RANK"], name, frame["line"], frame["name"], flush=True)
+        break
 """
-_TOLD = re.compile(r"(\d{1,6}) (\S.*) (\d+) (\S+)")
+_TOLD = re.compile(r"(\d{1,6}) (\S.{0,199}) (\d{1,9}) (\S{1,100})")
+_LOOK_S = 20.0
 
 
-def places(cluster: Cluster, run: str) -> dict[int, str]:
-    """Return where the ranks of a run are: `train.py:12, in step`; without those that hide.
+class Stalls:
+    """Looks where ranks are at each stall of a run, beside the reader of its output.
 
     Args:
         run: The run's folder on shared storage.
+        said: What the output has told; gets the places.
     """
-    spy = f"{cluster.plan.spec.storage.shared.path}/env/current/bin/py-spy"
 
-    def look(node: Node) -> list[re.Match[str]]:
-        with suppress(GpubedError), SSH(node, cluster.paths) as ssh:
-            said = ssh.run("python3 - %s %s", run, spy, stdin=_LOOK, check=False).stdout
-            return [found for line in said.splitlines() if (found := _TOLD.fullmatch(line))]
+    def __init__(self, cluster: Cluster, run: str, said: RankOutput) -> None:
+        self._cluster, self._run, self._said = cluster, run, said
+        self._seen, self._found = 0, dict[int, str]()
+
+    def news(self) -> list[str]:
+        """Return what was found since the last call; begin to look if there is a new stall."""
+        if self._said.stalls != self._seen:
+            self._seen = self._said.stalls
+            threading.Thread(target=self._look, daemon=True).start()
+        found, self._found = self._found, {}
+        return [f"ranks wait for others; rank {rank} is at {found[rank]}" for rank in sorted(found)]
+
+    def _look(self) -> None:
+        nodes = self._cluster.allocation.with_ranks
+        found = dict(one for each in parallel.each(self._on, nodes) for one in each)
+        self._said.places = self._found = found
+
+    def _on(self, node: Node) -> list[tuple[int, str]]:
+        spy = f"{self._cluster.plan.spec.storage.shared.path}/env/current/bin/py-spy"
+        with suppress(GpubedError, OSError), SSH(node, self._cluster.paths) as ssh:
+            words = (self._run, spy)
+            answer = ssh.run("python3 - %s %s", *words, stdin=_LOOK, check=False, timeout=_LOOK_S)
+            lines = answer.stdout.splitlines()[: node.slots]
+            found = [one for one in map(_TOLD.fullmatch, lines) if one]
+            return [(int(one[1]), f"{one[2]}:{one[3]}, in {one[4]}") for one in found]
         return []
-
-    found = parallel.each(look, cluster.allocation.with_ranks)
-    return {int(one[1]): f"{one[2]}:{one[3]}, in {one[4]}" for each in found for one in each}

@@ -39,6 +39,7 @@ class Task:
         own: Names of gpubed's own files in a run's folder, which no result may have.
         environment: Variables of each rank.
         per_node: Whether a world starts once, and starts its ranks itself.
+        follow: Whether links of the folder stand for what they lead to, as files of jobs may.
         image: The container image to run in, instead of the testbed's usual one.
     """
 
@@ -51,6 +52,7 @@ class Task:
     own: frozenset[str]
     environment: Mapping[str, str]
     per_node: bool = False
+    follow: bool = True
     image: str | None = None
 
 

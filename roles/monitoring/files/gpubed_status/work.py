@@ -132,7 +132,7 @@ def _curves(run: Path) -> dict[str, list[float]]:
                     if known and name not in _STEPS and isinstance(value, int | float):
                         curves.setdefault(name, []).append(float(value))
     return {
-        _text(name)[:_WORDS]: shown
+        name.encode(errors="replace").decode()[:_WORDS]: shown
         for name, values in curves.items()
         if len(shown := _above([one for one in values if math.isfinite(one)])) > 1
     }

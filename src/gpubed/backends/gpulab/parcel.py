@@ -32,14 +32,26 @@ _LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
 _LEFT_OUT = (".pyc", ".ipynb")
 
 
-def pack(folder: Path, names: Iterable[str], extra: Mapping[str, str]) -> str:
-    """Return files of a folder, and extra ones, as one word of a command."""
-    packed = io.BytesIO()
-    # Links are followed, as jobs may share files.
-    with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
+def pack(folder: Path, names: Iterable[str], extra: Mapping[str, str], *, follow: bool) -> str:
+    """Return files of a folder, and extra ones, as one word of a command.
+
+    Links are stored, or their targets with `follow`. Raises `UsageError` for a link that leads out
+    of the folder, and for too many bytes.
+    """
+    packed, within = io.BytesIO(), folder.resolve()
+    with tarfile.open(fileobj=packed, mode="w:gz", dereference=follow) as archive:
         for name in sorted(names):
-            if (folder / name).is_file() and not name.endswith(_LEFT_OUT):
-                archive.add(folder / name, name, filter=_anonymous)
+            path = folder / name
+            if path.is_symlink() and not follow:
+                leads = path.readlink()
+                if leads.is_absolute() or not path.resolve().is_relative_to(within):
+                    raise UsageError(
+                        f"the link {path} leads to {leads}, which does not travel with the folder",
+                        "replace it by a file, or list it in .gpubedignore",
+                    )
+            elif not path.is_file() or name.endswith(_LEFT_OUT):
+                continue
+            archive.add(path, name, filter=_anonymous)
         for name, text in extra.items():
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())

@@ -158,7 +158,7 @@ def _words(
     }
     container = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
     hostfile = {"hostfile": f"localhost slots={node.slots}\n"}
-    bundle = parcel.pack(task.source, task.names, hostfile)
+    bundle = parcel.pack(task.source, task.names, hostfile, follow=task.follow)
     return ("python3", "-u", "-c", container, json.dumps(settings), bundle)
 
 

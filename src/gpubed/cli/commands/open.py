@@ -98,14 +98,14 @@ def _hold_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
     cluster.allocation.require_nodes()
     interruption.is_the_end()
     again = f"gpubed open {cluster.name} --tensorboard"
-    with _no_page_left(cluster.paths), tensorboard.opened(cluster) as (url, way):
+    with _no_page_left(cluster.paths), tensorboard.opened(cluster, again) as (url, wait):
         ui.document("open", {"url": url, "tunnel": None})
         if not show:
             _show(cluster.paths, url, again)
         elif not ui.as_json:
             ui.raw(url + "\n")
         ui.note("TensorBoard runs until Ctrl-C")
-        way.wait(again)
+        wait()
     return 0
 
 
