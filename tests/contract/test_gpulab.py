@@ -458,6 +458,18 @@ def test_a_command_runs_in_a_copy_of_its_folder(up, folder):
     assert "data" not in (here / "seen.txt").read_text().split()
 
 
+def test_a_link_travels_as_a_link_and_never_takes_a_file_along(up, folder, tmp_path):
+    (tmp_path / "key").write_text("secret")
+    (folder / "inside").write_text("here")
+    (folder / "link").symlink_to("inside")
+    result = up.json("run", "gl", "--", "sh", "-c", "readlink link >seen.txt", cwd=folder)
+    assert (Path(result["run_dir"]) / "seen.txt").read_text() == "inside\n"
+    for target in ("../key", str(tmp_path / "key")):
+        (folder / "data").unlink(missing_ok=True)
+        (folder / "data").symlink_to(target)
+        assert "does not travel" in up.call("run", "gl", "--", "true", rc=2, cwd=folder).stderr
+
+
 def test_a_command_that_starts_its_ranks_runs_once(up, folder):
     words = ["sh", "-c", "echo $PET_NNODES x $PET_NPROC_PER_NODE >>seen.txt"]
     result = up.json("run", "gl", "--per-node", "--", *words, cwd=folder)

@@ -208,8 +208,9 @@ def test_a_run_that_stood_still_names_the_rank_that_did_not_come():
         "2!: [allreduce.grad.0, allreduce.grad.1 ...]",
         'One or more rank (marked by "!") is stalled for longer than 120 seconds. Will shutdown.',
     ]
-    found = output({0: warning + LATER, 1: LATER})
-    assert found.missing == {2: "allreduce.grad.0"}
+    earlier = [*warning[:2], "1: [allreduce.loss]"]
+    found = output({0: earlier + earlier + warning + LATER, 1: LATER})
+    assert (found.missing, found.stalls) == ({2: "allreduce.grad.0"}, 2)
     cause = found.cause(NODES, {0: ended(1), 1: ended(1), 2: ended(-15, at=11)})
     assert (cause.kind, cause.rank, cause.node) == ("stall", 2, "node-2")
     assert cause.message == (
