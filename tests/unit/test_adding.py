@@ -126,28 +126,20 @@ from gpubed.testbeds.specification import load_plan
 print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_text"])
 """
     assert copy.python(code) == "lab has 3 nodes\n"
-    said, mark = copy.project / "profile.d/gpubed-greeting.sh", copy.project / "mark"
+    said, tasks = copy.project / "greeting.sh", copy.root / "roles/greeting/tasks/greet.yml"
+    tasks.write_text(tasks.read_text().replace("/etc/profile.d/gpubed-greeting.sh", str(said)))
     given = {
         "greeting_text": "hello",
-        "__greeting_file": str(said),
-        "__greeting_mark": str(mark),
         "gpubed_uuid": "0f0e",
         "gpubed_node_id": "node",
         "gpubed_state_dir": str(copy.project / "state"),
         "gpubed_fingerprints": {"greeting": "of this version"},
         "ansible_python_interpreter": sys.executable,
     }
-    # The owner's, of a host where the role was never on.
-    said.parent.mkdir()
-    said.write_text("welcome\n")
-    _play(copy, greeting_enabled=False, **given)
-    assert said.read_text() == "welcome\n"
     _play(copy, greeting_enabled=True, **given)
     assert said.read_text() == "echo hello\n"
     record = json.loads((copy.project / "state/applied/node.json").read_text())
     assert record == {"greeting": "of this version"}
-    _play(copy, greeting_enabled=False, **given)
-    assert [path for path in (said, mark) if path.exists()] == []
 
 
 def _play(copy, **variables):

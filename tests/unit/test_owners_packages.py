@@ -130,7 +130,6 @@ def test_the_roles_packages_are_asked_about_as_the_roles_name_them(host):
     assert {"slurmd", "slurmctld", "mariadb-server"} <= set(asked["wanted"]["slurm"])
     assert {"prometheus", "prometheus-node-exporter"} <= set(asked["wanted"]["monitoring"])
     assert asked["unless"]["docker"] == "dockerd"
-    assert "/var/lib/gpubed/docker-packages" in asked["own"]
 
 
 @pytest.mark.parametrize(
