@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged
 from gpubed.checks.stages import Stage, at
 from gpubed.nodes import disks
 from gpubed.nodes.allocation import Node
@@ -19,15 +19,8 @@ def space(context: Context) -> Iterator[Check]:
     shared = context.plan.spec.storage.shared.path
     for node, found in context.on_each(lambda _, ssh: disks.look(ssh, shared)):
         reasons = disks.full(found)
-        yield Check(
-            id="storage.space",
-            node=node.name,
-            result="fail" if reasons else "pass",
-            value=max((one.used for one in found), default=None),
-            unit="%",
-            limit="none full",
-            reason="; ".join(reasons),
-        )
+        fullest = max((one.used for one in found), default=None)
+        yield judged("storage.space", node.name, "; ".join(reasons), fullest, "none full", "%")
 
 
 @at(Stage.STORAGE, "storage.shared")
@@ -49,16 +42,8 @@ def shared(context: Context) -> Iterator[Check]:
             return ssh.run(f"cat {folder}/*", check=False).stdout.split().count(token)
 
         for node, count in context.on_each(seen):
-            yield Check(
-                id="storage.shared",
-                node=node.name,
-                result="pass" if count == wanted else "fail",
-                value=count,
-                unit="nodes' files",
-                limit=str(wanted),
-                reason=""
-                if count == wanted
-                else refused[node.name] or f"{root} is not the same on all nodes",
-            )
+            why = refused[node.name] or f"{root} is not the same on all nodes"
+            why = "" if count == wanted else why
+            yield judged("storage.shared", node.name, why, count, str(wanted), "nodes' files")
     finally:
         context.head.run("rm -rf %s", folder, check=False)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pydantic import AliasPath, BaseModel, Field
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged
 from gpubed.checks.stages import Stage, at
 from gpubed.core.units import format_rate
 from gpubed.nodes import answers
@@ -56,11 +56,8 @@ def throughput(context: Context) -> Iterator[Check]:
     """Measure on each node in turn what the specification expects something of."""
     shared = context.plan.spec.storage.shared
     if shared.expect is None:
-        yield Check(
-            id="storage.throughput",
-            result="skip",
-            reason="storage.shared.expect is not in the specification",
-        )
+        why = "storage.shared.expect is not in the specification"
+        yield Check(id="storage.throughput", result="skip", reason=why)
         return
     for node in context.allocation.nodes:
         file = f"{shared.path}/.fio-{secrets.token_hex(4)}"
@@ -92,27 +89,19 @@ def _fio(session: SSH, file: str, pattern: str, block: str, report: type[T]) -> 
 
 def rate(check: str, node: str, measured_bps: float, floor_bps: int) -> Check:
     """Judge a measured rate in bit/s."""
-    right = measured_bps >= floor_bps
-    return Check(
-        id=check,
-        node=node,
-        result="pass" if right else "fail",
-        value=round(measured_bps / 1e6, 1),
-        unit="Mbit/s",
-        limit=f"≥ {format_rate(floor_bps)}",
-        reason="" if right else "the shared storage is slower than the specification expects",
+    why = "the shared storage is slower than the specification expects"
+    return judged(
+        check,
+        node,
+        "" if measured_bps >= floor_bps else why,
+        round(measured_bps / 1e6, 1),
+        f"≥ {format_rate(floor_bps)}",
+        "Mbit/s",
     )
 
 
 def latency(node: str, measured_s: float, ceiling_s: float) -> Check:
     """Judge the 99th percentile of the latency of small reads, in seconds."""
-    right = measured_s <= ceiling_s
-    return Check(
-        id="storage.latency",
-        node=node,
-        result="pass" if right else "fail",
-        value=round(measured_s * 1e3, 3),
-        unit="ms",
-        limit=f"≤ {ceiling_s * 1e3:g} ms",
-        reason="" if right else "small reads take longer than the specification expects",
-    )
+    why = "small reads take longer than the specification expects" if measured_s > ceiling_s else ""
+    limit = f"≤ {ceiling_s * 1e3:g} ms"
+    return judged("storage.latency", node, why, round(measured_s * 1e3, 3), limit, "ms")
