@@ -30,7 +30,7 @@ from gpubed.core import located, nearest, reading, shapes, wording
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe
-from gpubed.spec import backend_config, placeholders, second_look
+from gpubed.spec import backend_config, placeholders
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     NAMES,
@@ -48,6 +48,8 @@ from gpubed.spec.sections import (
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+# Sections without which the others can be judged.
+_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
 # Shell commands, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
@@ -259,14 +261,14 @@ def _besides(
     data: dict[str, Any],
     judge: Judge,
 ) -> list[Problem]:
-    """Find further problems of a specification in which some values have the wrong form."""
-    look = second_look.without(data, ((one["type"], path) for path, one in wrong))
-    if look is None:
+    """Find further problems of a specification, if its wrong sections do not affect the others."""
+    sections = {path[0] if path else "" for path, _ in wrong}
+    if sections & (model().model_fields.keys() - _APART) or "" in sections:
         return []
-    # The rest may be invalid without the values left out, or the testbed may not answer.
-    with suppress(ValidationError, GpubedError):
-        found = _problems(model().model_validate(look.data), document, judge)
-        return [one for one in found if look.believes(one.path)]
+    rest = {key: value for key, value in data.items() if key not in sections}
+    with suppress(ValidationError, GpubedError):  # the testbed may not answer
+        found = _problems(model().model_validate({**rest, "version": 1}), document, judge)
+        return [one for one in found if one.path[:1] not in {(each,) for each in sections}]
     return []
 
 
