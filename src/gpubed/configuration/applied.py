@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 
 # The playbook's `gpubed_applied` writes these for a role that a run did not finish; the next run
 # calls its handlers whether or not anything changes.
@@ -71,8 +71,7 @@ def forget(
         }
         if node.name in nodes:
             kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
-        if kept != done:
-            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
+        _keep(paths, node, done, kept)
 
 
 def outdate(
@@ -91,8 +90,12 @@ def outdate(
             for role, had in done.items()
             if had.startswith(_BEGUN) or node.name not in nodes.get(role, ())
         }
-        if kept != done:
-            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
+        _keep(paths, node, done, kept)
+
+
+def _keep(paths: ClusterPaths, node: Node, done: dict[str, str], kept: dict[str, str]) -> None:
+    if kept != done:
+        files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
 def _record(paths: ClusterPaths, node_id: str) -> dict[str, str]:

@@ -72,9 +72,12 @@ def configure(
         # Left by an interrupted run or a former version.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
-        words = [*_options(tags, limit, check), *where(folder, due)]
-        book = assets() / "playbooks" / playbook
-        code, watcher = _play([_inventory(paths), *words, str(book)], folder, paths)
+        words = [_inventory(paths), str(assets() / "playbooks" / playbook), *where(folder, due)]
+        if chosen := ",".join(sorted(tags)):
+            words += ["--tags", chosen]
+        words += ["--limit", limit] if limit else []
+        words += ["--check", "--diff"] if check else []
+        code, watcher = _play(words, folder, paths)
         shutil.rmtree(folder, ignore_errors=True)
     if code != 0:
         if watcher.left:
@@ -182,17 +185,6 @@ def _inventory(paths: ClusterPaths) -> str:
     return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
-def _options(tags: Iterable[str], limit: str | None, check: bool) -> list[str]:
-    words = []
-    if chosen := ",".join(sorted(tags)):
-        words += ["--tags", chosen]
-    if limit:
-        words += ["--limit", limit]
-    if check:
-        words += ["--check", "--diff"]
-    return words
-
-
 def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the options that apply roles only where they are due (`playbooks/tasks/role.yml`)."""
     if due is None:
@@ -220,15 +212,13 @@ def _last_words(watcher: Watcher, code: int) -> str:
 def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
     """Check the host keys of nodes whose connection failed, as Ansible cannot; raise a mismatch."""
 
-    def look(node: Node) -> HostKeyMismatch | None:
+    def look(node: Node) -> None:
         try:
             greet(node, paths)
-        except HostKeyMismatch as error:
-            return error
+        except HostKeyMismatch:
+            raise
         except GpubedError:
             pass  # Ansible's own message stands
-        return None
 
     nodes = [node for node in load_allocation(paths.allocation).nodes if node.name in names]
-    for error in filter(None, parallel.each(look, nodes)):
-        raise error
+    parallel.each(look, nodes)

@@ -14,7 +14,7 @@ from gpubed.configuration import roles
 from gpubed.core import files
 from gpubed.core.command_words import ssh_path
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Hop, Node, load
+from gpubed.nodes.allocation import Allocation, Hop, load
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
@@ -32,7 +32,7 @@ class _Told(str):
 
 
 class _Dumper(_DUMPER):  # type: ignore[misc, valid-type]
-    """Writes the inventory."""
+    pass
 
 
 _Dumper.add_representer(_Told, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
@@ -79,31 +79,22 @@ def _texts(cluster: Cluster) -> dict[Path, str]:
 
 
 def text(allocation: Allocation) -> str:
-    """Return the inventory as YAML."""
-    return _yaml(hosts(allocation))
-
-
-def hosts(allocation: Allocation) -> dict[str, Any]:
-    """Return the inventory: groups head, workers and one per node group."""
+    """Return the inventory as YAML: groups head, workers and one per node group."""
     groups: dict[str, Any] = {"head": {"hosts": {}}, "workers": {"hosts": {}}}
     for node in allocation.nodes:
         groups["head" if node.role == "head" else "workers"]["hosts"][node.name] = {}
         group = groups.setdefault(f"group_{node.group.replace('-', '_')}", {"hosts": {}})
         group["hosts"][node.name] = {}
-    machines = {node.name: _host(node) for node in allocation.nodes}
-    return {"all": {"hosts": machines, "children": groups}}
-
-
-def _host(node: Node) -> dict[str, Any]:
-    known: dict[str, Any] = _plain(
-        {
-            "ansible_host": node.control_address,
+    machines = {
+        node.name: {
+            "ansible_host": _plain(node.control_address),
             "ansible_port": node.port,
-            "ansible_user": node.user,
-            "gpubed_node_id": node.id,
+            "ansible_user": _plain(node.user),
+            "gpubed_node_id": _plain(node.id),
         }
-    )
-    return known
+        for node in allocation.nodes
+    }
+    return _yaml({"all": {"hosts": machines, "children": groups}})
 
 
 def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
@@ -126,16 +117,14 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "gpubed_state_dir": _STATE + allocation.cluster,
         "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
         "gpubed_environment": registry.backend(allocation.backend).environment(),
-        "gpubed_nodes": [_member(node) for node in allocation.nodes],
+        "gpubed_nodes": [
+            _plain(node.model_dump(mode="json", exclude={"id", "group", "user", "via"}))
+            for node in allocation.nodes
+        ],
         "gpubed_networks": _plain(networks),
         "gpubed_phases": roles.by_phase(plan),
         **roles.variables(plan),
     }
-
-
-def _member(node: Node) -> dict[str, Any]:
-    known = node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
-    return {name: _plain(value) for name, value in known.items()}
 
 
 def _plain(value: Any) -> Any:

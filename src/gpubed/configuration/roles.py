@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from jinja2 import StrictUndefined, Template
+from jinja2 import StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -29,15 +29,7 @@ from gpubed.recipes import recipe
 from gpubed.spec.plan import ClusterPlan
 
 Phase = Literal["base", "accelerator", "fabric", "storage", "runtime", "services", "verify"]
-PHASES: tuple[Phase, ...] = (
-    "base",
-    "accelerator",
-    "fabric",
-    "storage",
-    "runtime",
-    "services",
-    "verify",
-)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 Part = Literal[
     "head", "nodes", "machines", "networks", "rates", "storage", "environment", "firewall"
 ]
@@ -58,9 +50,7 @@ _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all roles, sorted."""
-    return tuple(
-        sorted(p.parent.parent.name for p in (assets() / "roles").glob("*/meta/gpubed.yml"))
-    )
+    return tuple(sorted(p.parents[1].name for p in assets().glob("roles/*/meta/gpubed.yml")))
 
 
 class RoleMeta(BaseModel):
@@ -129,7 +119,7 @@ class Unit:
 @cache
 def meta(role: str) -> RoleMeta:
     """Return a role's `meta/gpubed.yml`."""
-    path = _folder(role) / "meta" / "gpubed.yml"
+    path = assets() / "roles" / role / "meta" / "gpubed.yml"
     return reading.file(path, f"correct {path}").yaml(RoleMeta)
 
 
@@ -180,8 +170,10 @@ def fingerprints(
     It covers the role's files and variables, the node, what the role reads of other nodes and
     networks, and the user's group_vars and the node's host_vars.
     """
+    head = allocation.head
     everywhere = [
-        _known_to_all(allocation),
+        # Without the controller's proxy, which does not change what is installed.
+        [allocation.cluster, head.name, head.user, bool(head.via)],
         _files_digest(owners_variables.of_groups(inventory), inventory),
         _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
     ]
@@ -190,16 +182,17 @@ def fingerprints(
     of_roles = {
         role: _text(_digest([_of_role(plan, role, parts), everywhere])) for role in active(plan)
     }
-    return {node.name: _on_node(of_roles, node, users) for node in allocation.nodes}
+    found = {}
+    for node in allocation.nodes:
+        # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
+        own = _text([_node(node), users.digest(node.name)])
+        found[node.name] = {role: _hash(f"[{text}, {own}]") for role, text in of_roles.items()}
+    return found
 
 
 def active(plan: ClusterPlan) -> list[str]:
     """Return the active roles in execution order."""
     return [role for roles in by_phase(plan).values() for role in roles]
-
-
-def _folder(role: str) -> Path:
-    return assets() / "roles" / role
 
 
 def _ordered(roles: Iterable[str]) -> list[str]:
@@ -208,17 +201,11 @@ def _ordered(roles: Iterable[str]) -> list[str]:
     return list(TopologicalSorter(graph).static_order())
 
 
-@cache
-def _template(text: str) -> Template:
-    return _ENVIRONMENT.from_string(text)
+_template = cache(_ENVIRONMENT.from_string)
 
 
 def _renderer(plan: ClusterPlan) -> Any:
-    context = {
-        "spec": plan.spec,
-        "plan": plan,
-        "recipe": recipe.content(plan.spec.recipe),
-    }
+    context = {"spec": plan.spec, "plan": plan, "recipe": recipe.content(plan.spec.recipe)}
 
     def render(value: Any) -> Any:
         if isinstance(value, str):
@@ -232,20 +219,8 @@ def _renderer(plan: ClusterPlan) -> Any:
     return render
 
 
-def _on_node(of_roles: Mapping[str, str], node: Node, users: _HostVariables) -> dict[str, str]:
-    # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
-    own = _text([_node(node), users.digest(node.name)])
-    return {role: _hash(f"[{digest}, {own}]") for role, digest in of_roles.items()}
-
-
 def _node(node: Node) -> dict[str, Any]:
     return node.model_dump(mode="json", exclude={"via"})
-
-
-def _known_to_all(allocation: Allocation) -> list[Any]:
-    # Without the controller's proxy, which does not change what is installed.
-    head = allocation.head
-    return [allocation.cluster, head.name, head.user, bool(head.via)]
 
 
 def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> dict[Part, Any]:
@@ -282,7 +257,7 @@ def server(plan: ClusterPlan) -> str:
 def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:
     """Return the part of a role's fingerprint that is the same on all nodes."""
     read = {part: parts[part] for part in reads(plan, role)}
-    return [_role_digest(role), inputs(plan, role), read]
+    return [_digest_within(role, assets(), _PACKAGE), inputs(plan, role), read]
 
 
 class _HostVariables:
@@ -295,14 +270,10 @@ class _HostVariables:
         return _files_digest(self._found.get(node, ()), self._inventory)
 
 
-def _role_digest(role: str) -> str:
-    return _digest_within(role, assets(), _PACKAGE)
-
-
 @cache  # a process applies the roles of one version
 def _digest_within(role: str, assets: Path, package: Path) -> str:
     sources = _sources(role)
-    code = {name for source in sources for name in _code(source)}
+    code = {name for source in sources if (of := _role_in(source)) for name in meta(of).code}
     if code:
         sources.add(_FILTERS)
     return _digest([_folders_digest(sources, assets), _folders_digest(code, package)])
@@ -322,10 +293,6 @@ def _sources(role: str) -> set[str]:
             found.add(source)
             todo += meta(name).sources if (name := _role_in(source)) else ()
     return found
-
-
-def _code(source: str) -> tuple[str, ...]:
-    return meta(name).code if (name := _role_in(source)) else ()
 
 
 def _role_in(source: str) -> str:

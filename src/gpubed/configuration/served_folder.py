@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gpubed.configuration import roles
 from gpubed.core import reading, record
@@ -29,17 +29,12 @@ if TYPE_CHECKING:
 
 ROLE = roles.SERVER
 _NODE_KINDS = ("Node", "Instance")
+_VOLUME = "a volume takes its place"
 _ANEW = {"create", "replace", "delete", "delete-replaced"}
 
 
 class Served(BaseModel):
-    """A folder that a node serves from its own disk.
-
-    Attributes:
-        id: The node's id; its name may have passed to another node.
-        path: The folder's path on all nodes.
-        backend: The node's testbed.
-    """
+    """A folder that a node serves from its own disk; the node's name may pass to another one."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -57,20 +52,6 @@ class Served(BaseModel):
         return name
 
 
-class _Inputs(BaseModel):
-    """The serving role's inputs among the variables that were rendered last."""
-
-    nfs_server: str
-    nfs_path: str
-
-
-class _All(BaseModel):
-    vars: _Inputs
-
-
-_RENDERED = TypeAdapter(dict[Literal["all"], _All])
-
-
 def remember(cluster: Cluster) -> None:
     """Record which node serves the shared storage, or that none does."""
     if cluster.plan.spec.storage.shared.provider != "nfs":
@@ -78,13 +59,9 @@ def remember(cluster: Cluster) -> None:
             with record.changed(cluster.paths) as known:
                 known.served = None
         return
-    name = roles.server(cluster.plan)
-    served = Served(
-        node=name,
-        id=cluster.allocation.node(name).id,
-        path=cluster.plan.spec.storage.shared.path,
-        backend=cluster.allocation.backend,
-    )
+    name, granted = roles.server(cluster.plan), cluster.allocation
+    path = cluster.plan.spec.storage.shared.path
+    served = Served(node=name, id=granted.node(name).id, path=path, backend=granted.backend)
     kept = None
     with suppress(reading.Unreadable):  # replaced: any confirmation was given before
         kept = _noted(cluster.paths)
@@ -126,38 +103,23 @@ def left_behind(
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
     lost = backend_config.named(served.backend).removes_disks
-    then = _then(plan)
-    if _goes(served, steps) or (there is not None and _is_missed(served, there, plan)):
-        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
-        return [f"{what}: what is on it {with_it}; {then}"]
-    if plan.spec.storage.shared.provider == "nfs" and roles.server(plan) == served.node:
-        return []
-    return [f"{what}: what is on it stays there, and is served no more; {then}"]
-
-
-def _then(plan: ClusterPlan) -> str:
-    if plan.spec.storage.shared.provider != "nfs":
-        return "a volume takes its place"
-    return f"an empty one of {roles.server(plan)} takes its place"
-
-
-def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
-    """Return whether a plan removes the node, or creates it because it was lost before.
-
-    Creating an own host anew keeps its data.
-    """
-    ops = _ANEW if backend_config.named(served.backend).removes_disks else _ANEW - {"create"}
-    return any(
+    stays = plan.spec.storage.shared.provider == "nfs"
+    then = f"an empty one of {roles.server(plan)} takes its place" if stays else _VOLUME
+    # Creating an own host anew keeps its data.
+    ops = _ANEW if lost else _ANEW - {"create"}
+    goes = any(
         step.name == served.node and step.op in ops and step.type.endswith(_NODE_KINDS)
         for step in steps
     )
-
-
-def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> bool:
-    """Return whether the node no longer exists, or its host is to become another node."""
-    if not registry.backend(plan.backend).lists_nodes:
-        return False
-    return all(thing.id != served.id or thing.heir for thing in there)
+    # On the testbed, it no longer exists, or its host is to become another node.
+    if there is not None and registry.backend(plan.backend).lists_nodes:
+        goes = goes or all(thing.id != served.id or thing.heir for thing in there)
+    if goes:
+        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
+        return [f"{what}: what is on it {with_it}; {then}"]
+    if stays and roles.server(plan) == served.node:
+        return []
+    return [f"{what}: what is on it stays there, and is served no more; {then}"]
 
 
 def _noted(paths: ClusterPaths) -> Served | None:
@@ -175,16 +137,12 @@ def _rendered(paths: ClusterPaths) -> Served | None:
     """Return the served folder of the last rendered inventory, if roles were applied by it."""
     if not paths.verification.exists():
         return None
-    with suppress(GpubedError, LookupError, ValueError):  # not an inventory
+    with suppress(GpubedError, LookupError, ValueError, TypeError):  # not an inventory
         variables = reading.file(paths.variables)
         if b"nfs_server:" not in variables.data:
             return None  # parsing is slow for many nodes
-        given = variables.yaml(_RENDERED)["all"].vars
-        allocation = allocations.load(paths.allocation)
-        return Served(
-            node=given.nfs_server,
-            id=allocation.node(given.nfs_server).id,
-            path=given.nfs_path,
-            backend=allocation.backend,
-        )
+        given = variables.yaml(dict[str, Any])["all"]["vars"]
+        granted, name = allocations.load(paths.allocation), given["nfs_server"]
+        id_, path = granted.node(name).id, given["nfs_path"]
+        return Served(node=name, id=id_, path=path, backend=granted.backend)
     return None

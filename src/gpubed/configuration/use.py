@@ -133,14 +133,10 @@ def put_together(said: dict[str, NodeUse | str]) -> Use:
         return Use(0.0, f"not all could be asked: {'; '.join(silent)}", spell, rows, gpus)
     # The node with the shortest idle time.
     name, latest = min(told.items(), key=lambda pair: pair[1].idle_s)
-    return Use(latest.idle_s, _words(name, latest), spell, rows, gpus)
-
-
-def _words(name: str, node: NodeUse) -> str:
-    if node.last is None:
-        return f"{name} was never used"
-    of = f"{node.last.who}: " if node.last.who else ""
-    return f"{of}{node.last.what} on {name}"
+    last = latest.last
+    why = f"{last.who}: " if last and last.who else ""
+    why = f"{why}{last.what} on {name}" if last else f"{name} was never used"
+    return Use(latest.idle_s, why, spell, rows, gpus)
 
 
 def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -175,24 +171,18 @@ def own(sessions: Sequence[SSH]) -> Iterator[None]:
 
     The exemption ends with the session. A node that cannot be told counts the work as use.
     """
-    told = _tell_own(sessions, "own")
+    told: set[SSH] = set()
+
+    def tell(verb: str, session: SSH) -> None:
+        with suppress(GpubedError):
+            session.run(f"{_PROGRAM} {verb}", check=False)
+            told.add(session)
+
+    parallel.each(partial(tell, "own"), sessions)
     try:
         yield
     finally:
-        _tell_own(told, "disown")
-
-
-def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
-    """Send a verb to nodes; return the sessions whose nodes answered."""
-
-    def tell(session: SSH) -> bool:
-        with suppress(GpubedError):
-            session.run(f"{_PROGRAM} {verb}", check=False)
-            return True
-        return False
-
-    answers = parallel.each(tell, sessions)
-    return [one for one, answer in zip(sessions, answers, strict=True) if answer]
+        parallel.each(partial(tell, "disown"), [one for one in sessions if one in told])
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:

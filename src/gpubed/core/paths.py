@@ -7,7 +7,6 @@ checkout both are the same folder; installed from a wheel they differ.
 
 from __future__ import annotations
 
-import errno
 import getpass
 import hashlib
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from gpubed.core import files
 from gpubed.core.command_words import ssh_path
-from gpubed.core.errors import PrerequisiteMissing, UsageError, in_the_way
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
@@ -207,10 +206,8 @@ class ClusterPaths:
         """Everything gpubed keeps about the cluster, outside Pulumi's state."""
         return self.project.root / ".gpubed" / self.name
 
-    spec = _Below("inventory", "cluster.yml")
-    """The specification that the user writes."""
+    spec = _Below("inventory", "cluster.yml")  # the specification that the user writes
     hosts = _Below("inventory", "hosts.yml")
-    """The hosts and groups of the inventory."""
     variables = _Below("inventory", "gpubed.yml")
     """The variables that gpubed gives to all hosts. Not in group_vars: these win over the
     inventory's own (Ansible's "Understanding variable precedence")."""
@@ -224,42 +221,27 @@ class ClusterPaths:
     """The specification that a run applies; there while it runs."""
     secrets = _Below("state", "secrets")
     """Private key and tokens; the folder is 0700, files are 0600."""
-    private_key = _Below("secrets", "id_ed25519")
-    """The cluster's ed25519 key."""
+    private_key = _Below("secrets", "id_ed25519")  # the cluster's ed25519 key
     allocation = _Below("state", "allocation.json")
-    """The nodes and networks that the testbed gave."""
-    lease = _Below("state", "lease.json")
-    """The testbed's last word about the lease."""
-    watch = _Below("state", "watch.json")
-    """What `watch` knows of its former looks."""
-    watching = _Below("state", "watching")
-    """The lock of the one `watch` that a cluster has."""
+    lease = _Below("state", "lease.json")  # the testbed's last word about the lease
+    watch = _Below("state", "watch.json")  # what `watch` knows of its former looks
+    watching = _Below("state", "watching")  # the lock of the one `watch` that a cluster has
     verification = _Below("state", "verification.json")
-    """The last verification."""
     jupyterlab_token = _Below("secrets", "jupyterlab_token")
-    """JupyterLab's token."""
     jupyterlab_certificate = _Below("state", "jupyterlab.crt")
     """The certificate that vouches for JupyterLab's."""
-    facts = _Below("state", "facts")
-    """Ansible's facts, one file per node id."""
-    applied = _Below("state", "applied")
-    """Which role, in which version, was applied to which node."""
+    facts = _Below("state", "facts")  # ansible's facts, one file per node id
+    applied = _Below("state", "applied")  # which role, in which version, was applied to which node
     ssh_config = _Below("state", "ssh_config")
-    """OpenSSH configuration of the cluster."""
-    known_hosts = _Below("state", "known_hosts")
-    """Host keys of all nodes, collected out of band."""
+    known_hosts = _Below("state", "known_hosts")  # host keys of all nodes, collected out of band
     runs = _Below("state", "runs")
-    """One folder per job run."""
     checkpoints = _Below("state", "checkpoints")
     """Checkpoints that were collected before their storage went: a folder per storage."""
-    collected = _Below("state", "collected.json")
-    """What was collected of the present storage."""
+    collected = _Below("state", "collected.json")  # what was collected of the present storage
     writers = _Below("state", "writers")
     """The locks of runs that write checkpoints, by their folders' names."""
     campaigns = _Below("state", "campaigns")
-    """One folder per campaign of `bench`."""
-    logs = _Below("state", "logs")
-    """One log per verb that did something."""
+    logs = _Below("state", "logs")  # one log per verb that did something
 
     @property
     def spec_in_use(self) -> Path:
@@ -270,13 +252,3 @@ class ClusterPaths:
     def has_stack(self) -> bool:
         """Whether Pulumi has a state of the cluster."""
         return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
-
-    def require_files(self) -> None:
-        """Raise an error if a folder stands where the cluster needs a file."""
-        for path in (
-            *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
-            *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            self.collected,
-        ):
-            if path.is_dir():
-                raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

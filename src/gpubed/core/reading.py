@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from gpubed.core import files, located, shapes, wording
+from gpubed.core import files, located, wording
 from gpubed.core.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
@@ -184,7 +184,7 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
     found: dict[located.Location, list[str]] = {}
     for where, details in wording.placed(error, document):
         how = _how(details, shape)
-        if details["type"] == "extra_forbidden" and (known := shapes.suggestion(shape, where)):
+        if details["type"] == "extra_forbidden" and (known := wording.suggestion(shape, where)):
             how += f" ({known})"
         found.setdefault(where, []).append(how)
     by_line = sorted(found.items(), key=lambda one: document.line(one[0]))

@@ -40,10 +40,8 @@ def operate(
 ) -> Result:
     """Let the CLI work on a stack; its outputs are left out of the result.
 
-    Args:
-        root: The folder of Pulumi.yaml.
-        variables: Environment variables with the CLI's state and passphrase.
-        options: Further arguments of the Automation API's method.
+    `root` is the folder of Pulumi.yaml, `variables` have the CLI's state and passphrase, `options`
+    go to the Automation API's method.
 
     Raises:
         PrerequisiteMissing: The SDK does not work with the CLI's version.

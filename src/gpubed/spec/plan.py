@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import ClusterSpec, spec_backend
-from gpubed.spec.sections import Machine, NodeGroup, Simulation
+from gpubed.spec.sections import Machine, Simulation
 
 # Private ranges for clusters that do not name their subnets. A hash of the cluster's name
 # chooses the slice, so that clusters on one machine rarely collide.
@@ -117,7 +117,10 @@ class Surroundings:
 def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
     """Compute the plan; raise `Unplannable` if nodes do not fit into subnets, or these overlap."""
     testbed = spec.backend
-    spec = _storage_chosen(spec, testbed.shared_storage)
+    if spec.storage.shared.provider == "auto":
+        shared = spec.storage.shared.model_copy(update={"provider": testbed.shared_storage})
+        storage = spec.storage.model_copy(update={"shared": shared})
+        spec = spec.model_copy(update={"storage": storage})
     needed = 0
     if testbed.plans_addresses:
         needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
@@ -130,56 +133,34 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
         mtu = None if free else wanted.mtu
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
     on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
-    nodes = tuple(
-        _node(name, group, position, index, control, experiment, on_gpus)
-        for position, group in enumerate(spec.nodes)
-        for index, name in enumerate(group.node_names)
-    )
+    nodes: list[NodePlan] = []
+    for position, group in enumerate(spec.nodes):
+        for index, name in enumerate(group.node_names):
+            offset = 10 + _STRIDE * index + position
+            is_spare = group.least < group.count and bool(nodes)
+            node = NodePlan(
+                name=name,
+                group=group.name,
+                index=index,
+                role="worker" if nodes else "head",
+                control_address=control.network_address + offset,
+                experiment_address=experiment and experiment.subnet.network_address + offset,
+                machine=group.machine,
+                gpus=group.gpus,
+                simulate=group.simulate,
+                image=group.image,
+                slots=group.gpus if on_gpus else max(1, group.gpus),
+                on_failure=group.on_failure if is_spare else None,
+            )
+            nodes.append(node)
     return ClusterPlan(
         cluster=spec.name,
         backend=spec_backend(spec),
         spec=spec,
-        nodes=nodes,
+        nodes=tuple(nodes),
         control=NetworkPlan(subnet=control),
         experiment=experiment,
         may_reboot=testbed.may_reboot if spec.may_reboot is None else spec.may_reboot,
-    )
-
-
-def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
-    """Return the specification with the shared storage's provider `auto` resolved."""
-    if spec.storage.shared.provider != "auto":
-        return spec
-    shared = spec.storage.shared.model_copy(update={"provider": auto})
-    storage = spec.storage.model_copy(update={"shared": shared})
-    return spec.model_copy(update={"storage": storage})
-
-
-def _node(
-    name: str,
-    group: NodeGroup,
-    position: int,
-    index: int,
-    control: IPv4Network,
-    experiment: NetworkPlan | None,
-    on_gpus: bool,
-) -> NodePlan:
-    offset = 10 + _STRIDE * index + position
-    is_head = position == 0 and index == 0
-    is_spare = group.least < group.count and not is_head
-    return NodePlan(
-        name=name,
-        group=group.name,
-        index=index,
-        role="head" if is_head else "worker",
-        control_address=control.network_address + offset,
-        experiment_address=experiment.subnet.network_address + offset if experiment else None,
-        machine=group.machine,
-        gpus=group.gpus,
-        simulate=group.simulate,
-        image=group.image,
-        slots=group.gpus if on_gpus else max(1, group.gpus),
-        on_failure=group.on_failure if is_spare else None,
     )
 
 

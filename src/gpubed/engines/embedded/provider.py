@@ -37,7 +37,6 @@ class Provider:
 
     def __init__(
         self,
-        project: str,
         cwd: Path,
         socket: Path,
         environment: Mapping[str, str],
@@ -45,8 +44,7 @@ class Provider:
         on_line: Callable[[str], None],
     ) -> None:
         self._cwd, self._socket, self._on_line = cwd, socket, on_line
-        self._environment = {**environment, "PULUMI_PROJECT": project}
-        self._parallel = parallel
+        self._environment, self._parallel = environment, parallel
         self._child: Child | None = None
         self._stub: Any = None
         self._channel: grpc.Channel | None = None

@@ -26,7 +26,7 @@ _PROVIDER_TYPE = f"pulumi:providers:{_PACKAGE}"
 _UNCHECKED = f"{_PACKAGE}:dynamic/gpubed:"
 # What the engine knows of a registration, with what needs no attention; all else is refused.
 _KNOWN = (
-    "type name parent custom object protect retainOnDelete dependencies propertyDependencies"
+    "type name parent custom object retainOnDelete dependencies propertyDependencies"
     " deleteBeforeReplace deleteBeforeReplaceDefined additionalSecretOutputs sourcePosition version"
     " pluginDownloadURL acceptSecrets acceptResources accepts_byte_string supportsPartialValues"
     " supportsResultReporting stackTrace parentStackTraceHandle hideDiffs snippetId"
@@ -109,13 +109,10 @@ class Registrar:
             additional_secret_outputs=list(request.additionalSecretOutputs),
             source_position=_position(request.sourcePosition, self._root),
         )
-        inherits = State("", "", False) if parent is None else parent
-        new.protect = request.protect if request.HasField("protect") else inherits.protect
-        new.retain_on_delete = (
-            request.retainOnDelete
-            if request.HasField("retainOnDelete")
-            else inherits.retain_on_delete
-        )
+        if request.HasField("retainOnDelete"):
+            new.retain_on_delete = request.retainOnDelete
+        elif parent:
+            new.retain_on_delete = parent.retain_on_delete
         return new
 
     def leftovers(self) -> list[State]:
@@ -203,9 +200,6 @@ class Registrar:
         raw: Properties | None = None,
     ) -> None:
         run = self._run
-        if old.protect and new.protect:
-            why = "it is protected; remove `protect` from the program first"
-            raise run.refuse_step("replace", new, why)
         if raw is not None:
             new.inputs = raw
             self._check(new, {})
@@ -226,16 +220,12 @@ class Registrar:
                 (self._registered | set(self._condemned)) - {old.urn},
                 lambda state, inputs: self._diff(state, inputs).replace,
             )
-            for victim in victims:
-                if victim.protect:
-                    why = f"it is protected, and {old.name} that it needs is replaced"
-                    raise self._run.refuse_step("replace", victim, why)
             self._condemned.update({victim.urn: threading.Event() for victim in victims})
         try:
             for victim in reversed(victims):
-                steps.delete(self._run, victim, "delete-replaced", recreate=True)
+                steps.delete(self._run, victim, recreate=True)
             if not old.pending_replacement:
-                steps.delete(self._run, old, "delete-replaced", recreate=True)
+                steps.delete(self._run, old, recreate=True)
         finally:
             for victim in victims:
                 self._condemned[victim.urn].set()

@@ -16,11 +16,9 @@ from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.events import DamagedState, Refusal
 from gpubed.engines.embedded.values import (
     OTHERS,
-    REFERENCE,
     SECRET,
     SIGNATURE,
     Properties,
-    Reference,
     Secret,
 )
 
@@ -61,7 +59,6 @@ class State:
     inputs: Properties = field(default_factory=dict)
     outputs: Properties = field(default_factory=dict)
     parent: str = ""
-    protect: bool = False
     taint: bool = False
     dependencies: list[str] = field(default_factory=list)
     provider: str = ""
@@ -101,8 +98,15 @@ class State:
 _FIELDS = {one.name: to_camel(one.name) for one in dataclasses.fields(State)}
 del _FIELDS["extra"]
 _UNSUPPORTED = (
-    *("external", "deletedWith", "replaceWith", "replaceOnChanges", "replacementTrigger"),
-    *("customTimeouts", "resourceHooks", "viewOf", "refreshBeforeUpdate", "ignoreChanges"),
+    *("external", "protect", "deletedWith", "replaceWith", "replaceOnChanges"),
+    *(
+        "replacementTrigger",
+        "customTimeouts",
+        "resourceHooks",
+        "viewOf",
+        "refreshBeforeUpdate",
+        "ignoreChanges",
+    ),
 )
 _SHAPE = TypeAdapter(State)
 
@@ -165,10 +169,6 @@ def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
             raise DamagedState("a secret without a value")
         opened = reading.reply(plaintext, "a secret", error=DamagedState)
         return Secret(_decode_value(opened.json(object), _nested))
-    if signature == REFERENCE:
-        if not isinstance(value.get("urn"), str):
-            raise DamagedState("a reference to nothing")
-        return Reference(value["urn"], value.get("id"))
     if signature is not None:
         raise Refusal(OTHERS, "the state")
     return {key: _decode_value(item, decrypt) for key, item in value.items()}
@@ -178,9 +178,6 @@ def _encode_value(value: Any, encrypt: Callable[[str], str]) -> Any:
     if isinstance(value, Secret):
         plaintext = json.dumps(_encode_value(value.value, _nested), separators=(",", ":"))
         return {SIGNATURE: SECRET, "ciphertext": encrypt(plaintext)}
-    if isinstance(value, Reference):
-        fields: Properties = {SIGNATURE: REFERENCE, "urn": value.urn, "packageVersion": ""}
-        return fields if value.id is None else {**fields, "id": value.id}
     if isinstance(value, dict):
         return {key: _encode_value(item, encrypt) for key, item in value.items()}
     if isinstance(value, list):
