@@ -54,7 +54,7 @@ def ids_in_the_code():
 
 
 # What checks say of themselves to have nothing to do with GPUs.
-PLAIN = {id_ for function in stages.functions() for id_ in getattr(function, stages._PLAIN)}
+PLAIN = {id_ for function in stages.functions() for id_ in stages._CHECKS[function][1]}
 
 
 def test_what_has_nothing_to_do_with_gpus_is_a_check_that_there_is():

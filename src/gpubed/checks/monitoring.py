@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.access import services
 from gpubed.checks.context import Context, judged, skipped
@@ -38,13 +38,9 @@ _AWAIT = (
 _OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 
 
-class _Labels(BaseModel):
-    node: str
-    job: str
-
-
 class _Target(BaseModel):
-    labels: _Labels
+    node: str = Field(validation_alias=AliasPath("labels", "node"))
+    job: str = Field(validation_alias=AliasPath("labels", "job"))
     health: str
     last_error: str = Field(default="", alias="lastError")
 
@@ -59,15 +55,11 @@ class _Group(BaseModel):
     rules: tuple[_Rule, ...]
 
 
-class _Data(BaseModel):
+class _Answer(BaseModel):
     """Prometheus' data about its targets, or about its rules."""
 
-    targets: tuple[_Target, ...] = Field(default=(), alias="activeTargets")
-    groups: tuple[_Group, ...] = ()
-
-
-class _Answer(BaseModel):
-    data: _Data = _Data()
+    targets: tuple[_Target, ...] = Field((), validation_alias=AliasPath("data", "activeTargets"))
+    groups: tuple[_Group, ...] = Field((), validation_alias=AliasPath("data", "groups"))
 
 
 @at(Stage.SERVICES, *_IDS)
@@ -86,12 +78,12 @@ def _repaired(context: Context, reason: str) -> str:
     return f"{reason}; repair: {repair}" if reason else ""
 
 
-def _ask(context: Context, what: str) -> _Data:
+def _ask(context: Context, what: str) -> _Answer:
     wanted = context.plan.spec.services.monitoring
     answer = context.head.run(_ASK, wanted and wanted.port, what, check=False)
     if answer.exit_code:
-        return _Data()
-    return answers.of(context.head, f"api/v1/{what}", answer).json(_Answer).data
+        return _Answer()
+    return answers.of(context.head, f"api/v1/{what}", answer).json(_Answer)
 
 
 def _targets(context: Context) -> Iterator[Check]:
@@ -109,7 +101,7 @@ def _settled(context: Context) -> dict[str, list[_Target]]:
     while True:
         found: dict[str, list[_Target]] = {}
         for target in _ask(context, "targets?state=active").targets:
-            found.setdefault(target.labels.node, []).append(target)
+            found.setdefault(target.node, []).append(target)
         unknown = any(t.health == "unknown" for targets in found.values() for t in targets)
         if (set(found) >= names and not unknown) or time.monotonic() > end:
             return found
@@ -119,10 +111,10 @@ def _settled(context: Context) -> dict[str, list[_Target]]:
 def _broken(found: dict[str, list[_Target]], node: str) -> str:
     if not found:
         return "Prometheus on the head does not answer"
-    if not any(target.labels.job == "node" for target in found.get(node, ())):
+    if not any(target.job == "node" for target in found.get(node, ())):
         return "Prometheus does not ask this node"
     return "; ".join(
-        f"exporter {t.labels.job} does not answer ({t.last_error or t.health})"
+        f"exporter {t.job} does not answer ({t.last_error or t.health})"
         for t in found[node]
         if t.health != "up"
     )
