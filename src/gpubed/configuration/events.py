@@ -69,17 +69,12 @@ Event = Annotated[Play | Task | Result | Stats, Field(discriminator="event")]
 
 @dataclass
 class Outcome:
-    """The outcome of a run of the playbooks.
+    """The outcome of a run of the playbooks."""
 
-    Attributes:
-        changed: Number of changed tasks by node, of those that took part.
-        phases: Seconds by phase.
-        log: Ansible's output; of a long one, its beginning and end.
-    """
-
+    # Number of changed tasks by node, of those that took part
     changed: dict[str, int] = field(default_factory=dict)
-    phases: dict[str, float] = field(default_factory=dict)
-    log: Path | None = None
+    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    log: Path | None = None  # ansible's output; of a long one, its beginning and end
 
 
 class Watcher:

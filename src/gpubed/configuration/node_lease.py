@@ -28,15 +28,10 @@ _PROGRAM = "sudo -n gpubed-lease"
 
 @dataclass(frozen=True)
 class Told:
-    """The result of telling nodes the end of their lease.
+    """The result of telling nodes the end of their lease."""
 
-    Attributes:
-        words: What each node was told, by node id; empty if it has no end to act on.
-        failed: Why a node could not be told, by node name.
-    """
-
-    words: dict[str, str]
-    failed: dict[str, str]
+    words: dict[str, str]  # what each node was told, by node id; empty if it has no end to act on
+    failed: dict[str, str]  # why a node could not be told, by node name
 
 
 def is_reason(reason: str) -> bool:

@@ -57,23 +57,17 @@ class RoleMeta(BaseModel):
     """`meta/gpubed.yml` of a role.
 
     Attributes:
-        phase: When it runs.
-        after: Roles of the same phase that must come first.
-        when: Template that says whether the role is on.
-        variables: Role inputs, templates over `spec`, `plan` and `recipe`.
         reads: What of the cluster counts for a node beside the node itself, or a template that
             gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
             all `nodes`, the `machines` (what nodes may use of theirs), the `networks`, the `rates`
             of links, which shared `storage` it is (another is empty), which Python `environment`
             is published, whether there is a `firewall` (openings go with it). A role that reads
             all nodes is applied on all of them together.
-        secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
         code: Packages of gpubed that decide for it, behind filters of the playbooks.
         packages: The packages that it installs, a template over the role's own variables: `plan`
             and `doctor` tell what they would change on own hosts.
-        packages_unless: A program; on a node that has it, the role installs none of them.
         units: The systemd units that it keeps running, and the files that it keeps there, by
             absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
             `server` of the shared storage, or wherever they are `enabled`, for what a role decides
@@ -82,33 +76,27 @@ class RoleMeta(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    phase: Phase
-    after: tuple[str, ...] = ()
-    when: bool | str = True
-    variables: dict[str, Any] = {}
+    phase: Phase  # when it runs
+    after: tuple[str, ...] = ()  # roles of the same phase that must come first
+    when: bool | str = True  # template that says whether the role is on
+    variables: dict[str, Any] = {}  # role inputs, templates over `spec`, `plan` and `recipe`
     reads: tuple[Part, ...] | str = ()
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()  # random secrets that must exist on the controller beforehand
     sources: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     packages: str = ""
-    packages_unless: str = ""
+    packages_unless: str = ""  # a program; on a node that has it, the role installs none of them
     units: dict[str, Where] | str = {}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A systemd unit that a role keeps running, or a file that it keeps there.
+    """A systemd unit that a role keeps running, or a file that it keeps there."""
 
-    Attributes:
-        name: With its suffix; of a file, its absolute path.
-        node: The name of the only node that has it; None if all have.
-        where_enabled: Whether only nodes have it that start it at boot.
-    """
-
-    name: str
+    name: str  # with its suffix; of a file, its absolute path
     role: str
-    node: str | None = None
-    where_enabled: bool = False
+    node: str | None = None  # the name of the only node that has it; None if all have
+    where_enabled: bool = False  # whether only nodes have it that start it at boot
 
     @property
     def is_file(self) -> bool:

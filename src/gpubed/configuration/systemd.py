@@ -28,14 +28,12 @@ class Stopped:
     """A unit that should run and does not, or a file that is missing.
 
     Attributes:
-        role: The role that declares it.
-        unit: The unit's name or the file's path.
         state: systemd's word: inactive, failed, activating (restarted again and again), missing
             (there is no such unit or file), unknown (systemd does not tell).
     """
 
-    role: str
-    unit: str
+    role: str  # the role that declares it
+    unit: str  # the unit's name or the file's path
     node: str
     state: str
 

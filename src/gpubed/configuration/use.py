@@ -42,21 +42,15 @@ class Last(BaseModel):
 
 
 class Row(BaseModel):
-    """A user's use in the last 24 hours, in seconds; `job` is empty outside of jobs.
-
-    Attributes:
-        cpu_s: CPU time.
-        gpu_s: Time in which GPUs computed.
-        held_s: Time in which GPUs had a program of the user.
-    """
+    """A user's use in the last 24 hours, in seconds; `job` is empty outside of jobs."""
 
     model_config = ConfigDict(frozen=True)
 
     user: reading.Name
     job: reading.Name
-    cpu_s: _Seconds
-    gpu_s: _Seconds
-    held_s: _Seconds
+    cpu_s: _Seconds  # CPU time
+    gpu_s: _Seconds  # time in which GPUs computed
+    held_s: _Seconds  # time in which GPUs had a program of the user
 
 
 class NodeUse(BaseModel):
@@ -74,21 +68,13 @@ class NodeUse(BaseModel):
 
 @dataclass(frozen=True)
 class Use:
-    """The use of a cluster.
+    """The use of a cluster."""
 
-    Attributes:
-        idle_s: Seconds since its last use; 0 if a node could not be asked.
-        why: The last use, or the nodes that could not be asked, in words.
-        spell: An identifier that changes with each use; a line for each node that answers.
-        rows: Use in the last 24 hours, by user and job.
-        gpus: Number of GPUs.
-    """
-
-    idle_s: float
-    why: str
-    spell: str
-    rows: tuple[Row, ...] = ()
-    gpus: int = 0
+    idle_s: float  # seconds since its last use; 0 if a node could not be asked
+    why: str  # the last use, or the nodes that could not be asked, in words
+    spell: str  # an identifier that changes with each use; a line for each node that answers
+    rows: tuple[Row, ...] = ()  # use in the last 24 hours, by user and job
+    gpus: int = 0  # number of GPUs
 
     def document(self) -> dict[str, Any]:
         """Return the use as a JSON document, without `spell`."""

@@ -19,12 +19,11 @@ class P(NamedTuple):
     """The p value of a difference.
 
     Attributes:
-        alone: With the degrees of freedom of the interval.
         strict: With those of the smallest set of values, for use among several comparisons: Welch's
             estimate may be too high by chance, which matters at the far end.
     """
 
-    alone: float
+    alone: float  # with the degrees of freedom of the interval
     strict: float
 
 

@@ -37,20 +37,13 @@ class Missing(Unreadable):
 
 @dataclass(frozen=True)
 class Document:
-    """A file or a reply; every method raises `error` if the document is invalid.
-
-    Attributes:
-        what: The document's name in errors: a path, or "GPULab's answer to jobs".
-        fix: The command or edit that repairs the document.
-        error: The class of errors to raise.
-        limit: The largest size, in bytes.
-    """
+    """A file or a reply; every method raises `error` if the document is invalid."""
 
     data: bytes
-    what: str
-    fix: str | None = None
-    error: type[Unreadable] = Unreadable
-    limit: int = _REPLY
+    what: str  # the document's name in errors: a path, or "GPULab's answer to jobs"
+    fix: str | None = None  # the command or edit that repairs the document
+    error: type[Unreadable] = Unreadable  # the class of errors to raise
+    limit: int = _REPLY  # the largest size, in bytes
 
     def __post_init__(self) -> None:
         if len(self.data) > self.limit:

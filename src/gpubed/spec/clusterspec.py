@@ -154,16 +154,12 @@ class ClusterSpec(Section):
 
 @dataclass(frozen=True)
 class Problem:
-    """A part of a specification that a testbed cannot satisfy.
+    """A part of a specification that a testbed cannot satisfy."""
 
-    Attributes:
-        path: Location in the specification, for example ``("nodes", 0, "gpus")``.
-        allowed: What would be allowed, in words.
-    """
-
+    # Location in the specification, for example ``("nodes", 0, "gpus")``
     path: tuple[str | int, ...]
     message: str
-    allowed: str = ""
+    allowed: str = ""  # what would be allowed, in words
 
 
 Judge = Callable[[ClusterSpec], Iterable[Problem]]
@@ -171,19 +167,13 @@ Judge = Callable[[ClusterSpec], Iterable[Problem]]
 
 @dataclass(frozen=True)
 class SpecError:
-    """An error in a specification.
-
-    Attributes:
-        line: Line number, counted from 1.
-        path: Dotted path of the value.
-        allowed: The allowed values or the nearest name; may be empty.
-    """
+    """An error in a specification."""
 
     file: str
-    line: int
-    path: str
+    line: int  # line number, counted from 1
+    path: str  # dotted path of the value
     message: str
-    allowed: str = ""
+    allowed: str = ""  # the allowed values or the nearest name; may be empty
 
     def __str__(self) -> str:
         tail = f" ({self.allowed})" if self.allowed else ""

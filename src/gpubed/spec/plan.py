@@ -34,14 +34,10 @@ class _Model(BaseModel):
 
 
 class NetworkPlan(_Model):
-    """A network; the gateway is its first address.
-
-    Attributes:
-        mtu: None where the testbed chooses, and its networks say what it chose.
-    """
+    """A network; the gateway is its first address."""
 
     subnet: IPv4Network
-    mtu: int | None = 1500
+    mtu: int | None = 1500  # none where the testbed chooses, and its networks say what it chose
     rate_bps: int | None = None
 
 
@@ -103,15 +99,11 @@ class Unplannable(UsageError):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The networks around a cluster, for subnets that its specification does not name.
+    """The networks around a cluster, for subnets that its specification does not name."""
 
-    Attributes:
-        kept: The subnets that the cluster's networks already have, by purpose.
-        taken: The subnets that others use, avoided if possible.
-    """
-
+    # The subnets that the cluster's networks already have, by purpose
     kept: Mapping[str, IPv4Network] = field(default_factory=dict)
-    taken: Sequence[IPv4Network] = ()
+    taken: Sequence[IPv4Network] = ()  # the subnets that others use, avoided if possible
 
 
 def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:

@@ -43,19 +43,12 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Project:
-    """A Pulumi project; its configuration values stay in their files, unread.
+    """A Pulumi project; its configuration values stay in their files, unread."""
 
-    Attributes:
-        name: The project's name, part of every URN.
-        root: The folder of Pulumi.yaml; providers run here.
-        directory: The folder the program runs in.
-        entry: What to run there: `.` for a `__main__.py`, else a file name.
-    """
-
-    name: str
-    root: Path
-    directory: Path
-    entry: str
+    name: str  # the project's name, part of every URN
+    root: Path  # the folder of Pulumi.yaml; providers run here
+    directory: Path  # the folder the program runs in
+    entry: str  # what to run there: `.` for a `__main__.py`, else a file name
     config_dir: Path
 
     @classmethod
