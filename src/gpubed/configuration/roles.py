@@ -57,17 +57,23 @@ class RoleMeta(BaseModel):
     """`meta/gpubed.yml` of a role.
 
     Attributes:
+        phase: When it runs.
+        after: Roles of the same phase that must come first.
+        when: Template that says whether the role is on.
+        variables: Role inputs, templates over `spec`, `plan` and `recipe`.
         reads: What of the cluster counts for a node beside the node itself, or a template that
             gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
             all `nodes`, the `machines` (what nodes may use of theirs), the `networks`, the `rates`
             of links, which shared `storage` it is (another is empty), which Python `environment`
             is published, whether there is a `firewall` (openings go with it). A role that reads
             all nodes is applied on all of them together.
+        secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
         code: Packages of gpubed that decide for it, behind filters of the playbooks.
         packages: The packages that it installs, a template over the role's own variables: `plan`
             and `doctor` tell what they would change on own hosts.
+        packages_unless: A program; on a node that has it, the role installs none of them.
         units: The systemd units that it keeps running, and the files that it keeps there, by
             absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
             `server` of the shared storage, or wherever they are `enabled`, for what a role decides
@@ -76,16 +82,16 @@ class RoleMeta(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    phase: Phase  # when it runs
-    after: tuple[str, ...] = ()  # roles of the same phase that must come first
-    when: bool | str = True  # template that says whether the role is on
-    variables: dict[str, Any] = {}  # role inputs, templates over `spec`, `plan` and `recipe`
+    phase: Phase
+    after: tuple[str, ...] = ()
+    when: bool | str = True
+    variables: dict[str, Any] = {}
     reads: tuple[Part, ...] | str = ()
-    secrets: tuple[str, ...] = ()  # random secrets that must exist on the controller beforehand
+    secrets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     packages: str = ""
-    packages_unless: str = ""  # a program; on a node that has it, the role installs none of them
+    packages_unless: str = ""
     units: dict[str, Where] | str = {}
 
 
