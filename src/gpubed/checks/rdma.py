@@ -184,11 +184,7 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
 
 
 def write_bps(table: Answer) -> float:
-    """Read the average rate, in bit/s, from perftest's table (with --report_gbits).
-
-    Raises:
-        Misfit: The rate is no number.
-    """
+    """Read the average rate, in bit/s, from perftest's table (with --report_gbits)."""
     for line in table.text.splitlines():
         words = line.split()
         if words[:1] == [str(_WRITE_BYTES)] and len(words) >= 4:

@@ -99,10 +99,7 @@ def get(
     devices; names that are not UTF-8; and files that are larger than 64 GiB, or than nine tenths of
     the free disk. Sentences that say so are returned.
 
-    Raises:
-        NotAName: The server lists a name that leads out of its folder.
-        MayNotBeRead: Something may not be read; the rest was copied.
-        Beyond: The server sends more, or takes longer, than the limits.
+    Raises `NotAName`, `MayNotBeRead` after the rest was copied, and `Beyond`.
     """
     copy = _Copy(sftp, remote, own)
     with copy.in_time():

@@ -102,12 +102,7 @@ class Project:
         return cls(here)
 
     def require_states(self) -> None:
-        """Check that the state of all clusters can be read.
-
-        Raises:
-            UsageError: The state folder is a dangling link.
-            PrerequisiteMissing: The state belongs to another user.
-        """
+        """Raise an error if the state is a dangling link, or belongs to another user."""
         states = self.pulumi.parent
         if states.is_symlink() and not states.exists():
             raise UsageError(

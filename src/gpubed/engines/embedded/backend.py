@@ -47,12 +47,7 @@ class StackFile:
         self.locks = self._home / "locks" / "organization" / project / stack
 
     def read(self) -> Properties | None:
-        """Return the checkpoint, or None when there is no such stack.
-
-        Raises:
-            DamagedState: The file is damaged.
-            GpubedError: The file's version or layout is unsupported.
-        """
+        """Return the checkpoint, or None when there is no such stack."""
         for suffix in (".gz", ".zst"):
             if self.path.with_name(self.path.name + suffix).exists():
                 raise Refusal("compressed state", f"{self.path.name}{suffix}")

@@ -47,13 +47,8 @@ class Engine:
     the stack raise `Locked` while another run holds it, and `StepFailed` for failed steps; finished
     ones are saved.
 
-    Args:
-        project_dir: The folder of Pulumi.yaml.
-        stack: The stack's name.
-        backend_dir: The folder that contains `.pulumi/`.
-        passphrase_file: The file with the stack's passphrase.
-        parallel: How many steps may run at once; by default four per processor.
-        worker_environment: Extra variables for the program and the providers.
+    `project_dir` has Pulumi.yaml, `backend_dir` `.pulumi/`; `parallel` steps may run at once, by
+    default four per processor; the program and the providers get `worker_environment`.
     """
 
     def __init__(

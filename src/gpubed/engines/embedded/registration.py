@@ -55,15 +55,7 @@ class Registrar:
         self.root: State | None = None
 
     def register(self, request: Any) -> State:
-        """Create, update, replace or keep a resource, and return its new state.
-
-        Args:
-            request: Pulumi's RegisterResourceRequest.
-
-        Raises:
-            Refusal: The program asks for what the engine lacks.
-            Halted: The run is stopping, because of this resource or another.
-        """
+        """Create, update, replace or keep a resource, and return its new state."""
         new = self._wanted(request)
         old, condemned = self._claim(new.urn)
         if condemned:

@@ -65,11 +65,7 @@ class Project:
 
 
 def salt_in(path: Path) -> str | None:
-    """Return the salt of a stack's configuration, which may be missing.
-
-    Raises:
-        Refusal: The stack's secrets use something else than a passphrase.
-    """
+    """Return the salt of a stack's configuration, which may be missing."""
     said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
     if said.provider not in ("passphrase", "default", "") or said.key:
         raise Refusal(f"the secrets provider {said.provider!r}", path.name)

@@ -112,12 +112,7 @@ _SHAPE = TypeAdapter(State)
 
 
 def decode(raw: Mapping[str, Any], cipher: PassphraseCipher) -> State:
-    """Decode a checkpoint entry.
-
-    Raises:
-        DamagedState: The entry is malformed.
-        Refusal: The entry uses an option the engine does not implement.
-    """
+    """Decode a checkpoint entry."""
     # Go may write an empty list as null.
     known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
     known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
