@@ -22,10 +22,7 @@ _BEGUN, _AGAIN = "begun", "begun-again"
 def missing(
     paths: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """Return the nodes that do not have a role in the wanted version, by role.
-
-    `fingerprints` has the wanted versions by node and role.
-    """
+    """Return the nodes without a role in the version of `fingerprints` (by node and role)."""
     stale: dict[str, list[str]] = {}
     for node in allocation.nodes:
         done = _record(paths, node.id)
@@ -55,14 +52,10 @@ def forget(
     nodes: Collection[str],
     roles: Mapping[str, Collection[str]],
 ) -> None:
-    """Forget what nodes have, so that it is applied again.
+    """Forget what `nodes` have, so that every role is applied again there.
 
-    What a run did not finish stays known: services may run with the former files.
-
-    Args:
-        nodes: Names of nodes on which every role is applied again.
-        roles: The nodes on which a role does not work, by role: it is applied again there, and its
-            services restarted.
+    So is each of `roles` on its nodes, with a restart of its services. What a run did not finish
+    stays known: services may run with the former files.
     """
     for node in allocation.nodes:
         done = _record(paths, node.id)

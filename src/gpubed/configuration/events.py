@@ -26,45 +26,20 @@ _Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(harmles
 _Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(harmless.text)]
 
 
-class _Model(BaseModel):
+class Event(BaseModel):
+    """A phase begins, a task begins or has a result on a node, or the run ends."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-
-class Play(_Model):
-    """A phase begins."""
-
-    event: Literal["play"]
-    play: _Name
-
-
-class Task(_Model):
-    """A task begins, on all nodes."""
-
-    event: Literal["task"]
-    role: _Name | None
-    task: _Name
-
-
-class Result(_Model):
-    """The result of a task on a node."""
-
-    event: Literal["ok", "skipped", "failed", "ignored", "unreachable"]
-    role: _Name | None
-    task: _Name
-    host: _Name
-    seconds: Annotated[FiniteFloat, Field(ge=0)]
-    changed: bool
-    reason: _Words | None
-
-
-class Stats(_Model):
-    """The end: how many tasks changed something, by node."""
-
-    event: Literal["stats"]
-    changed: dict[_Name, Annotated[int, Field(ge=0)]]
-
-
-Event = Annotated[Play | Task | Result | Stats, Field(discriminator="event")]
+    event: Literal["play", "task", "ok", "skipped", "failed", "ignored", "unreachable", "stats"]
+    play: _Name = ""
+    role: _Name | None = None
+    task: _Name = ""
+    host: _Name = ""
+    seconds: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    # At the end, the number of changed tasks by node
+    changed: bool | dict[_Name, Annotated[int, Field(ge=0)]] = False
+    reason: _Words | None = None
 
 
 @dataclass
@@ -90,17 +65,16 @@ class Watcher:
         self._worked: dict[str, float] = defaultdict(float)
         self._lost: set[str] = set()
 
-    def handle(self, event: Play | Task | Result | Stats) -> None:
+    def handle(self, event: Event) -> None:
         """Handle the next event."""
-        match event:
-            case Play():
-                self._enter(event.play.lower())
-            case Task():
-                emit("task", phase=self._phase, role=event.role, task=event.task)
-            case Stats():
-                self.outcome.changed = event.changed
-            case Result():
-                self._host(event)
+        if event.event == "play":
+            self._enter(event.play.lower())
+        elif event.event == "task":
+            emit("task", phase=self._phase, role=event.role, task=event.task)
+        elif isinstance(event.changed, dict):
+            self.outcome.changed = event.changed
+        else:
+            self._host(event)
 
     def finish(self) -> None:
         """End the last phase."""
@@ -120,7 +94,7 @@ class Watcher:
         if self._phase:
             emit("phase", phase=self._phase, status="started")
 
-    def _host(self, result: Result) -> None:
+    def _host(self, result: Event) -> None:
         self.answered = True
         host, task = result.host, result.task
         # Mark the node's words, so that no line looks like gpubed's own.

@@ -14,7 +14,7 @@ from gpubed.configuration import roles
 from gpubed.core import files
 from gpubed.core.command_words import ssh_path
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Hop, load
+from gpubed.nodes.allocation import Allocation, Hop, Node, load
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
@@ -155,44 +155,37 @@ def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
     return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
 
 
-def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
-    return f"  ProxyJump {hops[via]}\n" if via else ""
-
-
-def _identity(path: str | None, paths: ClusterPaths) -> str:
-    if path is None:
-        return f"  IdentityFile {ssh_path(paths.private_key)}\n  IdentitiesOnly yes\n"
-    # No IdentitiesOnly: an agent may hold a key with a passphrase.
-    return f"  IdentityFile {ssh_path(path)}\n"
-
-
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
     """Return an OpenSSH configuration; host keys are always checked.
 
     Nodes have their name and `head` as aliases, and are reached through their hops.
     """
     hops = _hops(allocation)
+
+    def block(
+        names: str, alias: str, address: str, at: Hop | Node, via: tuple[Hop, ...], key: str | None
+    ) -> str:
+        jump = f"  ProxyJump {hops[via]}\n" if via else ""
+        # An agent may hold the user's key, with a passphrase.
+        only = "" if key else "  IdentitiesOnly yes\n"
+        return (
+            f"Host {names}\n"
+            f"  HostName {address}\n"
+            f"  HostKeyAlias {alias}\n"
+            f"  Port {at.port}\n"
+            f"  User {at.user}\n"
+            f"{jump}"
+            f"  IdentityFile {ssh_path(key or paths.private_key)}\n{only}"
+        )
+
     blocks = [
-        f"Host {name}\n"
-        f"  HostName {way[-1].address}\n"
-        f"  HostKeyAlias {name}\n"
-        f"  Port {way[-1].port}\n"
-        f"  User {way[-1].user}\n"
-        f"{_jump(way[:-1], hops)}"
-        f"{_identity(way[-1].identity, paths)}"
+        block(name, name, way[-1].address, way[-1], way[:-1], way[-1].identity)
         for way, name in hops.items()
     ]
     for node in allocation.nodes:
         names = f"{node.name} head" if node.role == "head" else node.name
-        blocks.append(
-            f"Host {names} {node.control_address}\n"
-            f"  HostName {node.control_address}\n"
-            f"  HostKeyAlias {node.name}\n"
-            f"  Port {node.port}\n"
-            f"  User {node.user}\n"
-            f"{_jump(node.via, hops)}"
-            f"{_identity(None, paths)}"
-        )
+        address = node.control_address
+        blocks.append(block(f"{names} {address}", node.name, address, node, node.via, None))
     blocks.append(
         "Host *\n"
         f"  UserKnownHostsFile {ssh_path(paths.known_hosts)}\n"

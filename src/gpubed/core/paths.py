@@ -79,11 +79,25 @@ def _is_former(program: Path) -> bool:
     return False
 
 
+class _Below:
+    def __init__(self, above: str, name: str) -> None:
+        self._above, self._name = above, name
+
+    def __get__(self, paths: object, _: object) -> Path:
+        above: Path = getattr(paths, self._above)
+        return above / self._name
+
+
 @dataclass(frozen=True)
 class Project:
     """A user's project folder."""
 
     root: Path
+
+    inventories = _Below("root", "inventories")  # one folder per cluster
+    jobs = _Below("root", "jobs")  # the user's own jobs, a folder each
+    campaigns = _Below("root", "campaigns")  # the user's own campaigns, a file each
+    pulumi = _Below("root", ".gpubed/pulumi")  # the state of all stacks: the file backend's folder
 
     @classmethod
     def find(cls) -> Project:
@@ -128,26 +142,6 @@ class Project:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 files.write(target, (assets() / name).read_bytes())
 
-    @property
-    def inventories(self) -> Path:
-        """One folder per cluster."""
-        return self.root / "inventories"
-
-    @property
-    def jobs(self) -> Path:
-        """The user's own jobs, a folder each."""
-        return self.root / "jobs"
-
-    @property
-    def campaigns(self) -> Path:
-        """The user's own campaigns, a file each."""
-        return self.root / "campaigns"
-
-    @property
-    def pulumi(self) -> Path:
-        """The state of all stacks: the file backend's folder."""
-        return self.root / ".gpubed" / "pulumi"
-
     def clusters(self) -> list[str]:
         """Return the names of all clusters that have a specification."""
         return sorted(path.parent.name for path in self.inventories.glob("*/cluster.yml"))
@@ -173,15 +167,6 @@ def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
         f"run gpubed as {owner}, or have the whole given to you: sudo chown -R {me} "
         f"{shlex.quote(str(states))}",
     )
-
-
-class _Below:
-    def __init__(self, above: str, name: str) -> None:
-        self._above, self._name = above, name
-
-    def __get__(self, paths: ClusterPaths, _: object) -> Path:
-        above: Path = getattr(paths, self._above)
-        return above / self._name
 
 
 @dataclass(frozen=True)

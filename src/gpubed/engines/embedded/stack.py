@@ -21,13 +21,9 @@ from gpubed.engines.embedded.state import STACK_TYPE, decode
 from gpubed.engines.embedded.values import Properties
 
 
-class _Runtime(BaseModel):
-    name: str = ""
-
-
 class _ProjectFile(BaseModel):
     name: str = ""
-    runtime: str | _Runtime = ""
+    runtime: str | dict[str, Any] = ""
     main: str = "."
     config_dir: str = Field(default=".", alias="stackConfigDir")
 
@@ -56,7 +52,7 @@ class Project:
         """Read Pulumi.yaml; raise `UsageError` if it is missing, or not a Python project's."""
         root = root.resolve()
         said = _read(root / "Pulumi.yaml", _ProjectFile)
-        language = said.runtime if isinstance(said.runtime, str) else said.runtime.name
+        language = said.runtime if isinstance(said.runtime, str) else said.runtime.get("name")
         if language != "python" or not said.name:
             raise UsageError(f"{root / 'Pulumi.yaml'} needs a name and `runtime: python`")
         main = root / said.main

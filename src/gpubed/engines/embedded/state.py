@@ -162,8 +162,9 @@ def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
             plaintext = decrypt(ciphertext)
         if not isinstance(plaintext, str):
             raise DamagedState("a secret without a value")
+        # Pulumi does not encrypt the envelope of a secret inside a secret.
         opened = reading.reply(plaintext, "a secret", error=DamagedState)
-        return Secret(_decode_value(opened.json(object), _nested))
+        return Secret(_decode_value(opened.json(object), str))
     if signature is not None:
         raise Refusal(OTHERS, "the state")
     return {key: _decode_value(item, decrypt) for key, item in value.items()}
@@ -171,15 +172,10 @@ def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
 
 def _encode_value(value: Any, encrypt: Callable[[str], str]) -> Any:
     if isinstance(value, Secret):
-        plaintext = json.dumps(_encode_value(value.value, _nested), separators=(",", ":"))
+        plaintext = json.dumps(_encode_value(value.value, str), separators=(",", ":"))
         return {SIGNATURE: SECRET, "ciphertext": encrypt(plaintext)}
     if isinstance(value, dict):
         return {key: _encode_value(item, encrypt) for key, item in value.items()}
     if isinstance(value, list):
         return [_encode_value(item, encrypt) for item in value]
     return value
-
-
-def _nested(text: str) -> str:
-    """Keep the envelope of a secret inside a secret without encrypting it, as Pulumi does."""
-    return text
