@@ -11,20 +11,18 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ansible_runner.interface import init_command_config
 
 from gpubed.configuration.events import FILE, NOT_TRUSTED, Event, Outcome, Watcher
-from gpubed.core import files, harmless, parallel, reading, runlock
+from gpubed.core import files, harmless, parallel, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, assets
 from gpubed.core.progress import Follower
@@ -35,8 +33,6 @@ from gpubed.nodes.ssh import HostKeyMismatch, greet
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _LOG, _END = 8 * 2**20, 256 * 2**10  # characters of Ansible's output, bytes of its end
 _END_S = 10.0  # processes that outlive Ansible may keep its output open
-_ERROR = re.compile(r"\[?ERROR\b")
-_MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -82,7 +78,7 @@ def configure(
     if code != 0:
         if watcher.left:
             _recognize(paths, watcher.left)
-        message, hint = watcher.failure or _last_words(watcher, code), ""
+        message, hint = watcher.failure or f"Ansible ended with exit code {code}", ""
         if message.endswith(NOT_TRUSTED):
             hint = (
                 "export SSL_CERT_FILE=… (the certificates of your proxy or index; on own hosts: "
@@ -193,20 +189,6 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     files.write(told, json.dumps({"gpubed_due": due}).encode())
     nodes = dict.fromkeys(name for names in due.values() for name in names)
     return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
-
-
-def _last_words(watcher: Watcher, code: int) -> str:
-    """Return Ansible's last output if it ended without a failed task, as for a broken file.
-
-    Once a node has answered, the output may be the node's: then return only the exit code.
-    """
-    lines: list[str] = []
-    if watcher.outcome.log and not watcher.answered:
-        with suppress(reading.Unreadable):
-            lines = reading.file(watcher.outcome.log).text().splitlines()
-    begin = next((n for n, line in enumerate(lines) if _ERROR.match(line)), None)
-    said = "" if begin is None else "\n".join(lines[begin : begin + _MOST_WORDS]).strip()
-    return f"Ansible ended with exit code {code}" + (f": {said}" if said else "")
 
 
 def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:

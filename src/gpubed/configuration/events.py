@@ -59,7 +59,6 @@ class Watcher:
         self.outcome = Outcome()
         self.failure: str | None = None
         self.left: set[str] = set()
-        self.answered = False
         self._phase: str | None = None
         self._since = 0.0
         self._worked: dict[str, float] = defaultdict(float)
@@ -95,7 +94,6 @@ class Watcher:
             emit("phase", phase=self._phase, status="started")
 
     def _host(self, result: Event) -> None:
-        self.answered = True
         host, task = result.host, result.task
         # Mark the node's words, so that no line looks like gpubed's own.
         reason = "\n  | ".join((result.reason or "").splitlines())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -171,7 +171,11 @@ def fingerprints(
         _files_digest(owners_variables.of_groups(inventory), inventory),
         _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
     ]
-    users = _HostVariables(inventory)
+    host_vars = owners_variables.of_hosts(inventory)
+
+    def users(node: str) -> str:
+        return _files_digest(host_vars.get(node, ()), inventory)
+
     parts = _parts(plan, allocation, users)
     of_roles = {
         role: _text(_digest([_of_role(plan, role, parts), everywhere])) for role in active(plan)
@@ -179,7 +183,7 @@ def fingerprints(
     found = {}
     for node in allocation.nodes:
         # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
-        own = _text([_node(node), users.digest(node.name)])
+        own = _text([_node(node), users(node.name)])
         found[node.name] = {role: _hash(f"[{text}, {own}]") for role, text in of_roles.items()}
     return found
 
@@ -217,11 +221,13 @@ def _node(node: Node) -> dict[str, Any]:
     return node.model_dump(mode="json", exclude={"via"})
 
 
-def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> dict[Part, Any]:
+def _parts(
+    plan: ClusterPlan, allocation: Allocation, users: Callable[[str], str]
+) -> dict[Part, Any]:
     networks = (allocation.control, allocation.experiment)
     head = allocation.head
     parts: dict[Part, Any] = {
-        "head": [_node(head), users.digest(head.name)],
+        "head": [_node(head), users(head.name)],
         "nodes": [_node(node) for node in allocation.nodes],
         "machines": [group.machine.model_dump(mode="json") for group in plan.spec.nodes],
         "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
@@ -233,14 +239,14 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
     return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
-def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> list[Any]:
+def _storage(plan: ClusterPlan, allocation: Allocation, users: Callable[[str], str]) -> list[Any]:
     """Identify the shared storage: the disk of a node or the testbed's volume."""
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
     name = server(plan)
     ids = [node.id for node in allocation.nodes if node.name == name]
-    return [provider, name, ids, users.digest(name)]
+    return [provider, name, ids, users(name)]
 
 
 def server(plan: ClusterPlan) -> str:
@@ -252,16 +258,6 @@ def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[An
     """Return the part of a role's fingerprint that is the same on all nodes."""
     read = {part: parts[part] for part in reads(plan, role)}
     return [_digest_within(role, assets(), _PACKAGE), inputs(plan, role), read]
-
-
-class _HostVariables:
-    """The user's `host_vars` of an inventory, looked up once for all nodes."""
-
-    def __init__(self, inventory: Path) -> None:
-        self._inventory, self._found = inventory, owners_variables.of_hosts(inventory)
-
-    def digest(self, node: str) -> str:
-        return _files_digest(self._found.get(node, ()), self._inventory)
 
 
 @cache  # a process applies the roles of one version

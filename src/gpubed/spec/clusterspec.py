@@ -117,18 +117,13 @@ class ClusterSpec(Section):
 
     @field_validator("storage")
     @classmethod
-    def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
+    def _fits_nodes_and_networks(cls, storage: Storage, info: ValidationInfo) -> Storage:
         groups, server = info.data.get("nodes", ()), storage.shared.server
         names = [name for group in groups for name in group.node_names]
         if server is not None and names and server not in names:
             raise ValueError(
                 f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
             )
-        return storage
-
-    @field_validator("storage")
-    @classmethod
-    def _rdma_can_carry_it(cls, storage: Storage, info: ValidationInfo) -> Storage:
         networks = info.data.get("networks")
         fabric = networks is None or (networks.experiment and networks.experiment.rdma)
         if storage.shared.transport == "rdma" and not fabric:

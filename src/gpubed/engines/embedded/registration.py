@@ -9,13 +9,14 @@ import urllib.parse
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.engines.embedded import steps
 from gpubed.engines.embedded.checkpoint import timestamp
 from gpubed.engines.embedded.events import ProviderFailed, Refusal
 from gpubed.engines.embedded.protocol import from_struct
+from gpubed.engines.embedded.provider import Verdict
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import STACK_TYPE, State, urn_of
 from gpubed.engines.embedded.values import UNKNOWN_TEXT, Properties, changed_keys
@@ -31,15 +32,6 @@ _KNOWN = (
     " pluginDownloadURL acceptSecrets acceptResources accepts_byte_string supportsPartialValues"
     " supportsResultReporting stackTrace parentStackTraceHandle hideDiffs snippetId"
 )
-
-
-class Verdict(NamedTuple):
-    """The result of a comparison."""
-
-    changed: bool
-    replace: bool
-    delete_first: bool
-    why: tuple[str, ...]
 
 
 class Registrar:
@@ -148,7 +140,7 @@ class Registrar:
             steps.create(run, new, "create-replacement", old=old)
         elif old.taint:
             # The provider is not asked: only the program can say what must be deleted first.
-            self._replace(first, old, new, Verdict(True, True, False, ("id",)))
+            self._replace(first, old, new, Verdict(True, ("id",), True, False))
         else:
             verdict = self._diff(old, new.inputs)
             if verdict.replace or old.pending_replacement:
@@ -165,15 +157,11 @@ class Registrar:
 
     def _diff(self, old: State, inputs: Properties) -> Verdict:
         with self._asking("diff", old):
-            diff = self._run.provider.diff(old, inputs)
+            found = self._run.provider.diff(old, inputs)
         why = changed_keys(old.inputs, inputs)
-        changed = bool(why) if diff.changed is None else diff.changed
-        return Verdict(
-            changed,
-            changed and bool(diff.replaces),
-            diff.delete_before_replace,
-            diff.replaces or (why if changed else ()),
-        )
+        changed = bool(why) if found.changed is None else found.changed
+        why = found.why or (why if changed else ())
+        return Verdict(changed, why, changed and found.replace, found.delete_first)
 
     @contextlib.contextmanager
     def _asking(self, op: str, state: State) -> Iterator[None]:
