@@ -7,16 +7,14 @@ node or none serves makes its data unavailable to the other nodes, and needs a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gpubed.configuration import roles
 from gpubed.core import reading, record
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes import allocation as allocations
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config
 from gpubed.spec.plan import ClusterPlan
@@ -54,30 +52,14 @@ class Served(BaseModel):
 
 def remember(cluster: Cluster) -> None:
     """Record which node serves the shared storage, or that none does."""
-    if cluster.plan.spec.storage.shared.provider != "nfs":
-        if record.read(cluster.paths).served:
-            with record.changed(cluster.paths) as known:
-                known.served = None
-        return
-    name, granted = roles.server(cluster.plan), cluster.allocation
-    path = cluster.plan.spec.storage.shared.path
-    served = Served(node=name, id=granted.node(name).id, path=path, backend=granted.backend)
-    kept = None
-    with suppress(reading.Unreadable):  # replaced: any confirmation was given before
-        kept = _noted(cluster.paths)
-    if served != kept:
-        _write(cluster.paths, served)
-
-
-def note_former(paths: ClusterPaths) -> None:
-    """Record the folder that a former version served, before the variables are rendered anew."""
-    if not record.read(paths).served and (served := _rendered(paths)):
-        _write(paths, served)
-
-
-def _write(paths: ClusterPaths, served: Served) -> None:
-    with record.changed(paths) as known:
-        known.served = served.model_dump()
+    shared, granted, served = cluster.plan.spec.storage.shared, cluster.allocation, None
+    if shared.provider == "nfs":
+        name = roles.server(cluster.plan)
+        id_, backend = granted.node(name).id, granted.backend
+        served = Served(node=name, id=id_, path=shared.path, backend=backend).model_dump()
+    if record.read(cluster.paths).served != served:  # any confirmation was given before
+        with record.changed(cluster.paths) as known:
+            known.served = served
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
@@ -94,11 +76,9 @@ def left_behind(
 ) -> list[str]:
     """Return a line about a served folder that nodes would no longer see; empty if it stays.
 
-    Args:
-        steps: The planned steps of its resources; empty if there is no state.
-        there: Resources found on the testbed of a cluster with a lost state; None if not searched.
+    `steps` are planned, `there` are resources found on the testbed if the state is lost.
     """
-    served = _noted(paths) or _rendered(paths)
+    served = _noted(paths)
     if served is None:
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
@@ -131,18 +111,3 @@ def _noted(paths: ClusterPaths) -> Served | None:
             f"{paths.record} cannot be read: served: {reading.words(error)}",
             f"remove `served` from it, when all data of {paths.name} are where they should be",
         ) from None
-
-
-def _rendered(paths: ClusterPaths) -> Served | None:
-    """Return the served folder of the last rendered inventory, if roles were applied by it."""
-    if not paths.verification.exists():
-        return None
-    with suppress(GpubedError, LookupError, ValueError, TypeError):  # not an inventory
-        variables = reading.file(paths.variables)
-        if b"nfs_server:" not in variables.data:
-            return None  # parsing is slow for many nodes
-        given = variables.yaml(dict[str, Any])["all"]["vars"]
-        granted, name = allocations.load(paths.allocation), given["nfs_server"]
-        id_, path = granted.node(name).id, given["nfs_path"]
-        return Served(node=name, id=id_, path=path, backend=granted.backend)
-    return None
