@@ -149,7 +149,11 @@ def _allreduce(context: Context, seconds: float, largest_s: float) -> tuple[_Met
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
     found = execution.run(context.cluster, request, terms=execution.Terms(by="verify"))
-    told = _told(context, found.metrics)
+    try:  # any process on the job's nodes may have written them
+        told = _Metrics.model_validate(found.metrics)
+    except ValidationError as error:
+        said = Answer(context.allocation.head.name, "what allreduce measured", str(found.metrics))
+        raise said.misfit(reading.words(error)) from None
     collective = _collective(context, told, found.failures)
     return told, [*_links(context, told.links), collective]
 
@@ -198,15 +202,6 @@ def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
     return judged("link.rate", pair, reason, round(measured / 1e6, 2), limit, "Mbit/s")
 
 
-def _told(context: Context, metrics: dict[str, Any]) -> _Metrics:
-    """Validate the job's metrics: any process on its nodes may have written them."""
-    try:
-        return _Metrics.model_validate(metrics)
-    except ValidationError as error:
-        told = Answer(context.allocation.head.name, "what allreduce measured", str(metrics))
-        raise told.misfit(reading.words(error)) from None
-
-
 def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Check:
     id_ = "allreduce.busbw"
     busbw, alone = metrics.busbw_bps, metrics.host_limit_bps
@@ -240,7 +235,10 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
     if context.simulated:
         limit = "its GPUs are simulated: no adapter can reach their memory"
         return Check(id=id_, result="simulated", limit=limit)
-    if wanted.rdma.device == "any" and not any(_adapters(context, node.name) for node in with_gpus):
+    facts = filter(None, (context.facts[node.name] for node in with_gpus))
+    # Soft-RoCE is on no bus.
+    hard = any(hca.pci and hca.active for one in facts for hca in one.hcas)
+    if wanted.rdma.device == "any" and not hard:
         why = "Soft-RoCE, which networks.experiment.rdma.device: any allows, has no GPUDirect"
         return Check(id=id_, result="skip", reason=why)
     between = {name: count for name, count in told.transports.items() if name.startswith("NET/")}
@@ -258,9 +256,3 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
         f"all {sum(between.values())} between nodes by GPUDirect, over {told.adapters} adapter(s)"
     )
     return judged(id_, "", reason, sum(direct.values()), f"{limit} of a node", "channels")
-
-
-def _adapters(context: Context, name: str) -> bool:
-    """Say whether a node has an active RDMA adapter; Soft-RoCE is on no bus and does not count."""
-    facts = context.facts[name]
-    return facts is not None and any(hca.pci and hca.active for hca in facts.hcas)

@@ -33,10 +33,8 @@ _CHECKS: dict[CheckFunction, tuple[Stage, tuple[str, ...]]] = {}
 def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function of this package as a check of every verification.
 
-    Args:
-        stage: When it runs.
-        plain: Ids of its checks that do not depend on GPUs. Checks with other ids never pass on
-            nodes with simulated GPUs, so that a forgotten id proves nothing there.
+    `plain` are ids of its checks that do not depend on GPUs. Those with other ids never pass on
+    nodes with simulated GPUs, so that a forgotten id proves nothing there.
     """
 
     def listed(function: CheckFunction) -> CheckFunction:

@@ -51,17 +51,10 @@ def configure(
 ) -> Outcome:
     """Run a playbook on a cluster's nodes; its inventory must have been rendered.
 
-    Args:
-        tags: Roles to apply; all if empty.
-        limit: Ansible host pattern.
-        due: The nodes to apply a role on, by role; all roles on all nodes if None.
-        check: Report what would change, change nothing.
-        playbook: File in `playbooks/`.
+    It applies the roles of `tags`, or all; on the hosts of `limit`, a pattern of Ansible's; where
+    they are `due`, by role, or everywhere. `check` changes nothing.
 
-    Raises:
-        ConfigurationFailed: A task failed or a node was not reached.
-        HostKeyMismatch: Another host answers in a node's place.
-        Locked: Another configuration of the cluster does not end.
+    Raises `ConfigurationFailed`, `HostKeyMismatch`, or `Locked` if another run does not end.
     """
     with runlock.locked(paths.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
         folder = paths.state / "ansible"

@@ -25,16 +25,12 @@ _RUNNING = {"active", "reloading", "refreshing"}
 
 @dataclass(frozen=True)
 class Stopped:
-    """A unit that should run and does not, or a file that is missing.
-
-    Attributes:
-        state: systemd's word: inactive, failed, activating (restarted again and again), missing
-            (there is no such unit or file), unknown (systemd does not tell).
-    """
+    """A unit that should run and does not, or a file that is missing."""
 
     role: str  # the role that declares it
     unit: str  # the unit's name or the file's path
     node: str
+    # systemd's word: inactive, failed, activating (restarted again and again), missing, unknown
     state: str
 
     @property

@@ -192,9 +192,8 @@ def model() -> type[ClusterSpec]:
 def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification; return it, or None if it is unusable, and all errors by line.
 
-    Args:
-        name: The cluster's name; if empty, the name of the file's folder.
-        judge: Returns what of a specification the testbed cannot satisfy.
+    `name` is the cluster's, by default that of the file's folder. `judge` returns what of a
+    specification the testbed cannot satisfy.
     """
     file = str(path)
     try:
