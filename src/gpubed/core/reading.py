@@ -108,11 +108,7 @@ class Document:
 
 
 def file(
-    path: Path,
-    fix: str | None = None,
-    *,
-    limit: int = _FILE,
-    error: type[Unreadable] = Unreadable,
+    path: Path, fix: str | None = None, *, limit: int = _FILE, error: type[Unreadable] = Unreadable
 ) -> Document:
     """Read a file; see `Document` for the arguments.
 

@@ -20,10 +20,7 @@ from gpubed.spec.sections import Machine, Simulation
 
 # Private ranges for clusters that do not name their subnets. A hash of the cluster's name
 # chooses the slice, so that clusters on one machine rarely collide.
-_RANGES = {
-    "control": IPv4Network("10.64.0.0/10"),
-    "experiment": IPv4Network("10.128.0.0/10"),
-}
+_RANGES = {"control": IPv4Network("10.64.0.0/10"), "experiment": IPv4Network("10.128.0.0/10")}
 _PREFIX = 20
 # Node i of group g has offset 10 + 10·i + g, so that growing one group moves no other.
 _STRIDE = 10
@@ -157,11 +154,7 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
 
 
 def _subnet(
-    spec: ClusterSpec,
-    purpose: str,
-    needed: int,
-    avoid: IPv4Network | None,
-    around: Surroundings,
+    spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | None, around: Surroundings
 ) -> IPv4Network:
     given: IPv4Network | None = getattr(spec.networks, purpose).subnet
     kept = around.kept.get(purpose)
@@ -194,11 +187,7 @@ def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Ne
 
 
 def _slice(
-    cluster: str,
-    purpose: str,
-    needed: int,
-    avoid: IPv4Network | None,
-    taken: Sequence[IPv4Network],
+    cluster: str, purpose: str, needed: int, avoid: IPv4Network | None, taken: Sequence[IPv4Network]
 ) -> IPv4Network:
     # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
     prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16

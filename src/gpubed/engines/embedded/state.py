@@ -14,13 +14,7 @@ from pydantic.alias_generators import to_camel
 from gpubed.core import reading
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.events import DamagedState, Refusal
-from gpubed.engines.embedded.values import (
-    OTHERS,
-    SECRET,
-    SIGNATURE,
-    Properties,
-    Secret,
-)
+from gpubed.engines.embedded.values import OTHERS, SECRET, SIGNATURE, Properties, Secret
 
 STACK_TYPE = "pulumi:pulumi:Stack"
 
