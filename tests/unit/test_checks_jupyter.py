@@ -12,11 +12,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.parametrize(
     ("states", "asked"),
-    [
-        (["start-post", "start-post", "running"], 3),
-        (["running"], 1),
-        (["dead"], 1),
-    ],
+    [(["start-post", "start-post", "running"], 3), (["running"], 1), (["dead"], 1)],
 )
 def test_one_that_starts_is_waited_for(tmp_path, states, asked):
     """With a STAND-IN for systemctl: it says what systemd says, one state after the other."""

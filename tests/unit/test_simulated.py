@@ -109,11 +109,7 @@ def context(tmp_path, monkeypatch):
     sessions = {node.name: PretendingNode() for node in nodes}
     allocation = allocation.model_copy(update={"nodes": nodes})
     monkeypatch.setattr(health, "look", lambda _, nodes: [NodeHealth(node=n.name) for n in nodes])
-    metrics = {
-        "busbw_bps": 1.8e8,
-        "device": f"cpu (simulated {MODEL})",
-        "links": [],
-    }
+    metrics = {"busbw_bps": 1.8e8, "device": f"cpu (simulated {MODEL})", "links": []}
     done = JobResult("allreduce", str(tmp_path), 6, metrics)
     monkeypatch.setattr(execution, "run", lambda *_, **__: done)
     return Context(Cluster(Project(tmp_path).cluster("lab"), plan, allocation), sessions)

@@ -98,11 +98,7 @@ def test_state_in_other_layouts_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [
-        (None, UsageError),
-        ("name: p\nruntime: nodejs\n", UsageError),
-        ("name: [", GpubedError),
-    ],
+    [(None, UsageError), ("name: p\nruntime: nodejs\n", UsageError), ("name: [", GpubedError)],
 )
 def test_other_projects_are_refused(tmp_path, text, error):
     if text:
