@@ -179,7 +179,6 @@ def _normal(state):
             for k, v in state.property_dependencies.items()
             if v
         },
-        "protect": state.protect,
         "retainOnDelete": state.retain_on_delete,
         "pendingReplacement": state.pending_replacement,
         "additionalSecretOutputs": state.additional_secret_outputs,

@@ -25,7 +25,6 @@ from gpubed.checks import (
     slurm,
     software,
     storage,
-    throughput,
     verify,
 )
 from gpubed.checks.context import Context
@@ -151,7 +150,7 @@ READERS = {
     "facts": lambda c, _: c.facts,
     "software": told(software.packages),
     "shared storage": told(storage.shared),
-    "fio": told(throughput.throughput),
+    "fio": told(storage.throughput),
     "links of idle nodes": lambda c, _: plain.in_pairs(c, c.allocation.nodes, 1e8),
     "prometheus": lambda c, _: monitoring._ask(c, "targets"),
     "df": lambda c, _: disks.full(disks.look(c.head, "/shared")),

@@ -5,18 +5,14 @@ import subprocess
 
 import pytest
 
-from gpubed.checks import jupyter
+from gpubed.checks import monitoring
 
 pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(
     ("states", "asked"),
-    [
-        (["start-post", "start-post", "running"], 3),
-        (["running"], 1),
-        (["dead"], 1),
-    ],
+    [(["start-post", "start-post", "running"], 3), (["running"], 1), (["dead"], 1)],
 )
 def test_one_that_starts_is_waited_for(tmp_path, states, asked):
     """With a STAND-IN for systemctl: it says what systemd says, one state after the other."""
@@ -28,5 +24,5 @@ def test_one_that_starts_is_waited_for(tmp_path, states, asked):
     )
     stand_in.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["sh", "-c", jupyter._AWAIT], env={"PATH": path}, check=True, timeout=20)
+    subprocess.run(["sh", "-c", monitoring._AWAIT], env={"PATH": path}, check=True, timeout=20)
     assert len((tmp_path / "asked").read_text().splitlines()) == asked

@@ -27,11 +27,7 @@ def test_one_comparison_is_what_it_is_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "repetitions", "sds"),
-    [
-        (12, (3, 3), (0.02, 0.1)),
-        (12, (2, 5), (0.05, 0.01)),
-    ],
+    ("count", "repetitions", "sds"), [(12, (3, 3), (0.02, 0.1)), (12, (2, 5), (0.05, 0.01))]
 )
 @pytest.mark.parametrize("shared", [False, True], ids=["own baseline", "one baseline"])
 def test_19_of_20_families_without_a_difference_tell_none(

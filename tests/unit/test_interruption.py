@@ -26,10 +26,7 @@ with ThreadPoolExecutor() as pool:
 
 def start(program):
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     return process, int(process.stdout.readline())
 

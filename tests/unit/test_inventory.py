@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed.configuration import applied, configure, inventory, roles
+from gpubed.configuration import configure, inventory, roles
 from gpubed.core.paths import Project, assets
 from gpubed.nodes.allocation import Hop
 from gpubed.nodes.cluster import Cluster
@@ -127,19 +127,6 @@ def test_variables_of_an_older_release_do_not_stay(rendered):
     inventory.render(Cluster(cluster, wanted, granted))
     assert not cluster.former_variables.exists()
     assert inventory.is_rendered(Cluster(cluster, wanted, granted))
-
-
-def test_what_was_applied_is_known_per_node_and_forgotten_with_it(rendered):
-    cluster, _, granted, _ = rendered
-    wanted = {node.name: {"base": "1", "firewall": "2"} for node in granted.nodes}
-    for node in granted.nodes[:2]:
-        (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "firewall": "2"}')
-    (cluster.applied / "gone.json").write_text("{}")
-    assert applied.missing(cluster, granted, wanted) == {"base": ["node-2"], "firewall": ["node-2"]}
-    (cluster.applied / f"{granted.nodes[2].id}.json").write_text('{"base": "1", "firewall": "old"}')
-    assert applied.missing(cluster, granted, wanted) == {"firewall": ["node-2"]}
-    applied.prune(cluster, granted)
-    assert not (cluster.applied / "gone.json").exists()
 
 
 @pytest.mark.process

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from gpubed import cli
 from gpubed.access import services
 from gpubed.cli import report
 from gpubed.cli.ui import UI
@@ -43,13 +41,6 @@ def test_what_was_applied_is_where_it_is(cluster):
     assert ":8888/" in lab["url"]
     assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == [PENDING]
     assert jupyterlab_port.pending(Cluster(cluster, BEFORE, GRANTED)) == []
-
-
-def test_open_prints_where_it_answers(cluster):
-    edited = cluster.spec.read_text() + "services: {jupyterlab: {port: 9999}}\n"
-    cluster.spec.write_text(edited)
-    done = CliRunner().invoke(cli.build(), ["open", "lab", "--print"], standalone_mode=False)
-    assert ":8888/lab?token=" in done.output, done.exception
 
 
 def test_status_says_what_an_up_would_apply(capsys):

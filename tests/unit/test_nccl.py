@@ -68,11 +68,7 @@ def test_of_ethernet_adapters_only_those_of_the_network_count(derive, sysfs):
     [
         ([], None, {"NCCL_IB_DISABLE": "1"}),
         (["mlx5_0:1", "mlx5_1:1"], None, {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}),
-        (
-            ["mlx5_0:1"],
-            26,
-            {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "106"},
-        ),
+        (["mlx5_0:1"], 26, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "106"}),
         (["mlx5_0:1"], 0, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "2"}),
     ],
 )

@@ -1,18 +1,13 @@
 """What is no YAML in an owner's group_vars and host_vars is found before anything begins."""
 
-import shutil
-import sys
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.configuration import configure, inventory, owners_variables
+from gpubed.configuration import owners_variables
 from gpubed.core import record
 from gpubed.core.errors import UsageError
-from gpubed.nodes.cluster import Cluster
-from support.samples import granted_cluster, sample_allocation, sample_plan
+from support.samples import granted_cluster
 
 
 @pytest.fixture
@@ -108,17 +103,3 @@ def test_verbs_refuse_it_before_they_begin(cluster, verb):
         assert said in done.exception.message
     assert not record.read(cluster).unfinished
     assert not (cluster.state / "lock").exists()
-
-
-@pytest.mark.process
-@pytest.mark.skipif(
-    not shutil.which("ansible-playbook", path=str(Path(sys.executable).parent)),
-    reason="Ansible is not here",
-)
-def test_ansibles_own_words_are_told_where_no_task_failed(cluster):
-    """As of a file that was broken after the verb looked; no node is asked."""
-    inventory.render(Cluster(cluster, sample_plan(), sample_allocation(sample_plan())))
-    put(cluster, "group_vars/all/x.yml", "a: [\n")
-    with pytest.raises(configure.ConfigurationFailed, match=r"exit code 4: .*YAML") as caught:
-        configure.configure(cluster, limit="node-0")
-    assert "whole output: " in str(caught.value.hint)

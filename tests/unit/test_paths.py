@@ -16,9 +16,7 @@ def mode(folder: Path) -> int:
     return folder.stat().st_mode & 0o777
 
 
-def test_nobody_else_gets_to_what_nodes_write(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nobody_else_gets_to_what_nodes_write(monkeypatch, tmp_path):
     """Root of a node can leave a set-uid program there."""
     monkeypatch.delenv("GPUBED_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -28,9 +26,7 @@ def test_nobody_else_gets_to_what_nodes_write(
     assert paths.private_cache() == former
 
 
-def test_a_folder_that_the_user_names_keeps_its_mode(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_that_the_user_names_keeps_its_mode(monkeypatch, tmp_path):
     chosen = tmp_path / "chosen"
     monkeypatch.setenv("GPUBED_CACHE", str(chosen))
     assert mode(paths.private_cache()) == 0o700, "it is new"
@@ -39,9 +35,7 @@ def test_a_folder_that_the_user_names_keeps_its_mode(
 
 
 @pytest.mark.parametrize("said", ["lab", "lab/", "./lab", "inventories/lab", "inventories//lab/"])
-def test_every_spelling_of_a_cluster_leads_to_the_same_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
-) -> None:
+def test_every_spelling_of_a_cluster_leads_to_the_same_one(monkeypatch, tmp_path, said):
     """`down lab/` removed what is known of lab, and none of its nodes."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -53,9 +47,7 @@ def test_every_spelling_of_a_cluster_leads_to_the_same_one(
 
 
 @pytest.mark.parametrize("said", ["../lab", "other/lab", "inventories/../lab/"])
-def test_a_path_to_something_else_is_no_cluster(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
-) -> None:
+def test_a_path_to_something_else_is_no_cluster(monkeypatch, tmp_path, said):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for folder in ("lab", "inventories/other/lab"):
@@ -65,9 +57,7 @@ def test_a_path_to_something_else_is_no_cluster(
         options.find(said)
 
 
-def test_a_project_of_another_user_says_whose_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_project_of_another_user_says_whose_it_is(monkeypatch, tmp_path):
     """It said that the passphrase cannot be written, and to make its folder writable."""
     secret = tmp_path / ".gpubed/pulumi"
     secret.mkdir(mode=0o700, parents=True)
@@ -99,7 +89,7 @@ pulumi.export("allocation", allocation)
 
 
 @pytest.mark.process
-def test_every_program_that_was_ever_committed_is_known(tmp_path: Path) -> None:
+def test_every_program_that_was_ever_committed_is_known(tmp_path):
     """Else who began with it is told to have changed it."""
 
     def git(*words: str) -> bytes:
@@ -123,7 +113,7 @@ def test_every_program_that_was_ever_committed_is_known(tmp_path: Path) -> None:
         assert program.read_bytes() == current, commit
 
 
-def test_the_program_of_a_former_version_is_replaced(tmp_path: Path) -> None:
+def test_the_program_of_a_former_version_is_replaced(tmp_path):
     project = paths.Project(tmp_path)
     project.prepare()
     program = tmp_path / "stacks" / "cluster" / "__main__.py"
@@ -140,9 +130,7 @@ def test_the_program_of_a_former_version_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["", "/"], ids=["nearest", "named"])
-def test_a_current_folder_that_was_removed_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str
-) -> None:
+def test_a_current_folder_that_was_removed_is_named(monkeypatch, tmp_path, root):
     """It was a traceback; names of clusters are paths as seen from there, wherever the root is."""
     monkeypatch.setenv("GPUBED_ROOT", root)
     gone = tmp_path / "gone"

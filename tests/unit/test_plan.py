@@ -25,10 +25,6 @@ def addresses(cluster):
     return {n.name: (n.control_address, n.experiment_address) for n in cluster.nodes}
 
 
-def test_the_same_specification_gives_the_same_plan():
-    assert plan(spec()) == plan(spec())
-
-
 def test_the_first_node_is_the_head_and_the_only_one():
     roles = [node.role for node in plan(spec()).nodes]
     assert roles == ["head", "worker", "worker"]

@@ -142,19 +142,6 @@ def test_the_folder_of_a_former_version_is_taken_over_on_first_use(former):
     assert left == {"cluster.json", "specifications", *kept}
 
 
-@pytest.mark.parametrize("cut", ["specifications", "record"])
-def test_a_take_over_that_was_cut_off_is_made_again(former, monkeypatch, cut):
-    def cut_off(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        step = "files.write" if cut == "specifications" else "_remove_former"
-        patched.setattr(f"gpubed.core.record.{step}", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            record.read(former)
-    check(record.read(former), former)
-
-
 def test_a_former_uuid_that_was_cut_off_is_told(former):
     (former.state / "uuid").write_text("6f0c")
     with pytest.raises(Unreadable, match="it holds no UUID") as refused:

@@ -37,10 +37,7 @@ WHOLE = {
     },
     "storage": {"shared": {"provider": "volume", "path": "/shared"}},
     "recipe": "cpu",
-    "services": {
-        "jupyterlab": {"port": 8888},
-        "monitoring": {"port": 9090, "retention": "15 d"},
-    },
+    "services": {"jupyterlab": {"port": 8888}, "monitoring": {"port": 9090, "retention": "15 d"}},
     "firewall": {
         "enabled": True,
         "open": [{"port": 80, "protocol": "tcp", "source": "10.0.0.0/8", "comment": "web"}],

@@ -39,17 +39,7 @@ def test_what_cannot_work_is_refused(document: dict[str, object], says: str) -> 
         Slurm.model_validate(document)
 
 
-NAMES = (
-    "root",
-    "jupyter",
-    "slurm",
-    "gpubed",
-    "munge",
-    "mysql",
-    "docker",
-    "researchers",
-    "www-data",
-)
+NAMES = ("root", "jupyter", "slurm", "gpubed", "munge", "mysql", "docker", "www-data")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -155,10 +155,7 @@ def silent(path, told, pid):
 
 @pytest.mark.parametrize(
     "write",
-    [
-        *(brackets, shadow, endless, pipe, silent),
-        changed(base_url="/y/\r\nHost: z"),
-    ],
+    [*(brackets, shadow, endless, pipe, silent), changed(base_url="/y/\r\nHost: z")],
     ids=lambda write: write.__name__,
 )
 def test_a_server_that_does_not_tell_is_named_with_its_account_and_hides_no_other(look, write):

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
-from gpubed.core import files, reading, shapes
+from gpubed.core import files, reading, wording
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Missing, Unreadable, short
 from gpubed.spec import clusterspec
@@ -322,7 +322,7 @@ def _changed(what: str, was: str, now: str | None) -> str:
     except Unreadable:
         return f"{what} was {was} and is {now}"
     if what == SPECIFICATION:  # a record leaves defaults out
-        old, new = (shapes.with_defaults(clusterspec.model(), each) for each in (old, new))
+        old, new = (wording.with_defaults(clusterspec.model(), each) for each in (old, new))
     return "; ".join(_changes(old, new, f"{what}: "))
 
 

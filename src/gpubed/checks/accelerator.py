@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.proof import Proof
 from gpubed.checks.stages import Stage, at
 from gpubed.hardware.facts import Facts
@@ -38,25 +38,21 @@ def hardware(context: Context) -> Iterator[Check]:
         unknown = [gpu for gpu in facts.gpus if gpu.generation is None] if facts else []
         if unknown:
             reason = f"unknown GPUs: {', '.join(gpu.title for gpu in unknown)}"
-        yield Check(
-            id="hardware.identified",
-            node=node.name,
-            result="fail" if reason else "pass",
-            value=_described(facts) if facts else None,
-            limit="everything has a name",
-            reason=reason,
-        )
+        value = _described(facts) if facts else None
+        yield judged("hardware.identified", node.name, reason, value, "everything has a name")
 
 
 @at(Stage.HARDWARE)
 def gpus(context: Context) -> Iterator[Check]:
     """Compare each node's GPUs with what it was to have."""
     if not any(node.gpus for node in context.allocation.nodes):
-        yield from (
-            Check(id=id_, result="skip", reason="the cluster asks for no GPU") for id_ in _IDS
-        )
+        yield from skipped(_IDS, "the cluster asks for no GPU")
         return
-    errors = dict(context.on_each(_ecc_counters))
+
+    def counters(node: Node, ssh: SSH) -> CommandResult | None:
+        return ssh.run(_ECC, check=False) if node.gpus else None
+
+    errors = dict(context.on_each(counters))
     for node in context.allocation.nodes:
         if node.gpus:
             facts, proof = context.facts[node.name], context.proofs[node.name]
@@ -64,19 +60,7 @@ def gpus(context: Context) -> Iterator[Check]:
             yield _driver(node, facts, proof)
             yield _ecc(node, proof, errors[node])
         else:
-            yield from (
-                Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
-                for id_ in _IDS
-            )
-
-
-def _ecc_counters(node: Node, ssh: SSH) -> CommandResult | None:
-    return ssh.run(_ECC, check=False) if node.gpus else None
-
-
-def _drivers(facts: Facts) -> set[str]:
-    told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded}
-    return {driver for driver in told if driver}
+            yield from skipped(_IDS, "asks for no GPU", node.name)
 
 
 def _described(facts: Facts) -> str:
@@ -97,32 +81,18 @@ def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
             f"{len(on_bus)} are on the PCI bus: "
             f"{', '.join(f'{gpu.title} at {gpu.pci}' for gpu in on_bus) or 'none'}"
         )
-    return Check(
-        id="gpu.count",
-        node=node.name,
-        result="fail" if reason else "pass",
-        value=computing,
-        unit="GPUs",
-        limit=f"{node.gpus}",
-        reason=reason,
-    )
+    return judged("gpu.count", node.name, reason, computing, f"{node.gpus}", "GPUs")
 
 
 def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
-    mine = _drivers(facts) if facts else set()
-    reason = ""
+    told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded} if facts else set()
+    mine, reason = sorted(filter(None, told)), ""
     if len(mine) != 1:
-        reason = f"kernel and library say {', '.join(sorted(mine)) or 'nothing'}"
+        reason = f"kernel and library say {', '.join(mine) or 'nothing'}"
     elif not proof.computing:
         reason = "no GPU computes with it, see gpu.compute"
-    return Check(
-        id="gpu.driver",
-        node=node.name,
-        result="fail" if reason else "pass",
-        value=", ".join(sorted(mine)) or None,
-        limit="kernel and library agree, and GPUs compute with it",
-        reason=reason,
-    )
+    limit = "kernel and library agree, and GPUs compute with it"
+    return judged("gpu.driver", node.name, reason, ", ".join(mine) or None, limit)
 
 
 def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
@@ -158,12 +128,5 @@ def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
         reason = "replace the GPU or reset it"
     elif not proof.computing:
         reason = "counters of GPUs that do not compute, see gpu.compute"
-    return Check(
-        id="gpu.ecc",
-        node=node.name,
-        result="fail" if reason else "pass",
-        value=sum(counts) if counts else None,
-        unit="uncorrected errors",
-        limit="0, as the driver counts them",
-        reason=reason,
-    )
+    value, limit = sum(counts) if counts else None, "0, as the driver counts them"
+    return judged("gpu.ecc", node.name, reason, value, limit, "uncorrected errors")

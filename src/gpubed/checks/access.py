@@ -1,12 +1,13 @@
-"""SSH between all pairs of nodes, and clocks that agree."""
+"""Checks nodes: SSH between all pairs, clocks that agree, their own health."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged
 from gpubed.checks.stages import Stage, at
+from gpubed.configuration import health
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -32,15 +33,9 @@ def mesh(context: Context) -> Iterator[Check]:
         return [name for name in names if name in said]
 
     for node, missed in context.on_each(unreached):
-        yield Check(
-            id="ssh.mesh",
-            node=node.name,
-            result="fail" if missed else "pass",
-            value=len(names) - len(missed),
-            unit="nodes",
-            limit=f"{len(names)} nodes",
-            reason=f"does not reach {', '.join(missed)}" if missed else "",
-        )
+        reason = f"does not reach {', '.join(missed)}" if missed else ""
+        reached, limit = len(names) - len(missed), f"{len(names)} nodes"
+        yield judged("ssh.mesh", node.name, reason, reached, limit, "nodes")
 
 
 @at(Stage.REACH, "clock.offset")
@@ -56,12 +51,14 @@ def clocks(context: Context) -> Iterator[Check]:
 
     for node, (seconds, uncertainty) in context.on_each(offset):
         right = abs(seconds) <= _MAX_OFFSET_S + uncertainty
-        yield Check(
-            id="clock.offset",
-            node=node.name,
-            result="pass" if right else "fail",
-            value=round(seconds, 3),
-            unit="s",
-            limit=f"±{_MAX_OFFSET_S} s (± {uncertainty:.3f} s by measurement)",
-            reason="" if right else "the clock is off; is a time service running?",
-        )
+        why = "" if right else "the clock is off; is a time service running?"
+        limit = f"±{_MAX_OFFSET_S} s (± {uncertainty:.3f} s by measurement)"
+        yield judged("clock.offset", node.name, why, round(seconds, 3), limit, "s")
+
+
+@at(Stage.REACH)
+def health_of_nodes(context: Context) -> Iterator[Check]:
+    """Ask each node for what it knows of itself."""
+    for found in health.look(context.cluster.paths, context.allocation.nodes):
+        reason = "" if found.state == "well" else found.reason or found.state
+        yield judged("health.node", found.node, reason, found.state, "well")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.proof import Collective, Proof
 from gpubed.checks.stages import Stage, at
 from gpubed.hardware import facts, floors
@@ -19,28 +19,18 @@ _SLOW = 0.7
 @at(Stage.HARDWARE)
 def compute(context: Context) -> Iterator[Check]:
     """Judge what the GPUs of each node did."""
-    asking = [node for node in context.allocation.nodes if node.gpus]
-    if not asking:
-        yield from (
-            Check(id=id_, result="skip", reason="the cluster asks for no GPU") for id_ in _IDS
-        )
+    if not any(node.gpus for node in context.allocation.nodes):
+        yield from skipped(_IDS, "the cluster asks for no GPU")
         return
     for node in context.allocation.nodes:
         if node.gpus:
-            known = context.facts[node.name]
-            yield from on_node(node, context.proofs[node.name], known)
+            yield from on_node(node, context.proofs[node.name], context.facts[node.name])
         else:
-            yield from _skipped(node, _IDS, "asks for no GPU")
+            yield from skipped(_IDS, "asks for no GPU", node.name)
 
 
 def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Check]:
-    """Judge the GPUs of one node.
-
-    Args:
-        node: The node, of whose GPUs `gpus` were asked for.
-        proof: Their results.
-        known: The node's facts, if any; they tell how its GPUs are connected.
-    """
+    """Judge the GPUs of one node; its facts, if known, tell how they are connected."""
     yield _compute(node, proof)
     yield _memory(node, proof)
     if proof.simulated:
@@ -50,19 +40,21 @@ def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Che
             yield Check(id=id_, node=node.name, result="simulated", limit=limit)
         return
     if node.gpus == 1:
-        yield from _skipped(node, _IDS[2:], "one GPU has no other to sum with")
+        yield from skipped(_IDS[2:], "one GPU has no other to sum with", node.name)
         return
+    fast = known is not None and known.fabric
     pairs = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == 2]
-    yield _pairs(node, proof, pairs, known)
+    wanted = node.gpus * (node.gpus - 1) // 2
+    lacking = f"{len(pairs)} of {wanted} pairs" if len(pairs) != wanted else ""
+    floor = [floors.pair(*_gpus(pair, known), switched=fast) for pair in pairs]
+    yield _rated("gpu.pairs", node, proof, pairs, floor, lacking)
     if node.gpus == 2:
-        yield from _skipped(node, _IDS[3:], "two GPUs are a pair, see gpu.pairs")
+        yield from skipped(_IDS[3:], "two GPUs are a pair, see gpu.pairs", node.name)
         return
     whole = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == node.gpus]
-    yield _all(node, proof, whole, known)
-
-
-def _skipped(node: Node, ids: Sequence[str], reason: str) -> Iterator[Check]:
-    yield from (Check(id=id_, node=node.name, result="skip", reason=reason) for id_ in ids)
+    floor = [floors.together(_gpus(sum_, known), switched=fast) for sum_ in whole]
+    lacking = "" if whole else "not all GPUs together"
+    yield _rated("gpu.allreduce", node, proof, whole, floor, lacking)
 
 
 def _missing(node: Node, proof: Proof) -> list[str]:
@@ -84,58 +76,24 @@ def _compute(node: Node, proof: Proof) -> Check:
                 f"GPU {gpu.index} does {rate:.1f} TFLOP/s and its neighbour {fastest:.1f}: "
                 "nvidia-smi -q -d PERFORMANCE"
             )
-    return Check(
-        id="gpu.compute",
-        node=node.name,
-        result="fail" if reasons else "pass",
-        value=round(min(rates.values()), 3) if rates else None,
-        unit="TFLOP/s (FP32), the slowest",
-        limit=f"right on {node.gpus} GPU(s), none below {_SLOW:.0%} of the fastest",
-        reason="; ".join(reasons),
-    )
+    slowest = round(min(rates.values()), 3) if rates else None
+    limit = f"right on {node.gpus} GPU(s), none below {_SLOW:.0%} of the fastest"
+    unit = "TFLOP/s (FP32), the slowest"
+    return judged("gpu.compute", node.name, "; ".join(reasons), slowest, limit, unit)
 
 
 def _memory(node: Node, proof: Proof) -> Check:
     reasons = _missing(node, proof)
     reasons += [f"GPU {gpu.index}: {gpu.memory.error}" for gpu in proof.gpus if gpu.memory.error]
     held = [gpu.memory.value for gpu in proof.gpus if gpu.memory.value is not None]
-    return Check(
-        id="gpu.memory",
-        node=node.name,
-        result="fail" if reasons else "pass",
-        value=round(min(held), 3) if held else None,
-        unit="GiB of each",
-        limit=f"patterns stay as written on {node.gpus} GPU(s)",
-        reason="; ".join(reasons),
-    )
-
-
-def _pairs(
-    node: Node, proof: Proof, pairs: Sequence[Collective], known: facts.Facts | None
-) -> Check:
-    wanted = node.gpus * (node.gpus - 1) // 2
-    reasons = [] if len(pairs) == wanted else _unsummed(proof, f"{len(pairs)} of {wanted} pairs")
-    least = [floors.pair(*_gpus(pair, known), switched=_switched(known)) for pair in pairs]
-    return _rated("gpu.pairs", node, pairs, least, reasons)
-
-
-def _all(node: Node, proof: Proof, whole: Sequence[Collective], known: facts.Facts | None) -> Check:
-    reasons = [] if whole else _unsummed(proof, "not all GPUs together")
-    least = [floors.together(_gpus(sum_, known), switched=_switched(known)) for sum_ in whole]
-    return _rated("gpu.allreduce", node, whole, least, reasons)
-
-
-def _unsummed(proof: Proof, which: str) -> list[str]:
-    return [f"{which} summed with NCCL" + (f": {proof.error}" if proof.error else "")]
+    least = round(min(held), 3) if held else None
+    limit = f"patterns stay as written on {node.gpus} GPU(s)"
+    return judged("gpu.memory", node.name, "; ".join(reasons), least, limit, "GiB of each")
 
 
 def _gpus(sum_: Collective, known: facts.Facts | None) -> list[facts.GPU]:
     told = {gpu.index: gpu for gpu in known.gpus} if known else {}
     return [told.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
-
-
-def _switched(known: facts.Facts | None) -> bool:
-    return known is not None and known.fabric
 
 
 def _slow(sum_: Collective, floor: float, link: str) -> str:
@@ -151,22 +109,16 @@ def _slow(sum_: Collective, floor: float, link: str) -> str:
 def _rated(
     id_: str,
     node: Node,
+    proof: Proof,
     sums: Sequence[Collective],
     least: Sequence[tuple[float, str]],
-    reasons: Sequence[str],
+    lacking: str,
 ) -> Check:
-    judged = [(sum_, floor, link) for sum_, (floor, link) in zip(sums, least, strict=True)]
-    reasons = [*reasons, *filter(None, (_slow(*one) for one in judged))]
-    shares = [
-        ((sum_.rate.value or 0) / floor, sum_.rate.value or 0, floor) for sum_, floor, _ in judged
-    ]
-    worst = min(shares, default=None)
-    return Check(
-        id=id_,
-        node=node.name,
-        result="fail" if reasons else "pass",
-        value=round(worst[1] / 1e9, 1) if worst else None,
-        unit="GB/s, the worst",
-        limit=f"≥ {worst[2] / 1e9:.1f} GB/s by its connection" if worst else "all sum",
-        reason="; ".join(reasons),
-    )
+    error = f": {proof.error}" if proof.error else ""
+    reasons = [f"{lacking} summed with NCCL{error}"] if lacking else []
+    reasons += filter(None, (_slow(sum_, *one) for sum_, one in zip(sums, least, strict=True)))
+    rates = [(sum_.rate.value or 0, floor) for sum_, (floor, _) in zip(sums, least, strict=True)]
+    rate, floor = min(rates, key=lambda one: one[0] / one[1], default=(None, 0.0))
+    value = None if rate is None else round(rate / 1e9, 1)
+    limit = "all sum" if rate is None else f"≥ {floor / 1e9:.1f} GB/s by its connection"
+    return judged(id_, node.name, "; ".join(reasons), value, limit, "GB/s, the worst")

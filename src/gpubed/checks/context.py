@@ -1,8 +1,8 @@
-"""The input of checks: the cluster and a session to each node."""
+"""The input of checks, a cluster and a session to each node, and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -13,10 +13,10 @@ from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check, Result
 from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
-_COLLECT = "gpubed-facts"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,26 @@ class Context:
 
 def _facts(_: Node, ssh: SSH) -> Facts | None:
     try:
-        return reading.reply(ssh.run(_COLLECT, check=False).stdout, "the facts").json(Facts)
+        return reading.reply(ssh.run("gpubed-facts", check=False).stdout, "the facts").json(Facts)
     except reading.Unreadable:
         return None
+
+
+def judged(
+    id_: str,
+    node: str,
+    reason: str,
+    value: float | str | None = None,
+    limit: str = "",
+    unit: str = "",
+) -> Check:
+    """Return the result of a check, which failed if there is a reason."""
+    result: Result = "fail" if reason else "pass"
+    return Check(
+        id=id_, node=node, result=result, value=value, unit=unit, limit=limit, reason=reason
+    )
+
+
+def skipped(ids: Iterable[str], reason: str, node: str = "") -> Iterator[Check]:
+    """Yield skipped checks."""
+    yield from (Check(id=id_, node=node, result="skip", reason=reason) for id_ in ids)

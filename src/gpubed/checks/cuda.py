@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
@@ -53,14 +53,8 @@ def compiler(context: Context) -> Iterator[Check]:
     for node, answer in context.on_each(lambda _, ssh: ssh.run(_NVCC, check=False)):
         release = re.search(r"release ([\d.]+)", answer.stdout)
         right = release is not None and release[1] == recipe.cuda
-        yield Check(
-            id=id_,
-            node=node.name,
-            result="pass" if right else "fail",
-            value=release[1] if release else None,
-            limit=f"CUDA {recipe.cuda}",
-            reason="" if right else f"a login shell finds another nvcc, or none: {answer.tail}",
-        )
+        why = "" if right else f"a login shell finds another nvcc, or none: {answer.tail}"
+        yield judged(id_, node.name, why, release and release[1], f"CUDA {recipe.cuda}")
 
 
 @at(Stage.SOFTWARE, *_NCCL)
@@ -68,8 +62,7 @@ def nccl(context: Context) -> Iterator[Check]:
     """Let NCCL start as in a rank on each node: which library it is, and which way it takes."""
     recipe = recipes.load(context.plan.spec.recipe)
     if recipe.horovod.gpu_operations != "nccl":
-        why = f"recipe {recipe.name} has no NCCL"
-        yield from (Check(id=id_, result="skip", reason=why) for id_ in _NCCL)
+        yield from skipped(_NCCL, f"recipe {recipe.name} has no NCCL")
         return
     root = context.plan.spec.storage.shared.path
 
@@ -98,46 +91,29 @@ def _version(recipe: Recipe, node: Node, code: int) -> Check:
     """Compare NCCL's version, which it writes as 23007 for 2.30.7, with the recipe's."""
     loaded = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
     locked = {e.version for e in recipe.locked() if e.name.startswith("nvidia-nccl-")}
-    right = locked == {loaded}
-    return Check(
-        id="nccl.version",
-        node=node.name,
-        result="pass" if right else "fail",
-        value=loaded,
-        limit=", ".join(sorted(locked)),
-        reason="" if right else "the library that loads is not the recipe's",
-    )
+    why = "" if locked == {loaded} else "the library that loads is not the recipe's"
+    return judged("nccl.version", node.name, why, loaded, ", ".join(sorted(locked)))
 
 
 def _interface(node: Node, said: str) -> Check:
     chosen = _CHOSEN.search(said)
     wanted = str(node.experiment_address or node.control_address)
-    right = chosen is not None and chosen[2] == wanted
-    why = "NCCL finds no interface" if chosen is None else "NCCL takes another network"
-    repair = f"gpubed configure CLUSTER --tags nccl,horovod, or see /etc/nccl.conf on {node.name}"
-    return Check(
-        id="nccl.interface",
-        node=node.name,
-        result="pass" if right else "fail",
-        value=f"{chosen[1]} {chosen[2]}" if chosen else None,
-        limit=wanted,
-        reason="" if right else f"{why}: {repair}",
-    )
+    why = ""
+    if chosen is None or chosen[2] != wanted:
+        why = "NCCL takes another network" if chosen else "NCCL finds no interface"
+        why += (
+            f": gpubed configure CLUSTER --tags nccl,horovod, or see /etc/nccl.conf on {node.name}"
+        )
+    value = f"{chosen[1]} {chosen[2]}" if chosen else None
+    return judged("nccl.interface", node.name, why, value, wanted)
 
 
 def _memlock(node: Node, found: _Library) -> Check:
-    unlimited = found.memlock == _UNLIMITED
-    value = "unlimited" if unlimited else found.memlock
-    if unlimited or found.adapters:
+    id_, limit = "nccl.memlock", "unlimited"
+    if found.memlock == _UNLIMITED:
+        return judged(id_, node.name, "", limit, limit)
+    if found.adapters:
         why = "RDMA registers memory, and this limit ends it; role base raises limits"
-        return Check(
-            id="nccl.memlock",
-            node=node.name,
-            result="pass" if unlimited else "fail",
-            value=value,
-            unit="" if unlimited else "bytes",
-            limit="unlimited",
-            reason="" if unlimited else why,
-        )
-    reason = f"no RDMA adapter that would need more than {value} bytes of locked memory"
-    return Check(id="nccl.memlock", node=node.name, result="skip", reason=reason)
+        return judged(id_, node.name, why, found.memlock, limit, "bytes")
+    reason = f"no RDMA adapter that would need more than {found.memlock} bytes of locked memory"
+    return Check(id=id_, node=node.name, result="skip", reason=reason)

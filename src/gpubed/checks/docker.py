@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged
 from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
@@ -44,33 +44,24 @@ def daemon(context: Context) -> Iterator[Check]:
         yield Check(id="docker.daemon", result="skip", reason=why)
         return
 
-    def ask(_: Node, ssh: SSH) -> CommandResult:
-        return ssh.run(_ASK, check=False)
-
-    repair = f"gpubed configure {context.cluster.name}"
-    for node, answer in context.on_each(ask):
-        right = answer.exit_code == 0
-        log = f"journalctl -u docker on {node.name}"
-        yield Check(
-            id="docker.daemon",
-            node=node.name,
-            result="pass" if right else "fail",
-            value=", ".join(answer.stdout.split()) if right else None,
-            limit="answers",
-            reason="" if right else f"{answer.tail}; see {log}, then {repair}",
-        )
+    then = f"then gpubed configure {context.cluster.name}"
+    for node, answer in context.on_each(lambda _, ssh: ssh.run(_ASK, check=False)):
+        why = f"{answer.tail}; see journalctl -u docker on {node.name}, {then}"
+        wrong = answer.exit_code != 0
+        value = None if wrong else ", ".join(answer.stdout.split())
+        yield judged("docker.daemon", node.name, why if wrong else "", value, "answers")
 
 
 @at(Stage.SERVICES)
 def gpus(context: Context) -> Iterator[Check]:
     """Let a container on each node begin to use one GPU, and see no other."""
     id_ = "docker.gpus"
-    asking = [node for node in context.allocation.nodes if node.gpus]
-    if context.plan.spec.services.docker is None or not asking:
-        off = context.plan.spec.services.docker is None
+    off = context.plan.spec.services.docker is None
+    if off or not any(node.gpus for node in context.allocation.nodes):
         why = "Docker is off in cluster.yml" if off else "the cluster asks for no GPU"
         yield Check(id=id_, result="skip", reason=why)
         return
+    limit = "a container that is given one GPU begins to use it, and has no other"
 
     def ask(node: Node, ssh: SSH) -> CommandResult | None:
         return ssh.run(_GPUS, _IMAGE, _IMAGE, _IMAGE, check=False) if node.gpus else None
@@ -80,14 +71,8 @@ def gpus(context: Context) -> Iterator[Check]:
             yield Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
             continue
         reason = _wrong(answer, node.name in context.simulated)
-        yield Check(
-            id=id_,
-            node=node.name,
-            result="fail" if reason else "pass",
-            value=None if answer.exit_code else answer.stdout.split("\n")[0].partition(" ")[2],
-            limit="a container that is given one GPU begins to use it, and has no other",
-            reason=reason,
-        )
+        value = None if answer.exit_code else answer.stdout.split("\n")[0].partition(" ")[2]
+        yield judged(id_, node.name, reason, value, limit)
 
 
 def _wrong(answer: CommandResult, simulated: bool) -> str:

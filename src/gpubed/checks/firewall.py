@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged
 from gpubed.checks.stages import Stage, at
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import parallel
@@ -41,7 +41,8 @@ _REACH = "timeout 3 bash -c %s"
 @at(Stage.FABRIC, "firewall.closed")
 def closed_from_outside(context: Context) -> Iterator[Check]:
     """Knock from the controller, or from the last host on the way: none of the cluster's."""
-    if why := _why_not(context):
+    if not context.plan.spec.firewall.enabled:
+        why = "the firewall is off in cluster.yml"
         yield Check(id="firewall.closed", result="skip", reason=why)
         return
     doors = _doors(context)
@@ -55,12 +56,6 @@ def closed_from_outside(context: Context) -> Iterator[Check]:
 
     for _, check in context.on_each(knock):
         yield check
-
-
-def _why_not(context: Context) -> str:
-    if not context.plan.spec.firewall.enabled:
-        return "the firewall is off in cluster.yml"
-    return ""
 
 
 def _doors(context: Context) -> dict[str, SSH]:
@@ -99,15 +94,8 @@ def _verdict(context: Context, node: Node, session: SSH, listening: set[int], ca
     reason = f"from outside, these ports answer: {answered}" if answered else ""
     if not answered and not _fellow_reaches(context, node, canary):
         reason = "the test's own listener is not reached from within, so nothing was proved"
-    return Check(
-        id="firewall.closed",
-        node=node.name,
-        result="fail" if reason else "pass",
-        value=len(answered),
-        unit="open ports",
-        limit="only SSH and what cluster.yml opens",
-        reason=reason,
-    )
+    count, limit = len(answered), "only SSH and what cluster.yml opens"
+    return judged("firewall.closed", node.name, reason, count, limit, "open ports")
 
 
 def _allowed(context: Context, node: Node) -> set[int]:

@@ -1,4 +1,8 @@
-"""Checks monitoring: Prometheus reads every node, all rules work, the status page is shown."""
+"""Checks JupyterLab and monitoring.
+
+JupyterLab answers over TLS to the right token, and to no other. Prometheus reads every node, all
+rules work, and the status page is shown.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.access import services
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.stages import Stage, at
-from gpubed.core import reading
+from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
+from gpubed.nodes import answers
 from gpubed.nodes.verification import Check
 
 _IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
@@ -24,13 +29,18 @@ _PATIENCE_S, _PAUSE_S = 45.0, 3.0
 _ASK = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
 
 
-class _Labels(BaseModel):
-    node: str
-    job: str
+# Waits while the process has started and does not listen yet, as after a boot, but not for one that
+# fails again and again.
+_AWAIT = (
+    "timeout 60 sh -c 'while systemctl show --property=SubState jupyterlab.service"
+    " | grep -q =start; do sleep 0.5; done'"
+)
+_OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 
 
 class _Target(BaseModel):
-    labels: _Labels
+    node: str = Field(validation_alias=AliasPath("labels", "node"))
+    job: str = Field(validation_alias=AliasPath("labels", "job"))
     health: str
     last_error: str = Field(default="", alias="lastError")
 
@@ -45,56 +55,44 @@ class _Group(BaseModel):
     rules: tuple[_Rule, ...]
 
 
-class _Data(BaseModel):
+class _Answer(BaseModel):
     """Prometheus' data about its targets, or about its rules."""
 
-    targets: tuple[_Target, ...] = Field(default=(), alias="activeTargets")
-    groups: tuple[_Group, ...] = ()
-
-
-class _Answer(BaseModel):
-    data: _Data = _Data()
+    targets: tuple[_Target, ...] = Field((), validation_alias=AliasPath("data", "activeTargets"))
+    groups: tuple[_Group, ...] = Field((), validation_alias=AliasPath("data", "groups"))
 
 
 @at(Stage.SERVICES, *_IDS)
 def monitoring(context: Context) -> Iterator[Check]:
     """Ask Prometheus about its targets and rules, and JupyterLab for the page."""
     if context.plan.spec.services.monitoring is None:
-        why = "the cluster is not monitored"
-        yield from (Check(id=id_, result="skip", reason=why) for id_ in _IDS)
+        yield from skipped(_IDS, "the cluster is not monitored")
         return
     yield from _targets(context)
     yield _rules(context)
     yield _page(context)
 
 
-def _repair(context: Context) -> str:
-    return f"gpubed configure {context.cluster.name} --tags monitoring"
+def _repaired(context: Context, reason: str) -> str:
+    repair = f"gpubed configure {context.cluster.name} --tags monitoring"
+    return f"{reason}; repair: {repair}" if reason else ""
 
 
-def _ask(context: Context, what: str) -> _Data:
+def _ask(context: Context, what: str) -> _Answer:
     wanted = context.plan.spec.services.monitoring
-    port = wanted.port if wanted else None
-    answer = context.head.run(_ASK, port, what, check=False)
+    answer = context.head.run(_ASK, wanted and wanted.port, what, check=False)
     if answer.exit_code:
-        return _Data()
-    told = reading.reply(answer.stdout, f"Prometheus' answer to {what}", _repair(context))
-    return told.json(_Answer).data
+        return _Answer()
+    return answers.of(context.head, f"api/v1/{what}", answer).json(_Answer)
 
 
 def _targets(context: Context) -> Iterator[Check]:
     found = _settled(context)
     for node in context.allocation.nodes:
-        broken = _broken(found, node.name)
-        yield Check(
-            id="monitoring.target",
-            node=node.name,
-            result="fail" if broken else "pass",
-            value=sum(target.health == "up" for target in found.get(node.name, ())),
-            unit="targets",
-            limit="every exporter of the node answers",
-            reason=f"{broken}; repair: {_repair(context)}" if broken else "",
-        )
+        broken = _repaired(context, _broken(found, node.name))
+        up = sum(target.health == "up" for target in found.get(node.name, ()))
+        limit = "every exporter of the node answers"
+        yield judged("monitoring.target", node.name, broken, up, limit, "targets")
 
 
 def _settled(context: Context) -> dict[str, list[_Target]]:
@@ -103,7 +101,7 @@ def _settled(context: Context) -> dict[str, list[_Target]]:
     while True:
         found: dict[str, list[_Target]] = {}
         for target in _ask(context, "targets?state=active").targets:
-            found.setdefault(target.labels.node, []).append(target)
+            found.setdefault(target.node, []).append(target)
         unknown = any(t.health == "unknown" for targets in found.values() for t in targets)
         if (set(found) >= names and not unknown) or time.monotonic() > end:
             return found
@@ -113,10 +111,10 @@ def _settled(context: Context) -> dict[str, list[_Target]]:
 def _broken(found: dict[str, list[_Target]], node: str) -> str:
     if not found:
         return "Prometheus on the head does not answer"
-    if not any(target.labels.job == "node" for target in found.get(node, ())):
+    if not any(target.job == "node" for target in found.get(node, ())):
         return "Prometheus does not ask this node"
     return "; ".join(
-        f"exporter {t.labels.job} does not answer ({t.last_error or t.health})"
+        f"exporter {t.job} does not answer ({t.last_error or t.health})"
         for t in found[node]
         if t.health != "up"
     )
@@ -130,15 +128,9 @@ def _rules(context: Context) -> Check:
     reason = "; ".join(f"rule {name} cannot be judged: {why}" for name, why in sick.items())
     if len(loaded) != wanted:
         reason = f"Prometheus judges {len(loaded)} rules instead of {wanted}"
-    return Check(
-        id="monitoring.rules",
-        node=context.allocation.head.name,
-        result="fail" if reason else "pass",
-        value=len(loaded),
-        unit="rules",
-        limit=f"{wanted}, each without an error",
-        reason=f"{reason}; repair: {_repair(context)}" if reason else "",
-    )
+    reason, limit = _repaired(context, reason), f"{wanted}, each without an error"
+    head = context.allocation.head.name
+    return judged("monitoring.rules", head, reason, len(loaded), limit, "rules")
 
 
 def _page(context: Context) -> Check:
@@ -148,14 +140,29 @@ def _page(context: Context) -> Check:
         return Check(id="monitoring.page", node=head, result="skip", reason=why)
     try:
         status = services.page_status(context.cluster)
-        reason = "" if status == http.HTTPStatus.OK else f"the status page answers {status}"
+        reason = "" if status == _OK else f"the status page answers {status}"
     except GpubedError as error:
         status, reason = None, error.message
-    return Check(
-        id="monitoring.page",
-        node=head,
-        result="fail" if reason else "pass",
-        value=status,
-        limit=str(int(http.HTTPStatus.OK)),
-        reason=f"{reason}; repair: {_repair(context)}" if reason else "",
-    )
+    return judged("monitoring.page", head, _repaired(context, reason), status, str(int(_OK)))
+
+
+@at(Stage.SERVICES, "jupyterlab.tls", "jupyterlab.wrong_token")
+def jupyterlab(context: Context) -> Iterator[Check]:
+    """Ask JupyterLab with the right token and with a wrong one."""
+    if context.plan.spec.services.jupyterlab is None:
+        yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
+        return
+    right = secret.text(context.cluster.paths.jupyterlab_token)
+    context.head.run(_AWAIT, check=False)
+    wrong = "0" * len(right)
+    for id_, token, wanted in (
+        ("jupyterlab.tls", right, _OK),
+        ("jupyterlab.wrong_token", wrong, _FORBIDDEN),
+    ):
+        status, reason = None, ""
+        try:
+            status = services.jupyterlab_status(context.cluster, token)
+            reason = "" if status == wanted else f"answered {status} instead of {wanted}"
+        except GpubedError as error:
+            reason = error.message
+        yield judged(id_, context.allocation.head.name, reason, status, str(int(wanted)))

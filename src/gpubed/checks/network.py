@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpubed.checks import plain
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.plain import Row
 from gpubed.checks.stages import Stage, at
 from gpubed.core import reading, runlock
@@ -16,18 +16,16 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.jobs import execution
 from gpubed.jobs.runs.record import Request
-from gpubed.nodes.allocation import Network, Node
+from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import POSTPONED, Check
-from gpubed.spec.plan import ClusterPlan, NetworkPlan
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 _IP_AND_ICMP_HEADERS = 28
 _IDS = ("link.rate", "allreduce.busbw", "rdma.gpudirect")
 _GPUDIRECT = "GDRDMA"
-# Within a PCI switch; beyond it, NCCL prefers host memory by default (NCCL_NET_GDR_LEVEL).
-_NEAR = ("PIX", "PXB")
 _TOLERANCE = 0.05  # of a link whose rate the testbed limits
 # Horovod's Gloo, and NCCL by default, open one TCP stream to a neighbour.
 _ONE_STREAM_BPS = 10e9
@@ -55,10 +53,7 @@ class _Metrics(BaseModel):
 def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
-    declared = _declared(context)
-    if declared and network and declared.mtu is None:
-        declared = None  # the testbed chooses
-    if declared and (reason := _other(_size(declared), _size(network) if network else None)):
+    if reason := _differs(context):
         yield Check(id="network.mtu", result="fail", reason=reason)
         return
     if network is None or len(nodes) < 2:
@@ -73,15 +68,8 @@ def mtu(context: Context) -> Iterator[Check]:
         return ssh.run(command, size, peer.experiment_address, check=False).exit_code != 0
 
     for node, failed in context.on_each(lost):
-        yield Check(
-            id="network.mtu",
-            node=node.name,
-            result="fail" if failed else "pass",
-            value=network.mtu,
-            unit="bytes",
-            limit="passes unfragmented",
-            reason="packets of this size are lost" if failed else "",
-        )
+        why = "packets of this size are lost" if failed else ""
+        yield judged("network.mtu", node.name, why, network.mtu, "passes unfragmented", "bytes")
 
 
 @at(Stage.LOAD, "link.rate")
@@ -98,17 +86,20 @@ def links_and_collective(context: Context) -> Iterator[Check]:
         for node in context.allocation.nodes
         if not node.slots
     )
-    if reason := _why_not(context):
-        yield from _alone(context, reason)
+    if len(context.allocation.with_ranks) < 2:
+        yield from _alone(context)
         return
-    if (reason := _taken(context)) and not _other_rate(context):
-        yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
+    state = context.cluster.paths.state
+    who = runlock.measurer(state)
+    if who and not runlock.is_ours(who, state) and not _differs(context):
+        later = "`gpubed verify CLUSTER` measures them once it has ended"
+        yield from skipped(_IDS, f"{who} {POSTPONED}: {later}")
         return
     yield from _idle_links(context)
     try:
         told, checks = _measured(context)
     except GpubedError as error:
-        yield Check(id="allreduce.busbw", result="fail", reason=error.message)
+        yield judged("allreduce.busbw", "", error.message)
         yield from _links(context, ())
         yield _gpudirect(context, _Metrics())
         return
@@ -116,26 +107,28 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     yield _gpudirect(context, told)
 
 
-def _alone(context: Context, reason: str) -> Iterator[Check]:
-    yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS[1:])
-    wrong = _other_rate(context)
-    if wrong or context.plan.experiment is None or len(context.allocation.nodes) < 2:
-        result = "fail" if wrong else "skip"
-        yield Check(id="link.rate", result=result, reason=wrong or reason)
-        return
-    yield from _idle_links(context)
+def _alone(context: Context) -> Iterator[Check]:
+    alone = len(context.allocation.nodes) < 2
+    reason = "there is only one node" if alone else "ranks start on one node only"
+    yield from skipped(_IDS[1:], reason)
+    if wrong := _differs(context):
+        yield judged("link.rate", "", wrong)
+    elif context.plan.experiment is None or alone:
+        yield from skipped(_IDS[:1], reason)
+    else:
+        yield from _idle_links(context)
 
 
 def _idle_links(context: Context) -> Iterator[Check]:
     """Measure the links of nodes without ranks, if a rate is declared."""
     declared = context.plan.experiment
-    if declared is None or declared.rate_bps is None or _other_rate(context):
+    if declared is None or declared.rate_bps is None or _differs(context):
         return
     try:
         rows = plain.measured(context, declared.rate_bps)
         yield from (link(context.plan, row, declared.rate_bps) for row in rows)
     except GpubedError as error:
-        yield Check(id="link.rate", result="fail", reason=error.message)
+        yield judged("link.rate", "", error.message)
 
 
 def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
@@ -156,26 +149,13 @@ def _allreduce(context: Context, seconds: float, largest_s: float) -> tuple[_Met
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
     found = execution.run(context.cluster, request, terms=execution.Terms(by="verify"))
-    told = _told(context, found.metrics)
+    try:  # any process on the job's nodes may have written them
+        told = _Metrics.model_validate(found.metrics)
+    except ValidationError as error:
+        said = Answer(context.allocation.head.name, "what allreduce measured", str(found.metrics))
+        raise said.misfit(reading.words(error)) from None
     collective = _collective(context, told, found.failures)
     return told, [*_links(context, told.links), collective]
-
-
-def _why_not(context: Context) -> str:
-    if len(context.allocation.nodes) < 2:
-        return "there is only one node"
-    if len(context.allocation.with_ranks) < 2:
-        return "ranks start on one node only"
-    return ""
-
-
-def _taken(context: Context) -> str:
-    """Return why the links cannot be measured now: another measurement uses them; else empty."""
-    state = context.cluster.paths.state
-    who = runlock.measurer(state)
-    if who is None or runlock.is_ours(who, state):
-        return ""
-    return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"
 
 
 def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
@@ -183,46 +163,27 @@ def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
     if declared is None:
         yield Check(id="link.rate", result="skip", reason="no link has a declared rate")
         return
-    if reason := _other_rate(context):
-        yield Check(id="link.rate", result="fail", reason=reason)
+    if reason := _differs(context):
+        yield judged("link.rate", "", reason)
         return
     for row in found:
         yield link(context.plan, row.model_dump(), declared.rate_bps or 0)
     if not found:
-        why = f"{_rate(declared)} are declared, and no link was measured"
-        yield Check(id="link.rate", result="fail", reason=why)
+        why = f"{format_rate(declared.rate_bps or 0)} are declared, and no link was measured"
+        yield judged("link.rate", "", why)
 
 
-def _declared(context: Context) -> NetworkPlan | None:
-    """Return the declared network; None if the testbed makes none for a single node."""
-    plan, allocation = context.plan, context.allocation
-    if allocation.experiment is None and len(allocation.nodes) == 1:
-        planned = registry.backend(plan.backend).foretold(plan, plan.nodes[0])
-        if allocation.failed or planned["experiment_address"] is None:
-            return None
-    return plan.experiment
-
-
-def _other_rate(context: Context) -> str:
-    declared, network = _declared(context), context.allocation.experiment
-    if declared is None:
+def _differs(context: Context) -> str:
+    """Return how the cluster's network differs from the declared one, or "" if it does not."""
+    declared, has = context.plan.experiment, context.allocation.experiment
+    if declared is None or (has is None and len(context.allocation.nodes) == 1):
         return ""
-    return _other(_rate(declared), _rate(network) if network else None)
-
-
-def _other(declared: str, granted: str | None) -> str:
-    if declared == granted:
+    if has is None:
+        return "a network is declared, and the cluster has no such network: gpubed up CLUSTER"
+    if declared.rate_bps == has.rate_bps and declared.mtu in (None, has.mtu):
         return ""
-    has = granted or "no such network"
-    return f"{declared} are declared, and the cluster has {has}: gpubed up CLUSTER"
-
-
-def _rate(network: Network | NetworkPlan) -> str:
-    return format_rate(network.rate_bps or 0)
-
-
-def _size(network: Network | NetworkPlan) -> str:
-    return f"packets of {network.mtu} bytes" if network.mtu else "packets of the testbed's own size"
+    words = (f"{format_rate(one.rate_bps or 0)}, MTU {one.mtu or 'any'}" for one in (declared, has))
+    return "{} are declared, and the cluster has {}: gpubed up CLUSTER".format(*words)
 
 
 def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
@@ -236,31 +197,16 @@ def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
         reason = "the link does not carry what the specification declares"
     elif most is not None and measured > most:
         reason = "the link is not held to the rate that the specification declares"
-    return Check(
-        id="link.rate",
-        node=f"{row['src']}>{row['dst']}",
-        result="fail" if reason else "pass",
-        value=round(measured / 1e6, 2),
-        unit="Mbit/s",
-        limit=f"≥ {format_rate(least)}" + (f" and ≤ {format_rate(most)}" if most else ""),
-        reason=reason,
-    )
-
-
-def _told(context: Context, metrics: dict[str, Any]) -> _Metrics:
-    """Validate the job's metrics: any process on its nodes may have written them."""
-    try:
-        return _Metrics.model_validate(metrics)
-    except ValidationError as error:
-        told = Answer(context.allocation.head.name, "what allreduce measured", str(metrics))
-        raise told.misfit(reading.words(error)) from None
+    limit = f"≥ {format_rate(least)}" + (f" and ≤ {format_rate(most)}" if most else "")
+    pair = f"{row['src']}>{row['dst']}"
+    return judged("link.rate", pair, reason, round(measured / 1e6, 2), limit, "Mbit/s")
 
 
 def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Check:
     id_ = "allreduce.busbw"
     busbw, alone = metrics.busbw_bps, metrics.host_limit_bps
     if busbw is None or failures:
-        return Check(id=id_, result="fail", reason="; ".join(failures) or "no result")
+        return judged(id_, "", "; ".join(failures) or "no result")
     rate = (context.plan.experiment and context.plan.experiment.rate_bps) or 0
     wanted = context.plan.spec.networks.experiment
     reachable = _GOODPUT * min(rate, _ONE_STREAM_BPS)
@@ -275,14 +221,9 @@ def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Che
         by_cpu = alone < reachable or busbw >= _COLLECTIVE * in_turns
     right = floor is None or busbw >= floor or by_cpu
     limit = "no link has a declared rate" if floor is None else f"≥ {format_rate(floor)}"
-    return Check(
-        id=id_,
-        result="pass" if right else "fail",
-        value=round(busbw / 1e6, 2),
-        unit=f"Mbit/s on {metrics.device}",
-        limit=f"{limit}, or as much as the CPU can drive" if by_cpu else limit,
-        reason="" if right else "the collective does not use the link, measured twice",
-    )
+    limit += ", or as much as the CPU can drive" if by_cpu else ""
+    why = "" if right else "the collective does not use the link, measured twice"
+    return judged(id_, "", why, round(busbw / 1e6, 2), limit, f"Mbit/s on {metrics.device}")
 
 
 def _gpudirect(context: Context, told: _Metrics) -> Check:
@@ -294,7 +235,10 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
     if context.simulated:
         limit = "its GPUs are simulated: no adapter can reach their memory"
         return Check(id=id_, result="simulated", limit=limit)
-    if wanted.rdma.device == "any" and not any(_adapters(context, node.name) for node in with_gpus):
+    facts = filter(None, (context.facts[node.name] for node in with_gpus))
+    # Soft-RoCE is on no bus.
+    hard = any(hca.pci and hca.active for one in facts for hca in one.hcas)
+    if wanted.rdma.device == "any" and not hard:
         why = "Soft-RoCE, which networks.experiment.rdma.device: any allows, has no GPUDirect"
         return Check(id=id_, result="skip", reason=why)
     between = {name: count for name, count in told.transports.items() if name.startswith("NET/")}
@@ -304,39 +248,11 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
         reason = "NCCL does not tell how it moved data between nodes"
     elif between != direct:
         used = ", ".join(sorted(set(between) - set(direct)))
-        reason = f"NCCL used {used}: " + (
-            _far(context, with_gpus)
-            or "a driver with DMA-BUF or the module nvidia_peermem is needed, "
-            "and ACS off on bare metal"
+        reason = (
+            f"NCCL used {used}: a driver with DMA-BUF or the module nvidia_peermem is needed, ACS "
+            "off on bare metal, and an adapter within a PCI switch of each GPU (NCCL_NET_GDR_LEVEL)"
         )
-    return Check(
-        id=id_,
-        result="fail" if reason else "pass",
-        value=sum(direct.values()),
-        unit="channels",
-        limit=f"all {sum(between.values())} between nodes by GPUDirect, over "
-        f"{told.adapters} adapter(s) of a node",
-        reason=reason,
+    limit = (
+        f"all {sum(between.values())} between nodes by GPUDirect, over {told.adapters} adapter(s)"
     )
-
-
-def _far(context: Context, nodes: Sequence[Node]) -> str:
-    """Name a GPU without an adapter near enough for GPUDirect; empty if all have one."""
-    for node in nodes:
-        facts = context.facts[node.name]
-        adapters = {hca.name for hca in facts.hcas if hca.active} if facts else set()
-        for gpu in (facts.gpus if facts else ())[: node.gpus]:
-            ways = {name: way for name, way in gpu.links.items() if name in adapters}
-            if ways and not set(ways.values()) & set(_NEAR):
-                told = ", ".join(f"{name} ({way})" for name, way in ways.items())
-                return (
-                    f"GPU {gpu.index} of {node.name} is beyond a PCI switch from {told}, where "
-                    "NCCL uses host memory; put an adapter beside it, or set NCCL_NET_GDR_LEVEL"
-                )
-    return ""
-
-
-def _adapters(context: Context, name: str) -> bool:
-    """Say whether a node has an active RDMA adapter; Soft-RoCE is on no bus and does not count."""
-    facts = context.facts[name]
-    return facts is not None and any(hca.pci and hca.active for hca in facts.hcas)
+    return judged(id_, "", reason, sum(direct.values()), f"{limit} of a node", "channels")

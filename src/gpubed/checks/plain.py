@@ -55,9 +55,9 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
 
 
 def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[str, Any]]:
-    """Measure nodes two by two; of an odd number, the first is measured twice. See `measured`.
+    """Measure nodes two by two, in parallel if they have their own CPUs; see `measured`.
 
-    Pairs are measured in parallel if nodes have their own CPUs.
+    Of an odd number, the first is measured twice.
     """
     pairs = [nodes[place : place + 2] for place in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
@@ -78,7 +78,9 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
 
 @contextmanager
 def _program(context: Context) -> Iterator[str]:
-    made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
+    made = context.head.run(
+        "mktemp -d %s/runs/.links-XXXXXX", context.plan.spec.storage.shared.path
+    )
     folder = made.stdout.strip()
     try:
         program = jobfile.folder("allreduce") / f"{_PROGRAM}.py"
@@ -109,7 +111,3 @@ def _together(
 
     found = parallel.each(ask, range(len(nodes)), len(nodes))  # at once: they wait for each other
     return [row for rows in found for row in rows]
-
-
-def _shared(context: Context) -> str:
-    return context.plan.spec.storage.shared.path

@@ -26,18 +26,13 @@ class Figure(_Model):
 
 
 class GPU(_Model):
-    """One GPU, as the jobs' framework sees it.
-
-    Attributes:
-        compute: Rate in TFLOP/s (FP32) of products with correct results.
-        memory: GiB that kept what was written.
-    """
+    """One GPU, as the jobs' framework sees it."""
 
     index: int
     name: reading.Name
     capability: reading.Name
-    compute: Figure
-    memory: Figure
+    compute: Figure  # rate in TFLOP/s (FP32) of products with correct results
+    memory: Figure  # giB that kept what was written
 
 
 class Collective(_Model):
@@ -48,16 +43,11 @@ class Collective(_Model):
 
 
 class Proof(_Model):
-    """Results of a node's GPUs.
-
-    Attributes:
-        simulated: The simulated GPU model; the CPU computed then.
-        error: Why results are missing.
-    """
+    """Results of a node's GPUs."""
 
     asked: int
-    simulated: reading.Name | None = None
-    error: str = ""
+    simulated: reading.Name | None = None  # the simulated GPU model; the CPU computed then
+    error: str = ""  # why results are missing
     gpus: tuple[GPU, ...] = ()
     collectives: tuple[Collective, ...] = ()
 

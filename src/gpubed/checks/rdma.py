@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.stages import Stage, at
 from gpubed.core.units import format_rate
 from gpubed.nodes import answers
@@ -39,18 +39,17 @@ if [ -e $port/hw_counters/sent_pkts ]; then echo packets $(cat $port/hw_counters
 else echo words $(cat $port/counters/port_xmit_data); fi
 """
 _RPINGS = 5
-_RPING_SERVER = "timeout 30 rping -s -a %s -C %s"
+_RPING_SERVER = "timeout 30 rping -s -a {} -C {}"
 # A server on a busy node takes a moment to start, and rejects connections before.
 _TRY = "for attempt in 1 2 3 4 5; do sleep 2; {} && exit; done; exit 1"
-_RPING_CLIENT = _TRY.format("timeout 10 rping -c -a %s -C %s")
+_RPING_CLIENT = _TRY.format("timeout 10 rping -c -a {} -C {}")
 _WRITE_BYTES, _WRITES = 65536, 500
 # Not -R: rping tests the connection manager, and perftest's use of it fails on Soft-RoCE ("Unable
 # to init the socket connection", perftest 4.5).
-_WRITE = (
-    f'ib_write_bw -d "$({_DEVICE})" -x "$({_PROGRAM} gid)" -F -s %s -n {_WRITES} --report_gbits'
-)
+_DEVICE_AND_GID = f'-d "$({_DEVICE})" -x "$({_PROGRAM} gid)"'
+_WRITE = f"ib_write_bw {_DEVICE_AND_GID} -F -s {_WRITE_BYTES} -n {_WRITES} --report_gbits"
 _WRITE_SERVER = f"timeout 60 {_WRITE}"
-_WRITE_CLIENT = _TRY.format(f"timeout 50 {_WRITE} %s")
+_WRITE_CLIENT = _TRY.format(f"timeout 50 {_WRITE} {{}}")
 _REDUCE_BYTES, _REDUCTIONS = 4 << 20, 5
 # Prints a message if every element is the sum over all ranks.
 _REDUCE = f"""
@@ -73,10 +72,6 @@ _RUN = (
 )
 
 
-class _Broken(Exception):
-    """A step failed or is impossible; the steps after it are skipped."""
-
-
 @dataclass(frozen=True)
 class _Sent:
     """A device's counter of what it sent."""
@@ -95,22 +90,21 @@ def rdma(context: Context) -> Iterator[Check]:
     """Prove RDMA from the device to a collective, if the specification asks for it."""
     wanted = context.plan.spec.networks.experiment
     if wanted is None or wanted.rdma is None:
-        yield from _skipped(_IDS, "the cluster asks for no RDMA")
+        yield from skipped(_IDS, "the cluster asks for no RDMA")
         return
-    left = list(_IDS)
-    for step in (_devices, _neighbourhood, _pings, _writes, _collective):
-        try:
-            for check in step(context, wanted.rdma):
-                if check.id in left:
-                    left.remove(check.id)
-                yield check
-        except _Broken as error:
-            yield from _skipped(left, str(error))
-            return
-
-
-def _skipped(ids: tuple[str, ...] | list[str], reason: str) -> Iterator[Check]:
-    yield from (Check(id=id_, result="skip", reason=reason) for id_ in ids)
+    left, why = list(_IDS), ""
+    for step in (_devices, _pings, _writes, _collective):
+        for check in step(context, wanted.rdma):
+            if check.id in left:
+                left.remove(check.id)
+            if check.result == "fail":
+                why = f"{check.id} failed"
+            yield check
+        if len(context.allocation.nodes) < 2:
+            why = why or "there is only one node"
+        if why:
+            break
+    yield from skipped(left, why)
 
 
 def _devices(context: Context, _: Rdma) -> Iterator[Check]:
@@ -120,7 +114,6 @@ def _devices(context: Context, _: Rdma) -> Iterator[Check]:
         device = ssh.run(_DEVICE, check=False).stdout.strip()
         return device, ssh.run(_PORTS, check=False).stdout.splitlines() if device else []
 
-    right = True
     for node, (device, told) in context.on_each(ask):
         ports, nccls = (frozenset(filter(None, line.split(","))) for line in (*told, "", "")[:2])
         why = ""
@@ -131,84 +124,44 @@ def _devices(context: Context, _: Rdma) -> Iterator[Check]:
                 f"NCCL is told of {_listed(nccls)}, and {_listed(ports)} is set up: "
                 "gpubed configure CLUSTER --tags rdma,nccl"
             )
-        right = right and not why
-        value = _listed(ports) or device
-        limit = "one active" + _unused(context, node, ports)
-        yield _result("rdma.device", node.name, not why, value, "", limit, why)
-    _require(right, "rdma.device failed")
+        yield judged("rdma.device", node.name, why, _listed(ports) or device, "one active")
 
 
 def _listed(ports: Iterable[str]) -> str:
     return ", ".join(sorted(ports))
 
 
-def _unused(context: Context, node: Node, used: frozenset[str]) -> str:
-    """Return a note on equally fast ports that are unused; they may have another purpose."""
-    facts, network = context.facts[node.name], context.allocation.experiment
-    ports = {
-        f"{hca.name}:{port.port}": port.rate_gbps
-        for hca in (facts.hcas if facts else ())
-        for port in hca.ports
-        if hca.pci and port.state == "ACTIVE" and port.link_layer == "Ethernet"
-    }
-    rates = {ports[name] for name in used if name in ports}
-    others = [name for name, rate in ports.items() if rate in rates and name not in used]
-    if not others or network is None:
-        return ""
-    return (
-        f"; {_listed(others)} would do as well, and is not used: "
-        f"its interface has no address in {network.subnet}"
-    )
-
-
-def _neighbourhood(context: Context, _: Rdma) -> Iterator[Check]:
-    """Stop on a single node: the next steps need two."""
-    _require(len(context.allocation.nodes) > 1, "there is only one node")
-    yield from ()
-
-
 def _pings(context: Context, _: Rdma) -> Iterator[Check]:
     """Messages arrive over connections of the connection manager."""
-    right = True
     for node, peer in _neighbours(context):
-        address = peer.experiment_address
-        serve = (_RPING_SERVER, address, _RPINGS)
-        code, said = _between(context, node, peer, serve, (_RPING_CLIENT, address, _RPINGS))
-        right = right and code == 0
-        where = f"{node.name}>{peer.name}"
-        why = f"rping does not get through: {said}"
-        yield _result("rdma.rping", where, code == 0, _RPINGS, "messages", "all return", why)
-    _require(right, "rdma.rping failed")
+        address, where = peer.experiment_address, f"{node.name}>{peer.name}"
+        serve, ask = (one.format(address, _RPINGS) for one in (_RPING_SERVER, _RPING_CLIENT))
+        code, said = _between(context, node, peer, serve, ask)
+        why = f"rping does not get through: {said}" if code else ""
+        yield judged("rdma.rping", where, why, _RPINGS, "all return", "messages")
 
 
 def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
     """Writes reach a share of the declared rate, and the device's counter proves them."""
     network = context.allocation.experiment
     rate = (network.rate_bps if network else None) or 0
-    right = True
     for node, peer in _neighbours(context):
         before = _sent(context.sessions[node.name])
-        client = (_WRITE_CLIENT, _WRITE_BYTES, peer.experiment_address)
-        code, said = _between(context, node, peer, (_WRITE_SERVER, _WRITE_BYTES), client)
+        ask = _WRITE_CLIENT.format(peer.experiment_address)
+        code, said = _between(context, node, peer, _WRITE_SERVER, ask)
         moved = _sent(context.sessions[node.name]).bytes_since(before)
-        table = Answer(node.name, "ib_write_bw", said)
-        measured, where = write_bps(table) if code == 0 else 0.0, f"{node.name}>{peer.name}"
-        enough = measured >= wanted.floor * rate and measured > 0
-        yield _result(
-            "rdma.write_bw",
-            where,
-            enough,
-            round(measured / 1e6, 1),
-            "Mbit/s",
-            f"≥ {wanted.floor:g} of {format_rate(rate)}",
-            "RDMA writes are slower than the link" if measured else f"ib_write_bw failed: {said}",
-        )
-        counted = moved >= _WRITES * _WRITE_BYTES
-        limit = f"≥ {_WRITES * _WRITE_BYTES}"
+        measured = 0.0 if code else write_bps(Answer(node.name, "ib_write_bw", said))
+        where, why = f"{node.name}>{peer.name}", ""
+        if not measured:
+            why = f"ib_write_bw failed: {said}"
+        elif measured < wanted.floor * rate:
+            why = "RDMA writes are slower than the link"
+        limit = f"≥ {wanted.floor:g} of {format_rate(rate)}"
+        yield judged("rdma.write_bw", where, why, round(measured / 1e6, 1), limit, "Mbit/s")
+        least = _WRITES * _WRITE_BYTES
         why = "the device did not send what the program claims to have moved"
-        yield _result("rdma.counters", where, counted, moved, "bytes", limit, why)
-        right = right and enough and counted
-    _require(right, "rdma.write_bw or rdma.counters failed")
+        short = why if moved < least else ""
+        yield judged("rdma.counters", where, short, moved, f"≥ {least}", "bytes")
 
 
 def _collective(context: Context, _: Rdma) -> Iterator[Check]:
@@ -219,24 +172,19 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
     done = context.head.run(_RUN, hosts, len(nodes), _REDUCE, timeout=220, check=False)
     if "sums are right" not in done.stdout:
         why = f"the allreduce failed: {done.tail}"
-        yield _result("rdma.collective", "", False, None, "bytes", "runs", why)
+        yield judged("rdma.collective", "", why, None, "runs", "bytes")
         return
     # With any algorithm, each rank has to send its part at least once.
     least = _REDUCE_BYTES * _REDUCTIONS // 2
     for node, after in context.on_each(lambda _, ssh: _sent(ssh)):
         moved = after.bytes_since(before[node.name])
         why = "the sums are right, but they did not go over RDMA: look at /etc/ucx/ucx.conf"
-        yield _result(
-            "rdma.collective", node.name, moved >= least, moved, "bytes", f"≥ {least}", why
-        )
+        short = why if moved < least else ""
+        yield judged("rdma.collective", node.name, short, moved, f"≥ {least}", "bytes")
 
 
 def write_bps(table: Answer) -> float:
-    """Read the average rate, in bit/s, from perftest's table (with --report_gbits).
-
-    Raises:
-        Misfit: The rate is no number.
-    """
+    """Read the average rate, in bit/s, from perftest's table (with --report_gbits)."""
     for line in table.text.splitlines():
         words = line.split()
         if words[:1] == [str(_WRITE_BYTES)] and len(words) >= 4:
@@ -255,11 +203,9 @@ def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:
     return zip(nodes, (*nodes[1:], nodes[0]), strict=True)
 
 
-def _between(
-    context: Context, node: Node, peer: Node, serve: tuple[object, ...], ask: tuple[object, ...]
-) -> tuple[int, str]:
-    def run(session: SSH, line: tuple[object, ...]) -> tuple[int, str]:
-        result = session.run(str(line[0]), *line[1:], timeout=90, check=False)
+def _between(context: Context, node: Node, peer: Node, serve: str, ask: str) -> tuple[int, str]:
+    def run(session: SSH, line: str) -> tuple[int, str]:
+        result = session.run(line, timeout=90, check=False)
         return result.exit_code, result.stdout if result.exit_code == 0 else result.tail
 
     with ThreadPoolExecutor(2) as pool:
@@ -267,28 +213,3 @@ def _between(
         client = pool.submit(run, context.sessions[node.name], ask)
         server.result()
         return client.result()
-
-
-def _result(
-    id_: str,
-    node: str,
-    right: bool,
-    value: float | str | None,
-    unit: str,
-    limit: str,
-    why: str,
-) -> Check:
-    return Check(
-        id=id_,
-        node=node,
-        result="pass" if right else "fail",
-        value=value,
-        unit=unit,
-        limit=limit,
-        reason="" if right else why,
-    )
-
-
-def _require(right: bool, why: str) -> None:
-    if not right:
-        raise _Broken(why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.stages import Stage, at
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
@@ -34,15 +34,13 @@ _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
 def slurm(context: Context) -> Iterator[Check]:
     """Look at each node, then run a step on all nodes of each partition."""
     if context.plan.spec.services.slurm is None:
-        yield from (Check(id=id_, result="skip", reason="the cluster has no Slurm") for id_ in _IDS)
+        yield from skipped(_IDS, "the cluster has no Slurm")
         return
     yield from _munge(context)
     answer = context.head.run(_NODES, check=False)
     if answer.exit_code != 0:
         reason = f"the controller does not answer: {answer.stderr.strip()[-200:]}"
-        yield Check(
-            id="slurm.node", node=context.allocation.head.name, result="fail", reason=reason
-        )
+        yield judged("slurm.node", context.allocation.head.name, reason)
         return
     # The reason is free text, which may contain a bar.
     told = (line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3)
@@ -62,18 +60,10 @@ def _munge(context: Context) -> Iterator[Check]:
         done = ssh.run(_DECODE, check=False, stdin=credential)
         return "" if done.exit_code == 0 else done.stderr.strip() or "it is not there"
 
+    then = "key or clock differ; gpubed configure CLUSTER --tags slurm"
     for node, refusal in context.on_each(decode):
-        reason = (
-            f"a credential of {head} is refused ({refusal}): key or clock differ; "
-            "gpubed configure CLUSTER --tags slurm"
-        )
-        yield Check(
-            id="slurm.munge",
-            node=node.name,
-            result="fail" if refusal else "pass",
-            limit=f"takes a credential of {head}",
-            reason=reason if refusal else "",
-        )
+        reason = f"a credential of {head} is refused ({refusal}): {then}" if refusal else ""
+        yield judged("slurm.munge", node.name, reason, limit=f"takes a credential of {head}")
 
 
 def _state(node: Node, state: str, reason: str) -> Check:
@@ -83,21 +73,12 @@ def _state(node: Node, state: str, reason: str) -> Check:
         help_ = "somebody has reserved it: scontrol show reservation"
     else:
         help_ = f"{reason}; journalctl -u slurmd there, then scontrol update"
-    return Check(
-        id="slurm.node",
-        node=node.name,
-        result="pass" if able else "fail",
-        value=state,
-        limit="idle or at work",
-        reason="" if able else help_,
-    )
+    return judged("slurm.node", node.name, "" if able else help_, state, "idle or at work")
 
 
 def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
     if not node.gpus:
-        return Check(
-            id="slurm.gpus", node=node.name, result="skip", reason="the node asks for no GPU"
-        )
+        return Check(id="slurm.gpus", node=node.name, result="skip", reason="asks for no GPU")
     # Such as gpu:2 or gpu:nvidia_h100:2(S:0-1), several separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
     count = sum(answers.whole(entry[-1]) or 0 for entry in entries if entry[0] == "gpu")
@@ -106,15 +87,7 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
     else:
         reason = _gpu_job(context, node) if state == "idle" else ""
     tried = f"a job that asks for one has it{'' if state == 'idle' else f' (not tried: {state})'}"
-    return Check(
-        id="slurm.gpus",
-        node=node.name,
-        result="fail" if reason else "pass",
-        value=count,
-        unit="GPUs",
-        limit=f"{node.gpus}; {tried}",
-        reason=reason,
-    )
+    return judged("slurm.gpus", node.name, reason, count, f"{node.gpus}; {tried}", "GPUs")
 
 
 def _gpu_job(context: Context, node: Node) -> str:
@@ -147,11 +120,6 @@ def _steps(context: Context, idle: set[str]) -> Iterator[Check]:
             continue
         done = context.head.run(_STEP, len(members), partition.name, check=False)
         ran = set(done.stdout.split())
-        yield Check(
-            id="slurm.step",
-            result="pass" if ran == members else "fail",
-            value=len(ran),
-            unit="nodes",
-            limit=f"{len(members)} of partition {partition.name}",
-            reason="" if ran == members else done.stderr.strip()[-300:] or "not every node ran it",
-        )
+        why = "" if ran == members else done.stderr.strip()[-300:] or "not every node ran it"
+        limit = f"{len(members)} of partition {partition.name}"
+        yield judged("slurm.step", "", why, len(ran), limit, "nodes")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 
-from gpubed.checks.context import Context
+from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.proof import Proof
 from gpubed.checks.stages import Stage, at
 from gpubed.core import reading
@@ -24,6 +24,7 @@ from packaging.markers import default_environment
 packages = {found.metadata["Name"]: found.version for found in distributions()}
 print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
 _SHOWN = 3
+_IDS = ("recipe.gpus", "recipe.driver")
 
 
 class _Installed(BaseModel):
@@ -34,7 +35,6 @@ class _Installed(BaseModel):
 @at(Stage.SOFTWARE, "recipe.versions")
 def packages(context: Context) -> Iterator[Check]:
     """Compare every package of the environment with the recipe's lock."""
-    id_ = "recipe.versions"
     recipe = recipes.load(context.plan.spec.recipe)
     root = context.plan.spec.storage.shared.path
 
@@ -50,15 +50,8 @@ def packages(context: Context) -> Iterator[Check]:
 
     for node, (count, differences) in context.on_each(ask):
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-        yield Check(
-            id=id_,
-            node=node.name,
-            result="fail" if differences else "pass",
-            value=count,
-            unit="packages",
-            limit=f"those of recipe {recipe.name}",
-            reason="; ".join(differences[:_SHOWN]) + more,
-        )
+        why, limit = "; ".join(differences[:_SHOWN]) + more, f"those of recipe {recipe.name}"
+        yield judged("recipe.versions", node.name, why, count, limit, "packages")
 
 
 def drift(
@@ -80,8 +73,7 @@ def drift(
 def gpus(context: Context) -> Iterator[Check]:
     """Each GPU's generation has code in the recipe, and each driver is new enough."""
     if not any(node.gpus for node in context.allocation.nodes):
-        for id_ in ("recipe.gpus", "recipe.driver"):
-            yield Check(id=id_, result="skip", reason="the cluster asks for no GPU")
+        yield from skipped(_IDS, "the cluster asks for no GPU")
         return
     recipe = recipes.load(context.plan.spec.recipe)
     for node in context.allocation.nodes:
@@ -91,40 +83,21 @@ def gpus(context: Context) -> Iterator[Check]:
 
 
 def on_node(recipe: Recipe, node: Node, proof: Proof, driver: str | None) -> Iterator[Check]:
-    """Compare the GPUs of one node with a recipe.
-
-    Args:
-        recipe: The recipe to run on them.
-        node: The node.
-        proof: Results of its GPUs with the recipe's packages.
-        driver: Version of the loaded kernel module.
-    """
+    """Compare the GPUs of one node, and its loaded kernel module's version, with a recipe."""
     if not node.gpus:
-        for id_ in ("recipe.gpus", "recipe.driver"):
-            yield Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
+        yield from skipped(_IDS, "asks for no GPU", node.name)
         return
     idle = "" if proof.computing else "no GPU computes with the recipe's packages, see gpu.compute"
     capabilities = sorted({gpu.capability for gpu in proof.gpus})
     reasons = [why for why in (recipes.why_not(recipe, text) for text in capabilities) if why]
-    yield Check(
-        id="recipe.gpus",
-        node=node.name,
-        result="fail" if reasons or idle else "pass",
-        value=", ".join(sorted({f"{gpu.name} ({gpu.capability})" for gpu in proof.gpus})) or None,
-        limit=f"compute capabilities of {', '.join(recipe.gpus.architectures) or 'no GPU'}",
-        reason="; ".join(reasons) or idle,
-    )
+    models = ", ".join(sorted({f"{gpu.name} ({gpu.capability})" for gpu in proof.gpus})) or None
+    limit = f"compute capabilities of {', '.join(recipe.gpus.architectures) or 'no GPU'}"
+    yield judged("recipe.gpus", node.name, "; ".join(reasons) or idle, models, limit)
     if recipe.cuda is None:
         why = f"recipe {recipe.name} uses no GPU"
         yield Check(id="recipe.driver", node=node.name, result="skip", reason=why)
         return
     old = f"CUDA {recipe.cuda} needs a driver from {recipe.gpus.driver} on"
     right = driver is not None and recipe.gpus.accept(driver)
-    yield Check(
-        id="recipe.driver",
-        node=node.name,
-        result="pass" if right and not idle else "fail",
-        value=driver,
-        limit=f"≥ {recipe.gpus.driver}, loaded in the kernel",
-        reason=idle if right else old,
-    )
+    limit = f"≥ {recipe.gpus.driver}, loaded in the kernel"
+    yield judged("recipe.driver", node.name, idle if right else old, driver, limit)

@@ -13,7 +13,6 @@ from gpubed.checks.context import Context
 from gpubed.nodes.verification import Check
 
 CheckFunction = Callable[[Context], Iterator[Check]]
-_STAGE, _PLAIN, _FIRST = "verification_stage", "not_about_gpus", "first_id"
 
 
 class Stage(IntEnum):
@@ -28,19 +27,18 @@ class Stage(IntEnum):
     LOAD = 7
 
 
+_CHECKS: dict[CheckFunction, tuple[Stage, tuple[str, ...]]] = {}
+
+
 def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function of this package as a check of every verification.
 
-    Args:
-        stage: When it runs.
-        plain: Ids of its checks that do not depend on GPUs. Checks with other ids never pass on
-            nodes with simulated GPUs, so that a forgotten id proves nothing there.
+    `plain` are ids of its checks that do not depend on GPUs. Those with other ids never pass on
+    nodes with simulated GPUs, so that a forgotten id proves nothing there.
     """
 
     def listed(function: CheckFunction) -> CheckFunction:
-        setattr(function, _STAGE, stage)
-        setattr(function, _PLAIN, frozenset(plain))
-        setattr(function, _FIRST, next(iter(plain), ""))
+        _CHECKS[function] = stage, plain
         return function
 
     return listed
@@ -48,7 +46,7 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
 
 def stage(function: CheckFunction) -> Stage:
     """Return the stage of a check."""
-    return Stage(getattr(function, _STAGE))
+    return _CHECKS[function][0]
 
 
 def subject(function: CheckFunction) -> str:
@@ -60,23 +58,18 @@ def subject(function: CheckFunction) -> str:
 
 def is_about_gpus(function: CheckFunction, id_: str) -> bool:
     """Say whether a check with this id, made by the function, depends on GPUs."""
-    return id_ not in getattr(function, _PLAIN)
+    return id_ not in _CHECKS[function][1]
 
 
 def first_id(function: CheckFunction) -> str:
     """Return an id of a function's checks, to report an error without a more precise one."""
     module = function.__module__.rpartition(".")[2]
-    return getattr(function, _FIRST) or f"{module}.{function.__name__}"
+    return next(iter(_CHECKS[function][1]), f"{module}.{function.__name__}")
 
 
 @cache
 def functions() -> tuple[CheckFunction, ...]:
     """Return all check functions by stage, then by module, then in the order of the source."""
-    names = sorted(module.name for module in pkgutil.iter_modules(checks.__path__))
-    found = [
-        value
-        for name in names
-        for value in vars(import_module(f"{checks.__name__}.{name}")).values()
-        if hasattr(value, _STAGE)
-    ]
-    return tuple(sorted(found, key=stage))
+    for module in pkgutil.iter_modules(checks.__path__):
+        import_module(f"{checks.__name__}.{module.name}")
+    return tuple(sorted(_CHECKS, key=lambda one: (stage(one), one.__module__)))

@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from typing import Any
 
-from gpubed.configuration import applied, inventory, served_folder
+from gpubed.configuration import applied, inventory
 from gpubed.core import record
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
@@ -65,7 +65,6 @@ class ConfigurationDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the configuration's files from the cluster's folder."""
         paths = _paths(inputs)
-        served_folder.note_former(paths)  # in case `down` is interrupted and `up` follows
         inventory_files = (paths.hosts, paths.variables, paths.former_variables)
         state_files = (paths.allocation, paths.ssh_config, paths.known_hosts)
         for path in inventory_files + state_files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubed.access import services
 from gpubed.cluster import condition
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import applied, roles, served_folder
+from gpubed.configuration import applied, roles
 from gpubed.configuration.due import Due
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -49,7 +49,6 @@ def prepare_repair(cluster: Cluster, found: Condition) -> None:
     Call this only once the costs of the repair are approved.
     """
     # Before the verification is removed, which shows that roles were applied.
-    served_folder.note_former(cluster.paths)
     lost, stopped = unconfigured(found), unserved(cluster.plan, found)
     applied.forget(cluster.paths, cluster.allocation, lost, stopped)
     cluster.paths.verification.unlink(missing_ok=True)

@@ -86,7 +86,6 @@ def render(cluster: Cluster) -> list[str]:
     Returns:
         The files that changed, relative to the project.
     """
-    served_folder.note_former(cluster.paths)
     for name in roles.secrets(cluster.plan) if cluster.allocation.nodes else ():
         secret.ensure_token(cluster.paths.secrets / name)
     changed = inventory.render(cluster)

@@ -168,12 +168,12 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
     if not (record.told or node_lease.are_to_mind(cluster.plan)):
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
-    told = node_lease.tell(cluster, record.granted_until, left, had)
-    by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told.words}))
+    told, failed = node_lease.tell(cluster, record.granted_until, left, had)
+    by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told}))
     if by_now.granted_until != there.granted_until:
         tell_nodes(cluster)  # renewed meanwhile; nodes may have got the older end last
-    elif told.failed:
-        each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
+    elif failed:
+        each = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise GpubedError(
             f"not all nodes know until when the lease lasts, and act by what they know: {each}",
             f"gpubed renew {cluster.name} --auto --once   tells those that do not know",

@@ -91,7 +91,6 @@ def up(
     testbed = registry.bound(plan.backend, paths)
     testbed.backend.require_engine(engine)
     paths.project.prepare()
-    paths.require_files()
     with runlock.hold(paths.state, "up") as ended, frozen(paths, plan):
         still_wanted()
         if ended:

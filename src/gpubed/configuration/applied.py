@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 
 # The playbook's `gpubed_applied` writes these for a role that a run did not finish; the next run
 # calls its handlers whether or not anything changes.
@@ -22,10 +22,7 @@ _BEGUN, _AGAIN = "begun", "begun-again"
 def missing(
     paths: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """Return the nodes that do not have a role in the wanted version, by role.
-
-    `fingerprints` has the wanted versions by node and role.
-    """
+    """Return the nodes without a role in the version of `fingerprints` (by node and role)."""
     stale: dict[str, list[str]] = {}
     for node in allocation.nodes:
         done = _record(paths, node.id)
@@ -55,14 +52,10 @@ def forget(
     nodes: Collection[str],
     roles: Mapping[str, Collection[str]],
 ) -> None:
-    """Forget what nodes have, so that it is applied again.
+    """Forget what `nodes` have, so that every role is applied again there.
 
-    What a run did not finish stays known: services may run with the former files.
-
-    Args:
-        nodes: Names of nodes on which every role is applied again.
-        roles: The nodes on which a role does not work, by role: it is applied again there, and its
-            services restarted.
+    So is each of `roles` on its nodes, with a restart of its services. What a run did not finish
+    stays known: services may run with the former files.
     """
     for node in allocation.nodes:
         done = _record(paths, node.id)
@@ -71,8 +64,7 @@ def forget(
         }
         if node.name in nodes:
             kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
-        if kept != done:
-            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
+        _keep(paths, node, done, kept)
 
 
 def outdate(
@@ -91,8 +83,12 @@ def outdate(
             for role, had in done.items()
             if had.startswith(_BEGUN) or node.name not in nodes.get(role, ())
         }
-        if kept != done:
-            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
+        _keep(paths, node, done, kept)
+
+
+def _keep(paths: ClusterPaths, node: Node, done: dict[str, str], kept: dict[str, str]) -> None:
+    if kept != done:
+        files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
 def _record(paths: ClusterPaths, node_id: str) -> dict[str, str]:

@@ -11,20 +11,18 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ansible_runner.interface import init_command_config
 
 from gpubed.configuration.events import FILE, NOT_TRUSTED, Event, Outcome, Watcher
-from gpubed.core import files, harmless, parallel, reading, runlock
+from gpubed.core import files, harmless, parallel, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, assets
 from gpubed.core.progress import Follower
@@ -35,8 +33,6 @@ from gpubed.nodes.ssh import HostKeyMismatch, greet
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _LOG, _END = 8 * 2**20, 256 * 2**10  # characters of Ansible's output, bytes of its end
 _END_S = 10.0  # processes that outlive Ansible may keep its output open
-_ERROR = re.compile(r"\[?ERROR\b")
-_MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -55,31 +51,27 @@ def configure(
 ) -> Outcome:
     """Run a playbook on a cluster's nodes; its inventory must have been rendered.
 
-    Args:
-        tags: Roles to apply; all if empty.
-        limit: Ansible host pattern.
-        due: The nodes to apply a role on, by role; all roles on all nodes if None.
-        check: Report what would change, change nothing.
-        playbook: File in `playbooks/`.
+    It applies the roles of `tags`, or all; on the hosts of `limit`, a pattern of Ansible's; where
+    they are `due`, by role, or everywhere. `check` changes nothing.
 
-    Raises:
-        ConfigurationFailed: A task failed or a node was not reached.
-        HostKeyMismatch: Another host answers in a node's place.
-        Locked: Another configuration of the cluster does not end.
+    Raises `ConfigurationFailed`, `HostKeyMismatch`, or `Locked` if another run does not end.
     """
     with runlock.locked(paths.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
         folder = paths.state / "ansible"
         # Left by an interrupted run or a former version.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
-        words = [*_options(tags, limit, check), *where(folder, due)]
-        book = assets() / "playbooks" / playbook
-        code, watcher = _play([_inventory(paths), *words, str(book)], folder, paths)
+        words = [_inventory(paths), str(assets() / "playbooks" / playbook), *where(folder, due)]
+        if chosen := ",".join(sorted(tags)):
+            words += ["--tags", chosen]
+        words += ["--limit", limit] if limit else []
+        words += ["--check", "--diff"] if check else []
+        code, watcher = _play(words, folder, paths)
         shutil.rmtree(folder, ignore_errors=True)
     if code != 0:
         if watcher.left:
             _recognize(paths, watcher.left)
-        message, hint = watcher.failure or _last_words(watcher, code), ""
+        message, hint = watcher.failure or f"Ansible ended with exit code {code}", ""
         if message.endswith(NOT_TRUSTED):
             hint = (
                 "export SSL_CERT_FILE=… (the certificates of your proxy or index; on own hosts: "
@@ -182,17 +174,6 @@ def _inventory(paths: ClusterPaths) -> str:
     return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
-def _options(tags: Iterable[str], limit: str | None, check: bool) -> list[str]:
-    words = []
-    if chosen := ",".join(sorted(tags)):
-        words += ["--tags", chosen]
-    if limit:
-        words += ["--limit", limit]
-    if check:
-        words += ["--check", "--diff"]
-    return words
-
-
 def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the options that apply roles only where they are due (`playbooks/tasks/role.yml`)."""
     if due is None:
@@ -203,32 +184,16 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
 
 
-def _last_words(watcher: Watcher, code: int) -> str:
-    """Return Ansible's last output if it ended without a failed task, as for a broken file.
-
-    Once a node has answered, the output may be the node's: then return only the exit code.
-    """
-    lines: list[str] = []
-    if watcher.outcome.log and not watcher.answered:
-        with suppress(reading.Unreadable):
-            lines = reading.file(watcher.outcome.log).text().splitlines()
-    begin = next((n for n, line in enumerate(lines) if _ERROR.match(line)), None)
-    said = "" if begin is None else "\n".join(lines[begin : begin + _MOST_WORDS]).strip()
-    return f"Ansible ended with exit code {code}" + (f": {said}" if said else "")
-
-
 def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
     """Check the host keys of nodes whose connection failed, as Ansible cannot; raise a mismatch."""
 
-    def look(node: Node) -> HostKeyMismatch | None:
+    def look(node: Node) -> None:
         try:
             greet(node, paths)
-        except HostKeyMismatch as error:
-            return error
+        except HostKeyMismatch:
+            raise
         except GpubedError:
             pass  # Ansible's own message stands
-        return None
 
     nodes = [node for node in load_allocation(paths.allocation).nodes if node.name in names]
-    for error in filter(None, parallel.each(look, nodes)):
-        raise error
+    parallel.each(look, nodes)

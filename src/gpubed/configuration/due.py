@@ -39,12 +39,8 @@ def foreseen(
 ) -> Due:
     """Return the roles that will be due once the testbed has done what is planned.
 
-    Args:
-        known: The present allocation, if any.
-        anew: Nodes that will be made, or made again.
-        strange: Nodes with other host keys, which will be accepted.
-        cut: Nodes that count as not configured.
-        broken: The nodes on which a role's services count as not configured, by role.
+    Nodes `anew` will be made, or made again; other host keys of `strange` nodes will be accepted;
+    `cut` nodes count as not configured, as do a `broken` role's services on its nodes.
     """
     broken = broken or {}
     expected = _expected(plan, known, anew, strange)

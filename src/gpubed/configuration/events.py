@@ -26,60 +26,30 @@ _Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(harmles
 _Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(harmless.text)]
 
 
-class _Model(BaseModel):
+class Event(BaseModel):
+    """A phase begins, a task begins or has a result on a node, or the run ends."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-
-class Play(_Model):
-    """A phase begins."""
-
-    event: Literal["play"]
-    play: _Name
-
-
-class Task(_Model):
-    """A task begins, on all nodes."""
-
-    event: Literal["task"]
-    role: _Name | None
-    task: _Name
-
-
-class Result(_Model):
-    """The result of a task on a node."""
-
-    event: Literal["ok", "skipped", "failed", "ignored", "unreachable"]
-    role: _Name | None
-    task: _Name
-    host: _Name
-    seconds: Annotated[FiniteFloat, Field(ge=0)]
-    changed: bool
-    reason: _Words | None
-
-
-class Stats(_Model):
-    """The end: how many tasks changed something, by node."""
-
-    event: Literal["stats"]
-    changed: dict[_Name, Annotated[int, Field(ge=0)]]
-
-
-Event = Annotated[Play | Task | Result | Stats, Field(discriminator="event")]
+    event: Literal["play", "task", "ok", "skipped", "failed", "ignored", "unreachable", "stats"]
+    play: _Name = ""
+    role: _Name | None = None
+    task: _Name = ""
+    host: _Name = ""
+    seconds: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    # At the end, the number of changed tasks by node
+    changed: bool | dict[_Name, Annotated[int, Field(ge=0)]] = False
+    reason: _Words | None = None
 
 
 @dataclass
 class Outcome:
-    """The outcome of a run of the playbooks.
+    """The outcome of a run of the playbooks."""
 
-    Attributes:
-        changed: Number of changed tasks by node, of those that took part.
-        phases: Seconds by phase.
-        log: Ansible's output; of a long one, its beginning and end.
-    """
-
+    # Number of changed tasks by node, of those that took part
     changed: dict[str, int] = field(default_factory=dict)
-    phases: dict[str, float] = field(default_factory=dict)
-    log: Path | None = None
+    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    log: Path | None = None  # ansible's output; of a long one, its beginning and end
 
 
 class Watcher:
@@ -89,23 +59,21 @@ class Watcher:
         self.outcome = Outcome()
         self.failure: str | None = None
         self.left: set[str] = set()
-        self.answered = False
         self._phase: str | None = None
         self._since = 0.0
         self._worked: dict[str, float] = defaultdict(float)
         self._lost: set[str] = set()
 
-    def handle(self, event: Play | Task | Result | Stats) -> None:
+    def handle(self, event: Event) -> None:
         """Handle the next event."""
-        match event:
-            case Play():
-                self._enter(event.play.lower())
-            case Task():
-                emit("task", phase=self._phase, role=event.role, task=event.task)
-            case Stats():
-                self.outcome.changed = event.changed
-            case Result():
-                self._host(event)
+        if event.event == "play":
+            self._enter(event.play.lower())
+        elif event.event == "task":
+            emit("task", phase=self._phase, role=event.role, task=event.task)
+        elif isinstance(event.changed, dict):
+            self.outcome.changed = event.changed
+        else:
+            self._host(event)
 
     def finish(self) -> None:
         """End the last phase."""
@@ -125,8 +93,7 @@ class Watcher:
         if self._phase:
             emit("phase", phase=self._phase, status="started")
 
-    def _host(self, result: Result) -> None:
-        self.answered = True
+    def _host(self, result: Event) -> None:
         host, task = result.host, result.task
         # Mark the node's words, so that no line looks like gpubed's own.
         reason = "\n  | ".join((result.reason or "").splitlines())

@@ -37,9 +37,9 @@ class Quarantine(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    reason: str
-    since: str
-    own: bool = False
+    reason: reading.Line
+    since: reading.Name
+    own: bool = False  # absent in answers of a former version of the role
 
     @property
     def is_by_hand(self) -> bool:
@@ -82,24 +82,7 @@ class _Told(BaseModel):
     """A node's untrusted answer, of any length."""
 
     problems: tuple[reading.Line, ...] = ()
-    quarantine: _Held | None = None
-
-    def of(self, node: Node) -> NodeHealth:
-        held = self.quarantine
-        problems = self.problems[:_PROBLEMS]
-        if more := len(self.problems) - _PROBLEMS:
-            problems += (f"and {more} more",) if more > 0 else ()
-        return NodeHealth(
-            node=node.name,
-            problems=problems,
-            quarantine=held and Quarantine(reason=held.reason, since=held.since, own=held.own),
-        )
-
-
-class _Held(BaseModel):
-    reason: reading.Line
-    since: reading.Name
-    own: bool = False  # absent in answers of a former version of the role
+    quarantine: Quarantine | None = None
 
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
@@ -123,25 +106,20 @@ def unwell(cluster: Cluster) -> list[NodeHealth]:
 def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
     """Return the cluster without the nodes that are not well, and why each is left out.
 
-    Raises:
-        GpubedError: The head is not well.
-        Unreachable: The head does not answer, or another host does in its place.
+    Raises `GpubedError` if the head is not well, `Unreachable` if it does not answer.
     """
     allocation = cluster.allocation
-    left_out = unwell(cluster)
-    names = {found.node for found in left_out}
-    if not names:
-        return cluster, []
-    if allocation.head.name in names:
+    left_out = {found.node: found for found in unwell(cluster)}
+    if head := left_out.get(allocation.head.name):
         greet(allocation.head, cluster.paths)
-        head = next(found for found in left_out if found.node == allocation.head.name)
         again = f"repair it, then: gpubed health {cluster.name} --requalify {head.node}"
         raise GpubedError(
             f"the head {head.node} is not well: {head.reason}",
             f"gpubed renew {cluster.name}" if head.is_held_by_lease else again,
         )
-    kept = tuple(node for node in allocation.nodes if node.name not in names)
-    return replace(cluster, allocation=allocation.model_copy(update={"nodes": kept})), left_out
+    kept = tuple(node for node in allocation.nodes if node.name not in left_out)
+    usable = replace(cluster, allocation=allocation.model_copy(update={"nodes": kept}))
+    return (usable if left_out else cluster), [*left_out.values()]
 
 
 def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
@@ -178,4 +156,6 @@ def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
         mute = f"it cannot tell how it is: {reading.tail(answer.stderr, 1, _SHOWN) or 'no word'}"
         repair = f"gpubed configure {paths.name} --tags health"
         return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))
-    return told.of(node)
+    problems, more = told.problems[:_PROBLEMS], len(told.problems) - _PROBLEMS
+    problems += (f"and {more} more",) if more > 0 else ()
+    return NodeHealth(node=node.name, problems=problems, quarantine=told.quarantine)

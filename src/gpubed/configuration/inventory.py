@@ -32,7 +32,7 @@ class _Told(str):
 
 
 class _Dumper(_DUMPER):  # type: ignore[misc, valid-type]
-    """Writes the inventory."""
+    pass
 
 
 _Dumper.add_representer(_Told, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
@@ -79,31 +79,22 @@ def _texts(cluster: Cluster) -> dict[Path, str]:
 
 
 def text(allocation: Allocation) -> str:
-    """Return the inventory as YAML."""
-    return _yaml(hosts(allocation))
-
-
-def hosts(allocation: Allocation) -> dict[str, Any]:
-    """Return the inventory: groups head, workers and one per node group."""
+    """Return the inventory as YAML: groups head, workers and one per node group."""
     groups: dict[str, Any] = {"head": {"hosts": {}}, "workers": {"hosts": {}}}
     for node in allocation.nodes:
         groups["head" if node.role == "head" else "workers"]["hosts"][node.name] = {}
         group = groups.setdefault(f"group_{node.group.replace('-', '_')}", {"hosts": {}})
         group["hosts"][node.name] = {}
-    machines = {node.name: _host(node) for node in allocation.nodes}
-    return {"all": {"hosts": machines, "children": groups}}
-
-
-def _host(node: Node) -> dict[str, Any]:
-    known: dict[str, Any] = _plain(
-        {
-            "ansible_host": node.control_address,
+    machines = {
+        node.name: {
+            "ansible_host": _plain(node.control_address),
             "ansible_port": node.port,
-            "ansible_user": node.user,
-            "gpubed_node_id": node.id,
+            "ansible_user": _plain(node.user),
+            "gpubed_node_id": _plain(node.id),
         }
-    )
-    return known
+        for node in allocation.nodes
+    }
+    return _yaml({"all": {"hosts": machines, "children": groups}})
 
 
 def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
@@ -126,16 +117,14 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "gpubed_state_dir": _STATE + allocation.cluster,
         "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
         "gpubed_environment": registry.backend(allocation.backend).environment(),
-        "gpubed_nodes": [_member(node) for node in allocation.nodes],
+        "gpubed_nodes": [
+            _plain(node.model_dump(mode="json", exclude={"id", "group", "user", "via"}))
+            for node in allocation.nodes
+        ],
         "gpubed_networks": _plain(networks),
         "gpubed_phases": roles.by_phase(plan),
         **roles.variables(plan),
     }
-
-
-def _member(node: Node) -> dict[str, Any]:
-    known = node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
-    return {name: _plain(value) for name, value in known.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -166,44 +155,37 @@ def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
     return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
 
 
-def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
-    return f"  ProxyJump {hops[via]}\n" if via else ""
-
-
-def _identity(path: str | None, paths: ClusterPaths) -> str:
-    if path is None:
-        return f"  IdentityFile {ssh_path(paths.private_key)}\n  IdentitiesOnly yes\n"
-    # No IdentitiesOnly: an agent may hold a key with a passphrase.
-    return f"  IdentityFile {ssh_path(path)}\n"
-
-
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
     """Return an OpenSSH configuration; host keys are always checked.
 
     Nodes have their name and `head` as aliases, and are reached through their hops.
     """
     hops = _hops(allocation)
+
+    def block(
+        names: str, alias: str, address: str, at: Hop | Node, via: tuple[Hop, ...], key: str | None
+    ) -> str:
+        jump = f"  ProxyJump {hops[via]}\n" if via else ""
+        # An agent may hold the user's key, with a passphrase.
+        only = "" if key else "  IdentitiesOnly yes\n"
+        return (
+            f"Host {names}\n"
+            f"  HostName {address}\n"
+            f"  HostKeyAlias {alias}\n"
+            f"  Port {at.port}\n"
+            f"  User {at.user}\n"
+            f"{jump}"
+            f"  IdentityFile {ssh_path(key or paths.private_key)}\n{only}"
+        )
+
     blocks = [
-        f"Host {name}\n"
-        f"  HostName {way[-1].address}\n"
-        f"  HostKeyAlias {name}\n"
-        f"  Port {way[-1].port}\n"
-        f"  User {way[-1].user}\n"
-        f"{_jump(way[:-1], hops)}"
-        f"{_identity(way[-1].identity, paths)}"
+        block(name, name, way[-1].address, way[-1], way[:-1], way[-1].identity)
         for way, name in hops.items()
     ]
     for node in allocation.nodes:
         names = f"{node.name} head" if node.role == "head" else node.name
-        blocks.append(
-            f"Host {names} {node.control_address}\n"
-            f"  HostName {node.control_address}\n"
-            f"  HostKeyAlias {node.name}\n"
-            f"  Port {node.port}\n"
-            f"  User {node.user}\n"
-            f"{_jump(node.via, hops)}"
-            f"{_identity(None, paths)}"
-        )
+        address = node.control_address
+        blocks.append(block(f"{names} {address}", node.name, address, node, node.via, None))
     blocks.append(
         "Host *\n"
         f"  UserKnownHostsFile {ssh_path(paths.known_hosts)}\n"

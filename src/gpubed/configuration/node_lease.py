@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -26,19 +25,6 @@ _REASON = "its lease ends at "
 _PROGRAM = "sudo -n gpubed-lease"
 
 
-@dataclass(frozen=True)
-class Told:
-    """The result of telling nodes the end of their lease.
-
-    Attributes:
-        words: What each node was told, by node id; empty if it has no end to act on.
-        failed: Why a node could not be told, by node name.
-    """
-
-    words: dict[str, str]
-    failed: dict[str, str]
-
-
 def is_reason(reason: str) -> bool:
     """Return whether the reason of a quarantine is the end of the lease."""
     return reason.startswith(_REASON)
@@ -51,17 +37,12 @@ def are_to_mind(plan: ClusterPlan) -> bool:
 
 
 def tell(
-    cluster: Cluster,
-    until: datetime | None,
-    left_s: float,
-    known: Mapping[str, str],
-) -> Told:
-    """Tell all nodes the end of their lease at once, except those that know it already.
+    cluster: Cluster, until: datetime | None, left_s: float, known: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Tell all nodes at once that their lease ends, except those that know it already.
 
-    Args:
-        until: The end; None if there is none.
-        left_s: Seconds until then, by this machine's clock.
-        known: What each node was told last, by its id.
+    `left_s` is the time until then by this machine's clock. `known`, and the first result, are the
+    words that each node was told last, by its id; the second is why others were not told, by name.
     """
     policy = cluster.plan.spec.lease.on_nodes if are_to_mind(cluster.plan) else None
     said: dict[str, object] = {}
@@ -81,7 +62,7 @@ def tell(
         node.id: known.get(node.id, "") if node.name in failed else words
         for node in cluster.allocation.nodes
     }
-    return Told({id_: one for id_, one in now.items() if one}, failed)
+    return {id_: one for id_, one in now.items() if one}, failed
 
 
 def _tell(paths: ClusterPaths, what: tuple[str, ...], node: Node) -> str:

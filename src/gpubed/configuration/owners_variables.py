@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -86,13 +87,11 @@ def _checksum(files: Iterable[Path], inventory: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files that Ansible reads, without hidden files and editors' backups."""
+    hidden = re.compile(r"(^|/)\.|~(/|$)")
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix in _READ and not _is_left_out(path, folder)
+        if path.is_file()
+        and path.suffix in _READ
+        and not hidden.search(str(path.relative_to(folder)))
     )
-
-
-def _is_left_out(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    return any(part.startswith(".") or part.endswith("~") for part in parts)

@@ -59,15 +59,11 @@ class Installation(_Model):
 
 
 class Looked(_Model):
-    """A host's answer.
-
-    Attributes:
-        lists_age_s: None if it has no package lists.
-        unfinished: Packages whose installation dpkg began and did not end.
-    """
+    """A host's answer."""
 
     schema_: Literal["gpubed/packages/1"] = Field(alias="schema")
-    lists_age_s: float | None
+    lists_age_s: float | None  # none if it has no package lists
+    # Packages whose installation dpkg began and did not end
     unfinished: tuple[reading.Name, ...] = ()
     roles: tuple[Installation, ...] = ()
 

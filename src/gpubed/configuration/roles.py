@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from jinja2 import StrictUndefined, Template
+from jinja2 import StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -29,15 +29,7 @@ from gpubed.recipes import recipe
 from gpubed.spec.plan import ClusterPlan
 
 Phase = Literal["base", "accelerator", "fabric", "storage", "runtime", "services", "verify"]
-PHASES: tuple[Phase, ...] = (
-    "base",
-    "accelerator",
-    "fabric",
-    "storage",
-    "runtime",
-    "services",
-    "verify",
-)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 Part = Literal[
     "head", "nodes", "machines", "networks", "rates", "storage", "environment", "firewall"
 ]
@@ -58,9 +50,7 @@ _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all roles, sorted."""
-    return tuple(
-        sorted(p.parent.parent.name for p in (assets() / "roles").glob("*/meta/gpubed.yml"))
-    )
+    return tuple(sorted(p.parents[1].name for p in assets().glob("roles/*/meta/gpubed.yml")))
 
 
 class RoleMeta(BaseModel):
@@ -107,18 +97,12 @@ class RoleMeta(BaseModel):
 
 @dataclass(frozen=True)
 class Unit:
-    """A systemd unit that a role keeps running, or a file that it keeps there.
+    """A systemd unit that a role keeps running, or a file that it keeps there."""
 
-    Attributes:
-        name: With its suffix; of a file, its absolute path.
-        node: The name of the only node that has it; None if all have.
-        where_enabled: Whether only nodes have it that start it at boot.
-    """
-
-    name: str
+    name: str  # with its suffix; of a file, its absolute path
     role: str
-    node: str | None = None
-    where_enabled: bool = False
+    node: str | None = None  # the name of the only node that has it; None if all have
+    where_enabled: bool = False  # whether only nodes have it that start it at boot
 
     @property
     def is_file(self) -> bool:
@@ -129,7 +113,7 @@ class Unit:
 @cache
 def meta(role: str) -> RoleMeta:
     """Return a role's `meta/gpubed.yml`."""
-    path = _folder(role) / "meta" / "gpubed.yml"
+    path = assets() / "roles" / role / "meta" / "gpubed.yml"
     return reading.file(path, f"correct {path}").yaml(RoleMeta)
 
 
@@ -180,26 +164,33 @@ def fingerprints(
     It covers the role's files and variables, the node, what the role reads of other nodes and
     networks, and the user's group_vars and the node's host_vars.
     """
+    head = allocation.head
     everywhere = [
-        _known_to_all(allocation),
+        # Without the controller's proxy, which does not change what is installed.
+        [allocation.cluster, head.name, head.user, bool(head.via)],
         _files_digest(owners_variables.of_groups(inventory), inventory),
         _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
     ]
-    users = _HostVariables(inventory)
+    host_vars = owners_variables.of_hosts(inventory)
+
+    def users(node: str) -> str:
+        return _files_digest(host_vars.get(node, ()), inventory)
+
     parts = _parts(plan, allocation, users)
     of_roles = {
         role: _text(_digest([_of_role(plan, role, parts), everywhere])) for role in active(plan)
     }
-    return {node.name: _on_node(of_roles, node, users) for node in allocation.nodes}
+    found = {}
+    for node in allocation.nodes:
+        # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
+        own = _text([_node(node), users(node.name)])
+        found[node.name] = {role: _hash(f"[{text}, {own}]") for role, text in of_roles.items()}
+    return found
 
 
 def active(plan: ClusterPlan) -> list[str]:
     """Return the active roles in execution order."""
     return [role for roles in by_phase(plan).values() for role in roles]
-
-
-def _folder(role: str) -> Path:
-    return assets() / "roles" / role
 
 
 def _ordered(roles: Iterable[str]) -> list[str]:
@@ -208,17 +199,11 @@ def _ordered(roles: Iterable[str]) -> list[str]:
     return list(TopologicalSorter(graph).static_order())
 
 
-@cache
-def _template(text: str) -> Template:
-    return _ENVIRONMENT.from_string(text)
+_template = cache(_ENVIRONMENT.from_string)
 
 
 def _renderer(plan: ClusterPlan) -> Any:
-    context = {
-        "spec": plan.spec,
-        "plan": plan,
-        "recipe": recipe.content(plan.spec.recipe),
-    }
+    context = {"spec": plan.spec, "plan": plan, "recipe": recipe.content(plan.spec.recipe)}
 
     def render(value: Any) -> Any:
         if isinstance(value, str):
@@ -232,27 +217,17 @@ def _renderer(plan: ClusterPlan) -> Any:
     return render
 
 
-def _on_node(of_roles: Mapping[str, str], node: Node, users: _HostVariables) -> dict[str, str]:
-    # Equal to `_digest([digest, own])`, but the common parts are serialized only once.
-    own = _text([_node(node), users.digest(node.name)])
-    return {role: _hash(f"[{digest}, {own}]") for role, digest in of_roles.items()}
-
-
 def _node(node: Node) -> dict[str, Any]:
     return node.model_dump(mode="json", exclude={"via"})
 
 
-def _known_to_all(allocation: Allocation) -> list[Any]:
-    # Without the controller's proxy, which does not change what is installed.
-    head = allocation.head
-    return [allocation.cluster, head.name, head.user, bool(head.via)]
-
-
-def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> dict[Part, Any]:
+def _parts(
+    plan: ClusterPlan, allocation: Allocation, users: Callable[[str], str]
+) -> dict[Part, Any]:
     networks = (allocation.control, allocation.experiment)
     head = allocation.head
     parts: dict[Part, Any] = {
-        "head": [_node(head), users.digest(head.name)],
+        "head": [_node(head), users(head.name)],
         "nodes": [_node(node) for node in allocation.nodes],
         "machines": [group.machine.model_dump(mode="json") for group in plan.spec.nodes],
         "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
@@ -264,14 +239,14 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
     return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
-def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> list[Any]:
+def _storage(plan: ClusterPlan, allocation: Allocation, users: Callable[[str], str]) -> list[Any]:
     """Identify the shared storage: the disk of a node or the testbed's volume."""
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
     name = server(plan)
     ids = [node.id for node in allocation.nodes if node.name == name]
-    return [provider, name, ids, users.digest(name)]
+    return [provider, name, ids, users(name)]
 
 
 def server(plan: ClusterPlan) -> str:
@@ -282,27 +257,13 @@ def server(plan: ClusterPlan) -> str:
 def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:
     """Return the part of a role's fingerprint that is the same on all nodes."""
     read = {part: parts[part] for part in reads(plan, role)}
-    return [_role_digest(role), inputs(plan, role), read]
-
-
-class _HostVariables:
-    """The user's `host_vars` of an inventory, looked up once for all nodes."""
-
-    def __init__(self, inventory: Path) -> None:
-        self._inventory, self._found = inventory, owners_variables.of_hosts(inventory)
-
-    def digest(self, node: str) -> str:
-        return _files_digest(self._found.get(node, ()), self._inventory)
-
-
-def _role_digest(role: str) -> str:
-    return _digest_within(role, assets(), _PACKAGE)
+    return [_digest_within(role, assets(), _PACKAGE), inputs(plan, role), read]
 
 
 @cache  # a process applies the roles of one version
 def _digest_within(role: str, assets: Path, package: Path) -> str:
     sources = _sources(role)
-    code = {name for source in sources for name in _code(source)}
+    code = {name for source in sources if (of := _role_in(source)) for name in meta(of).code}
     if code:
         sources.add(_FILTERS)
     return _digest([_folders_digest(sources, assets), _folders_digest(code, package)])
@@ -322,10 +283,6 @@ def _sources(role: str) -> set[str]:
             found.add(source)
             todo += meta(name).sources if (name := _role_in(source)) else ()
     return found
-
-
-def _code(source: str) -> tuple[str, ...]:
-    return meta(name).code if (name := _role_in(source)) else ()
 
 
 def _role_in(source: str) -> str:

@@ -7,16 +7,14 @@ node or none serves makes its data unavailable to the other nodes, and needs a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gpubed.configuration import roles
 from gpubed.core import reading, record
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes import allocation as allocations
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config
 from gpubed.spec.plan import ClusterPlan
@@ -29,17 +27,12 @@ if TYPE_CHECKING:
 
 ROLE = roles.SERVER
 _NODE_KINDS = ("Node", "Instance")
+_VOLUME = "a volume takes its place"
 _ANEW = {"create", "replace", "delete", "delete-replaced"}
 
 
 class Served(BaseModel):
-    """A folder that a node serves from its own disk.
-
-    Attributes:
-        id: The node's id; its name may have passed to another node.
-        path: The folder's path on all nodes.
-        backend: The node's testbed.
-    """
+    """A folder that a node serves from its own disk; the node's name may pass to another one."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -57,50 +50,16 @@ class Served(BaseModel):
         return name
 
 
-class _Inputs(BaseModel):
-    """The serving role's inputs among the variables that were rendered last."""
-
-    nfs_server: str
-    nfs_path: str
-
-
-class _All(BaseModel):
-    vars: _Inputs
-
-
-_RENDERED = TypeAdapter(dict[Literal["all"], _All])
-
-
 def remember(cluster: Cluster) -> None:
     """Record which node serves the shared storage, or that none does."""
-    if cluster.plan.spec.storage.shared.provider != "nfs":
-        if record.read(cluster.paths).served:
-            with record.changed(cluster.paths) as known:
-                known.served = None
-        return
-    name = roles.server(cluster.plan)
-    served = Served(
-        node=name,
-        id=cluster.allocation.node(name).id,
-        path=cluster.plan.spec.storage.shared.path,
-        backend=cluster.allocation.backend,
-    )
-    kept = None
-    with suppress(reading.Unreadable):  # replaced: any confirmation was given before
-        kept = _noted(cluster.paths)
-    if served != kept:
-        _write(cluster.paths, served)
-
-
-def note_former(paths: ClusterPaths) -> None:
-    """Record the folder that a former version served, before the variables are rendered anew."""
-    if not record.read(paths).served and (served := _rendered(paths)):
-        _write(paths, served)
-
-
-def _write(paths: ClusterPaths, served: Served) -> None:
-    with record.changed(paths) as known:
-        known.served = served.model_dump()
+    shared, granted, served = cluster.plan.spec.storage.shared, cluster.allocation, None
+    if shared.provider == "nfs":
+        name = roles.server(cluster.plan)
+        id_, backend = granted.node(name).id, granted.backend
+        served = Served(node=name, id=id_, path=shared.path, backend=backend).model_dump()
+    if record.read(cluster.paths).served != served:  # any confirmation was given before
+        with record.changed(cluster.paths) as known:
+            known.served = served
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
@@ -117,47 +76,30 @@ def left_behind(
 ) -> list[str]:
     """Return a line about a served folder that nodes would no longer see; empty if it stays.
 
-    Args:
-        steps: The planned steps of its resources; empty if there is no state.
-        there: Resources found on the testbed of a cluster with a lost state; None if not searched.
+    `steps` are planned, `there` are resources found on the testbed if the state is lost.
     """
-    served = _noted(paths) or _rendered(paths)
+    served = _noted(paths)
     if served is None:
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
     lost = backend_config.named(served.backend).removes_disks
-    then = _then(plan)
-    if _goes(served, steps) or (there is not None and _is_missed(served, there, plan)):
-        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
-        return [f"{what}: what is on it {with_it}; {then}"]
-    if plan.spec.storage.shared.provider == "nfs" and roles.server(plan) == served.node:
-        return []
-    return [f"{what}: what is on it stays there, and is served no more; {then}"]
-
-
-def _then(plan: ClusterPlan) -> str:
-    if plan.spec.storage.shared.provider != "nfs":
-        return "a volume takes its place"
-    return f"an empty one of {roles.server(plan)} takes its place"
-
-
-def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
-    """Return whether a plan removes the node, or creates it because it was lost before.
-
-    Creating an own host anew keeps its data.
-    """
-    ops = _ANEW if backend_config.named(served.backend).removes_disks else _ANEW - {"create"}
-    return any(
+    stays = plan.spec.storage.shared.provider == "nfs"
+    then = f"an empty one of {roles.server(plan)} takes its place" if stays else _VOLUME
+    # Creating an own host anew keeps its data.
+    ops = _ANEW if lost else _ANEW - {"create"}
+    goes = any(
         step.name == served.node and step.op in ops and step.type.endswith(_NODE_KINDS)
         for step in steps
     )
-
-
-def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> bool:
-    """Return whether the node no longer exists, or its host is to become another node."""
-    if not registry.backend(plan.backend).lists_nodes:
-        return False
-    return all(thing.id != served.id or thing.heir for thing in there)
+    # On the testbed, it no longer exists, or its host is to become another node.
+    if there is not None and registry.backend(plan.backend).lists_nodes:
+        goes = goes or all(thing.id != served.id or thing.heir for thing in there)
+    if goes:
+        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
+        return [f"{what}: what is on it {with_it}; {then}"]
+    if stays and roles.server(plan) == served.node:
+        return []
+    return [f"{what}: what is on it stays there, and is served no more; {then}"]
 
 
 def _noted(paths: ClusterPaths) -> Served | None:
@@ -169,22 +111,3 @@ def _noted(paths: ClusterPaths) -> Served | None:
             f"{paths.record} cannot be read: served: {reading.words(error)}",
             f"remove `served` from it, when all data of {paths.name} are where they should be",
         ) from None
-
-
-def _rendered(paths: ClusterPaths) -> Served | None:
-    """Return the served folder of the last rendered inventory, if roles were applied by it."""
-    if not paths.verification.exists():
-        return None
-    with suppress(GpubedError, LookupError, ValueError):  # not an inventory
-        variables = reading.file(paths.variables)
-        if b"nfs_server:" not in variables.data:
-            return None  # parsing is slow for many nodes
-        given = variables.yaml(_RENDERED)["all"].vars
-        allocation = allocations.load(paths.allocation)
-        return Served(
-            node=given.nfs_server,
-            id=allocation.node(given.nfs_server).id,
-            path=given.nfs_path,
-            backend=allocation.backend,
-        )
-    return None

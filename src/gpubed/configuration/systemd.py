@@ -25,18 +25,12 @@ _RUNNING = {"active", "reloading", "refreshing"}
 
 @dataclass(frozen=True)
 class Stopped:
-    """A unit that should run and does not, or a file that is missing.
+    """A unit that should run and does not, or a file that is missing."""
 
-    Attributes:
-        role: The role that declares it.
-        unit: The unit's name or the file's path.
-        state: systemd's word: inactive, failed, activating (restarted again and again), missing
-            (there is no such unit or file), unknown (systemd does not tell).
-    """
-
-    role: str
-    unit: str
+    role: str  # the role that declares it
+    unit: str  # the unit's name or the file's path
     node: str
+    # systemd's word: inactive, failed, activating (restarted again and again), missing, unknown
     state: str
 
     @property
@@ -48,39 +42,25 @@ class Stopped:
 def stopped(ssh: SSH, node: Node, units: Sequence[Unit]) -> list[Stopped]:
     """Return a node's units (of `roles.units`) that do not run and files that are missing."""
     there = [unit for unit in units if unit.node in (node.name, None)]
-    return _stopped(ssh, node, [unit for unit in there if not unit.is_file]) + _lost(
-        ssh, node, [unit for unit in there if unit.is_file]
-    )
+    wanted, files = ([one for one in there if one.is_file is kind] for kind in (False, True))
+    states: list[tuple[Unit, str]] = []
+    if wanted:
+        said = ssh.run(_ASK % shlex.join(unit.name for unit in wanted), check=False).stdout
+        blocks = [
+            dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+            for block in said.strip().split("\n\n")
+        ]
+        blocks += [{}] * (len(wanted) - len(blocks))
+        states += [(unit, _wrong(told, unit)) for unit, told in zip(wanted, blocks, strict=False)]
+    if files:
+        gone = ssh.run(_LOST % shlex.join(file.name for file in files), check=False).stdout
+        states += [(file, MISSING) for file in files if file.name in gone.splitlines()]
+    return [Stopped(unit.role, unit.name, node.name, state) for unit, state in states if state]
 
 
-def _lost(ssh: SSH, node: Node, files: Sequence[Unit]) -> list[Stopped]:
-    if not files:
-        return []
-    asked = _LOST % shlex.join(file.name for file in files)
-    gone = ssh.run(asked, check=False).stdout.splitlines()
-    lost = (file for file in files if file.name in gone)
-    return [Stopped(file.role, file.name, node.name, MISSING) for file in lost]
-
-
-def _stopped(ssh: SSH, node: Node, wanted: Sequence[Unit]) -> list[Stopped]:
-    if not wanted:
-        return []
-    said = ssh.run(_ASK % shlex.join(unit.name for unit in wanted), check=False).stdout
-    blocks = [
-        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        for block in said.strip().split("\n\n")
-    ]
-    blocks += [{}] * (len(wanted) - len(blocks))
-    return [
-        Stopped(unit.role, unit.name, node.name, state)
-        for unit, told in zip(wanted, blocks, strict=False)
-        if (state := _wrong(told, where_enabled=unit.where_enabled))
-    ]
-
-
-def _wrong(told: Mapping[str, str], *, where_enabled: bool) -> str:
+def _wrong(told: Mapping[str, str], unit: Unit) -> str:
     """Return the state of a unit that should run and does not, or "" if all is well."""
-    if where_enabled and (
+    if unit.where_enabled and (
         told.get("UnitFileState") != "enabled" or told.get("ConditionResult") == "no"
     ):
         return ""

@@ -25,8 +25,7 @@ _CONFIGURES = {"up", _BY_HAND, ""}
 def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
     """Mark the configuration as unfinished until the body ends.
 
-    Args:
-        whole: Whether the body does all that is due; a partial run keeps an earlier mark.
+    A body that does not do the `whole` of what is due keeps an earlier mark.
     """
     with record.changed(paths) as known:
         stays = not whole and known.unfinished

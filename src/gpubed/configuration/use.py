@@ -42,21 +42,15 @@ class Last(BaseModel):
 
 
 class Row(BaseModel):
-    """A user's use in the last 24 hours, in seconds; `job` is empty outside of jobs.
-
-    Attributes:
-        cpu_s: CPU time.
-        gpu_s: Time in which GPUs computed.
-        held_s: Time in which GPUs had a program of the user.
-    """
+    """A user's use in the last 24 hours, in seconds; `job` is empty outside of jobs."""
 
     model_config = ConfigDict(frozen=True)
 
     user: reading.Name
     job: reading.Name
-    cpu_s: _Seconds
-    gpu_s: _Seconds
-    held_s: _Seconds
+    cpu_s: _Seconds  # CPU time
+    gpu_s: _Seconds  # time in which GPUs computed
+    held_s: _Seconds  # time in which GPUs had a program of the user
 
 
 class NodeUse(BaseModel):
@@ -74,21 +68,13 @@ class NodeUse(BaseModel):
 
 @dataclass(frozen=True)
 class Use:
-    """The use of a cluster.
+    """The use of a cluster."""
 
-    Attributes:
-        idle_s: Seconds since its last use; 0 if a node could not be asked.
-        why: The last use, or the nodes that could not be asked, in words.
-        spell: An identifier that changes with each use; a line for each node that answers.
-        rows: Use in the last 24 hours, by user and job.
-        gpus: Number of GPUs.
-    """
-
-    idle_s: float
-    why: str
-    spell: str
-    rows: tuple[Row, ...] = ()
-    gpus: int = 0
+    idle_s: float  # seconds since its last use; 0 if a node could not be asked
+    why: str  # the last use, or the nodes that could not be asked, in words
+    spell: str  # an identifier that changes with each use; a line for each node that answers
+    rows: tuple[Row, ...] = ()  # use in the last 24 hours, by user and job
+    gpus: int = 0  # number of GPUs
 
     def document(self) -> dict[str, Any]:
         """Return the use as a JSON document, without `spell`."""
@@ -133,14 +119,10 @@ def put_together(said: dict[str, NodeUse | str]) -> Use:
         return Use(0.0, f"not all could be asked: {'; '.join(silent)}", spell, rows, gpus)
     # The node with the shortest idle time.
     name, latest = min(told.items(), key=lambda pair: pair[1].idle_s)
-    return Use(latest.idle_s, _words(name, latest), spell, rows, gpus)
-
-
-def _words(name: str, node: NodeUse) -> str:
-    if node.last is None:
-        return f"{name} was never used"
-    of = f"{node.last.who}: " if node.last.who else ""
-    return f"{of}{node.last.what} on {name}"
+    last = latest.last
+    why = f"{last.who}: " if last and last.who else ""
+    why = f"{why}{last.what} on {name}" if last else f"{name} was never used"
+    return Use(latest.idle_s, why, spell, rows, gpus)
 
 
 def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -175,24 +157,18 @@ def own(sessions: Sequence[SSH]) -> Iterator[None]:
 
     The exemption ends with the session. A node that cannot be told counts the work as use.
     """
-    told = _tell_own(sessions, "own")
+    told: set[SSH] = set()
+
+    def tell(verb: str, session: SSH) -> None:
+        with suppress(GpubedError):
+            session.run(f"{_PROGRAM} {verb}", check=False)
+            told.add(session)
+
+    parallel.each(partial(tell, "own"), sessions)
     try:
         yield
     finally:
-        _tell_own(told, "disown")
-
-
-def _tell_own(sessions: Sequence[SSH], verb: str) -> list[SSH]:
-    """Send a verb to nodes; return the sessions whose nodes answered."""
-
-    def tell(session: SSH) -> bool:
-        with suppress(GpubedError):
-            session.run(f"{_PROGRAM} {verb}", check=False)
-            return True
-        return False
-
-    answers = parallel.each(tell, sessions)
-    return [one for one, answer in zip(sessions, answers, strict=True) if answer]
+        parallel.each(partial(tell, "disown"), [one for one in sessions if one in told])
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:

@@ -95,19 +95,11 @@ def get(
 ) -> list[str]:
     """Copy a file, or a folder with its files and folders, to exactly the path `local`.
 
-    Left out are links to folders and out of the folder; pipes and devices; names that are not
-    UTF-8; and files that are larger than 64 GiB, or than nine tenths of the free disk.
+    Left out are `own` names in the folder; links to folders and out of the folder; pipes and
+    devices; names that are not UTF-8; and files that are larger than 64 GiB, or than nine tenths of
+    the free disk. Sentences that say so are returned.
 
-    Args:
-        own: Reserved names in the folder, which are never written.
-
-    Returns:
-        Sentences that say what was left out, and why.
-
-    Raises:
-        NotAName: The server lists a name that leads out of its folder.
-        MayNotBeRead: Something may not be read; the rest was copied.
-        Beyond: The server sends more, or takes longer, than the limits.
+    Raises `NotAName`, `MayNotBeRead` after the rest was copied, and `Beyond`.
     """
     copy = _Copy(sftp, remote, own)
     with copy.in_time():
@@ -155,32 +147,20 @@ def too_large(wanted: int, into: Path, came: int = 0) -> str:
 
 
 def _folded(name: str) -> str:
-    """Normalize a name as file systems do that ignore case or Unicode form (macOS's)."""
+    # As file systems that ignore case or Unicode form (macOS's).
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 @dataclass
 class _Copy:
-    """A copy in progress.
-
-    Attributes:
-        top: The folder, as it was asked for.
-        own: Reserved names in `top`.
-        real: The real path of `top`, which links may not leave.
-        left_out: The reason for each path that was left out.
-        denied: Paths that may not be read.
-        things: The number of listed entries.
-        came: Bytes of files that were copied.
-    """
-
     sftp: paramiko.SFTPClient
-    top: PurePosixPath
-    own: Collection[str]
-    real: PurePosixPath = field(default_factory=PurePosixPath)
-    left_out: dict[str, str] = field(default_factory=dict)
-    denied: list[str] = field(default_factory=list)
-    things: int = 0
-    came: int = 0
+    top: PurePosixPath  # as it was asked for
+    own: Collection[str]  # reserved names in `top`
+    real: PurePosixPath = field(default_factory=PurePosixPath)  # of `top`; links may not leave it
+    left_out: dict[str, str] = field(default_factory=dict)  # why, by path
+    denied: list[str] = field(default_factory=list)  # paths that may not be read
+    things: int = 0  # listed entries
+    came: int = 0  # bytes of files
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
@@ -192,11 +172,10 @@ class _Copy:
         what = self.top
 
         def watch() -> None:
-            while not ended.wait(_LOOK_S):
+            while not (ended.wait(_LOOK_S) or over.is_set()):
                 if time.monotonic() - started > _LONGEST_S + self.came / _SLOWEST:
                     over.set()
                     self.sftp.close()
-                    return
 
         threading.Thread(target=watch, daemon=True).start()
         try:
@@ -233,29 +212,27 @@ class _Copy:
                 self.denied.append(error.filename or str(child))
 
     def told(self) -> list[str]:
-        """Return a sentence per left-out file, and a count of those beyond the first few."""
         told = [f"{name!r} is left out: {why}" for name, why in self.left_out.items()]
         more = len(told) - _NAMED
         return [*told[:_NAMED], f"{more} more are left out"] if more > 0 else told
 
     def file(
         self,
-        remote: PurePosixPath,
+        name: PurePosixPath,
         source: PurePosixPath,
         local: Path,
         found: paramiko.SFTPAttributes,
     ) -> None:
         """Copy a file; an existing local file is replaced once the copy is complete."""
-        if local.is_dir():
-            self._leave(remote, "here, a folder has its name")
-            return
-        if why := too_large(found.st_size or 0, local.parent, self.came):
-            self._leave(remote, why)
+        size = found.st_size or 0
+        why = "here, a folder has its name" if local.is_dir() else ""
+        if why := why or too_large(size, local.parent, self.came):
+            self._leave(name, why)
             return
         with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
             partial = Path(folder) / "file"
             with files.named(local):
-                self._read(source, partial, found.st_size or 0)
+                self._read(source, partial, size)
             partial.chmod((found.st_mode or 0) & _ACCESS)
             partial.replace(local)
 
@@ -286,14 +263,16 @@ class _Copy:
         except UnicodeDecodeError:
             found = None
         except PermissionError:
-            return self._leave(link, _NOT_FOLLOWED)
+            self._leave(link, _NOT_FOLLOWED)
+            return
         except OSError as error:
             # No errno: a failure without an SFTP code, such as a link loop, or a lost connection.
             channel = self.sftp.get_channel()
             lost = channel is None or channel.closed or is_silence(error)
             if lost or error.errno not in (None, errno.ENOENT):
                 raise
-            return self._leave(link, "it is a link that leads nowhere")
+            self._leave(link, "it is a link that leads nowhere")
+            return
         if found is None:
             self._leave(link, _LEADS_OUT)
         elif stat.S_ISDIR(found.st_mode or 0):
@@ -303,7 +282,6 @@ class _Copy:
         else:
             # Open the target: the link may point elsewhere by then.
             self.file(link, target, local, found)
-        return None
 
     def _listed(self, folder: PurePosixPath) -> list[bytes]:
         """Return a folder's names as bytes; paramiko's own listing fails at a non-UTF-8 name."""
@@ -321,19 +299,18 @@ class _Copy:
                     if kind != CMD_NAME:
                         raise paramiko.SFTPError("Expected name response")
                     for _ in range(reply.get_int()):
-                        names.append(self._counted(reply.get_binary(), str(folder)))
+                        names.append(name := reply.get_binary())
+                        self.things += 1
+                        if len(name) > _LONGEST_NAME or self.things > _MOST:
+                            many = (
+                                f"more than {_MOST} things are listed in {self.top}, the last ones"
+                            )
+                            what = many if self.things > _MOST else f"{len(name)} bytes are a name"
+                            raise Beyond(f"{what} in {reading.short(str(folder), 200)!r}", _HINT)
                         reply.get_binary()  # the long name, as in `ls -l`
                         attributes._from_msg(reply)
             inner._request(CMD_CLOSE, handle)
         return [name for name in names if name not in (b".", b"..")]
-
-    def _counted(self, name: bytes, folder: str) -> bytes:
-        self.things += 1
-        if self.things <= _MOST and len(name) <= _LONGEST_NAME:
-            return name
-        many = f"more than {_MOST} things are listed in {self.top}, the last ones"
-        what = f"a name of {len(name)} bytes is listed" if self.things <= _MOST else many
-        raise Beyond(f"{what} in {reading.short(folder, 200)!r}", _HINT)
 
     @contextmanager
     def _given_up_at_once(self) -> Iterator[None]:

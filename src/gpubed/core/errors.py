@@ -42,10 +42,6 @@ class PrerequisiteMissing(GpubedError):
     exit_code = 3
 
 
-# A full or read-only disk, or missing permissions, which a person can fix.
-_ABOUT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-
-
 def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
     """Return the error about an unwritable file; `path` overrides the file that `error` names."""
     what = path or error.filename2 or error.filename or "a file of the project"
@@ -53,10 +49,6 @@ def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
         f"{what} cannot be written: {error.strerror}",
         "make its folder writable and free some space",
     )
-
-
-# Something that gpubed did not make has the name of a file or folder; a person must move it.
-_ABOUT_A_NAME = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EFBIG}
 
 
 def in_the_way(error: OSError) -> PrerequisiteMissing:
@@ -72,12 +64,14 @@ def in_the_way(error: OSError) -> PrerequisiteMissing:
 
 def is_about_a_name(error: OSError) -> bool:
     """Return whether something else has the name of a file or folder."""
-    return error.errno in _ABOUT_A_NAME
+    kinds = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EFBIG)
+    return error.errno in kinds
 
 
 def is_about_the_disk(error: OSError) -> bool:
     """Return whether the disk is full or read-only, or permissions are missing."""
-    return error.errno in _ABOUT_THE_DISK
+    kinds = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+    return error.errno in kinds
 
 
 class Refused(GpubedError):

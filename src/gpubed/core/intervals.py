@@ -19,12 +19,11 @@ class P(NamedTuple):
     """The p value of a difference.
 
     Attributes:
-        alone: With the degrees of freedom of the interval.
         strict: With those of the smallest set of values, for use among several comparisons: Welch's
             estimate may be too high by chance, which matters at the far end.
     """
 
-    alone: float
+    alone: float  # with the degrees of freedom of the interval
     strict: float
 
 
@@ -67,14 +66,10 @@ def quotient(
     Welch's interval with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2 (1946),
     110-114), for a sum of as many means of logarithms as there are sets of values.
 
-    Args:
-        above: Sets of values in the numerator, each independent of the others.
-        below: Sets in the denominator; leave a set that is in both out of both.
-        times: A factor of the quotient, applied before the comparison with 1.
-
-    Returns:
-        None if a set has fewer than two values, or only equal ones (computed from a seed, so not a
-            random sample); if a value is not positive and finite; or if a bound is not a number.
+    Sets of values, `above` and `below` the line, are independent: leave out one that is in both.
+    The factor `times` is applied before the comparison. None if a set has fewer than two values, or
+    only equal ones (computed from a seed, so not a random sample); if a value is not positive and
+    finite; or if a bound is not a number.
     """
     sets = [*above, *below]
     if any(len(values) < 2 or len(set(values)) < 2 for values in sets):

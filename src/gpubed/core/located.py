@@ -34,10 +34,9 @@ _TAGS = {
 }
 
 
-_TAB = r"found character '\t'"
 # Parts of the parser's messages and their meaning for the author; the first match is used.
 _PROBLEMS = {
-    _TAB: "a line begins with a tab: indent with spaces",
+    r"found character '\t'": "a tab: write spaces instead",
     "expected <block end>": "it is not indented like the lines above it, or a '- ' is missing",
     "mapping values are not allowed": "a ': ' too many, or it is indented too far; "
     'text with ": " in it stands in quotes',
@@ -123,7 +122,7 @@ def _in_words(text: str) -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise MalformedYamlError(_problem(error, text), mark.line + 1 if mark else 1) from None
+        raise MalformedYamlError(_problem(error), mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise MalformedYamlError(
@@ -162,16 +161,9 @@ if yaml.__with_libyaml__:
             Resolver.__init__(self)
 
 
-def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+def _problem(error: yaml.MarkedYAMLError) -> str:
     said = ", ".join(part for part in (error.context, error.problem) if part)
-    if _TAB in said and error.problem_mark:
-        before = text[: error.problem_mark.index].rpartition("\n")[2]
-        if before.strip():
-            return f"a tab stands behind {before.strip()!r}: write spaces instead"
-    for part, words in _PROBLEMS.items():
-        if part in said:
-            return words
-    return said
+    return next((words for part, words in _PROBLEMS.items() if part in said), said)
 
 
 def _text(data: bytes) -> str:

@@ -7,7 +7,6 @@ checkout both are the same folder; installed from a wheel they differ.
 
 from __future__ import annotations
 
-import errno
 import getpass
 import hashlib
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from gpubed.core import files
 from gpubed.core.command_words import ssh_path
-from gpubed.core.errors import PrerequisiteMissing, UsageError, in_the_way
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
@@ -80,11 +79,25 @@ def _is_former(program: Path) -> bool:
     return False
 
 
+class _Below:
+    def __init__(self, above: str, name: str) -> None:
+        self._above, self._name = above, name
+
+    def __get__(self, paths: object, _: object) -> Path:
+        above: Path = getattr(paths, self._above)
+        return above / self._name
+
+
 @dataclass(frozen=True)
 class Project:
     """A user's project folder."""
 
     root: Path
+
+    inventories = _Below("root", "inventories")  # one folder per cluster
+    jobs = _Below("root", "jobs")  # the user's own jobs, a folder each
+    campaigns = _Below("root", "campaigns")  # the user's own campaigns, a file each
+    pulumi = _Below("root", ".gpubed/pulumi")  # the state of all stacks: the file backend's folder
 
     @classmethod
     def find(cls) -> Project:
@@ -103,12 +116,7 @@ class Project:
         return cls(here)
 
     def require_states(self) -> None:
-        """Check that the state of all clusters can be read.
-
-        Raises:
-            UsageError: The state folder is a dangling link.
-            PrerequisiteMissing: The state belongs to another user.
-        """
+        """Raise an error if the state is a dangling link, or belongs to another user."""
         states = self.pulumi.parent
         if states.is_symlink() and not states.exists():
             raise UsageError(
@@ -133,26 +141,6 @@ class Project:
             if not target.exists() or _is_former(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 files.write(target, (assets() / name).read_bytes())
-
-    @property
-    def inventories(self) -> Path:
-        """One folder per cluster."""
-        return self.root / "inventories"
-
-    @property
-    def jobs(self) -> Path:
-        """The user's own jobs, a folder each."""
-        return self.root / "jobs"
-
-    @property
-    def campaigns(self) -> Path:
-        """The user's own campaigns, a file each."""
-        return self.root / "campaigns"
-
-    @property
-    def pulumi(self) -> Path:
-        """The state of all stacks: the file backend's folder."""
-        return self.root / ".gpubed" / "pulumi"
 
     def clusters(self) -> list[str]:
         """Return the names of all clusters that have a specification."""
@@ -181,15 +169,6 @@ def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
     )
 
 
-class _Below:
-    def __init__(self, above: str, name: str) -> None:
-        self._above, self._name = above, name
-
-    def __get__(self, paths: ClusterPaths, _: object) -> Path:
-        above: Path = getattr(paths, self._above)
-        return above / self._name
-
-
 @dataclass(frozen=True)
 class ClusterPaths:
     """The files of one cluster, each of which may be missing."""
@@ -207,10 +186,8 @@ class ClusterPaths:
         """Everything gpubed keeps about the cluster, outside Pulumi's state."""
         return self.project.root / ".gpubed" / self.name
 
-    spec = _Below("inventory", "cluster.yml")
-    """The specification that the user writes."""
+    spec = _Below("inventory", "cluster.yml")  # the specification that the user writes
     hosts = _Below("inventory", "hosts.yml")
-    """The hosts and groups of the inventory."""
     variables = _Below("inventory", "gpubed.yml")
     """The variables that gpubed gives to all hosts. Not in group_vars: these win over the
     inventory's own (Ansible's "Understanding variable precedence")."""
@@ -224,42 +201,27 @@ class ClusterPaths:
     """The specification that a run applies; there while it runs."""
     secrets = _Below("state", "secrets")
     """Private key and tokens; the folder is 0700, files are 0600."""
-    private_key = _Below("secrets", "id_ed25519")
-    """The cluster's ed25519 key."""
+    private_key = _Below("secrets", "id_ed25519")  # the cluster's ed25519 key
     allocation = _Below("state", "allocation.json")
-    """The nodes and networks that the testbed gave."""
-    lease = _Below("state", "lease.json")
-    """The testbed's last word about the lease."""
-    watch = _Below("state", "watch.json")
-    """What `watch` knows of its former looks."""
-    watching = _Below("state", "watching")
-    """The lock of the one `watch` that a cluster has."""
+    lease = _Below("state", "lease.json")  # the testbed's last word about the lease
+    watch = _Below("state", "watch.json")  # what `watch` knows of its former looks
+    watching = _Below("state", "watching")  # the lock of the one `watch` that a cluster has
     verification = _Below("state", "verification.json")
-    """The last verification."""
     jupyterlab_token = _Below("secrets", "jupyterlab_token")
-    """JupyterLab's token."""
     jupyterlab_certificate = _Below("state", "jupyterlab.crt")
     """The certificate that vouches for JupyterLab's."""
-    facts = _Below("state", "facts")
-    """Ansible's facts, one file per node id."""
-    applied = _Below("state", "applied")
-    """Which role, in which version, was applied to which node."""
+    facts = _Below("state", "facts")  # ansible's facts, one file per node id
+    applied = _Below("state", "applied")  # which role, in which version, was applied to which node
     ssh_config = _Below("state", "ssh_config")
-    """OpenSSH configuration of the cluster."""
-    known_hosts = _Below("state", "known_hosts")
-    """Host keys of all nodes, collected out of band."""
+    known_hosts = _Below("state", "known_hosts")  # host keys of all nodes, collected out of band
     runs = _Below("state", "runs")
-    """One folder per job run."""
     checkpoints = _Below("state", "checkpoints")
     """Checkpoints that were collected before their storage went: a folder per storage."""
-    collected = _Below("state", "collected.json")
-    """What was collected of the present storage."""
+    collected = _Below("state", "collected.json")  # what was collected of the present storage
     writers = _Below("state", "writers")
     """The locks of runs that write checkpoints, by their folders' names."""
     campaigns = _Below("state", "campaigns")
-    """One folder per campaign of `bench`."""
-    logs = _Below("state", "logs")
-    """One log per verb that did something."""
+    logs = _Below("state", "logs")  # one log per verb that did something
 
     @property
     def spec_in_use(self) -> Path:
@@ -270,13 +232,3 @@ class ClusterPaths:
     def has_stack(self) -> bool:
         """Whether Pulumi has a state of the cluster."""
         return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
-
-    def require_files(self) -> None:
-        """Raise an error if a folder stands where the cluster needs a file."""
-        for path in (
-            *(self.hosts, self.variables, self.record, self.allocation, self.lease, self.watch),
-            *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            self.collected,
-        ):
-            if path.is_dir():
-                raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

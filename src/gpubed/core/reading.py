@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from gpubed.core import files, located, shapes, wording
+from gpubed.core import files, located, wording
 from gpubed.core.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
@@ -37,20 +37,13 @@ class Missing(Unreadable):
 
 @dataclass(frozen=True)
 class Document:
-    """A file or a reply; every method raises `error` if the document is invalid.
-
-    Attributes:
-        what: The document's name in errors: a path, or "GPULab's answer to jobs".
-        fix: The command or edit that repairs the document.
-        error: The class of errors to raise.
-        limit: The largest size, in bytes.
-    """
+    """A file or a reply; every method raises `error` if the document is invalid."""
 
     data: bytes
-    what: str
-    fix: str | None = None
-    error: type[Unreadable] = Unreadable
-    limit: int = _REPLY
+    what: str  # the document's name in errors: a path, or "GPULab's answer to jobs"
+    fix: str | None = None  # the command or edit that repairs the document
+    error: type[Unreadable] = Unreadable  # the class of errors to raise
+    limit: int = _REPLY  # the largest size, in bytes
 
     def __post_init__(self) -> None:
         if len(self.data) > self.limit:
@@ -115,11 +108,7 @@ class Document:
 
 
 def file(
-    path: Path,
-    fix: str | None = None,
-    *,
-    limit: int = _FILE,
-    error: type[Unreadable] = Unreadable,
+    path: Path, fix: str | None = None, *, limit: int = _FILE, error: type[Unreadable] = Unreadable
 ) -> Document:
     """Read a file; see `Document` for the arguments.
 
@@ -184,7 +173,7 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
     found: dict[located.Location, list[str]] = {}
     for where, details in wording.placed(error, document):
         how = _how(details, shape)
-        if details["type"] == "extra_forbidden" and (known := shapes.suggestion(shape, where)):
+        if details["type"] == "extra_forbidden" and (known := wording.suggestion(shape, where)):
             how += f" ({known})"
         found.setdefault(where, []).append(how)
     by_line = sorted(found.items(), key=lambda one: document.line(one[0]))

@@ -28,50 +28,34 @@ from gpubed.core.paths import ClusterPaths
 
 
 class Made(BaseModel):
-    """A testbed that the cluster was made on.
+    """A testbed that the cluster was made on."""
 
-    Attributes:
-        backend: The testbed's kind.
-        id: The testbed's id; empty if its kind has none, or it could not be asked.
-        called: The testbed's name for people.
-        specifications: Names of the kept specifications that were applied there, in order.
-    """
-
-    backend: str
-    id: str = ""
-    called: str = ""
+    backend: str  # the testbed's kind
+    id: str = ""  # the testbed's id; empty if its kind has none, or it could not be asked
+    called: str = ""  # the testbed's name for people
+    # Names of the kept specifications that were applied there, in order
     specifications: list[str] = []
 
 
 class Record(BaseModel):
-    """Facts about a cluster that are kept outside Pulumi's state.
-
-    Attributes:
-        uuid: The UUID on all of the cluster's resources on a testbed.
-        testbeds: The testbeds that the cluster was made on, in order.
-        unfinished: The step that a run began and did not finish: changing nodes or applying roles.
-        removing: The originator of an unfinished `down`; empty for a person.
-        killed: Whether a killed run may have left resources that no state has.
-        reshaped: Whether links may have another rate than declared.
-        left_out: Nodes that a Pulumi plugin could not make, and why.
-        without: The own hosts that a running `down` skips.
-        served: The node that serves the shared storage from its own disk.
-        jupyterlab_port: The port of the last JupyterLab setup.
-    """
+    """Facts about a cluster that are kept outside Pulumi's state."""
 
     model_config = ConfigDict(extra="ignore")
 
     version: Literal[1] = 1
+    # The UUID on all of the cluster's resources on a testbed
     uuid: Annotated[str, AfterValidator(lambda text: str(UUID(text)))] | None = None
-    testbeds: list[Made] = []
+    testbeds: list[Made] = []  # the testbeds that the cluster was made on, in order
+    # The step that a run began and did not finish: changing nodes or applying roles
     unfinished: Literal["", "roles", "nodes"] = ""
-    removing: str | None = None
-    killed: bool = False
-    reshaped: bool = False
-    left_out: dict[str, str] = {}
-    without: list[str] = []
+    removing: str | None = None  # the originator of an unfinished `down`; empty for a person
+    killed: bool = False  # whether a killed run may have left resources that no state has
+    reshaped: bool = False  # whether links may have another rate than declared
+    left_out: dict[str, str] = {}  # nodes that a Pulumi plugin could not make, and why
+    without: list[str] = []  # the own hosts that a running `down` skips
+    # The node that serves the shared storage from its own disk
     served: dict[str, Any] | None = None
-    jupyterlab_port: int | None = None
+    jupyterlab_port: int | None = None  # the port of the last JupyterLab setup
 
     def last(self, backend: str = "") -> str:
         """Return the name of the last applied specification, optionally of one kind of testbed."""

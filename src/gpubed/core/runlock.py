@@ -113,14 +113,8 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
-        me = Holder(
-            verb=verb,
-            pid=os.getpid(),
-            user=getpass.getuser(),
-            host=socket.gethostname(),
-            since=time.strftime("%Y-%m-%d %H:%M:%S"),
-            shared=shared,
-        )
+        me = Holder(verb=verb, pid=os.getpid(), user=getpass.getuser(), shared=shared)
+        me.host, me.since = socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
         # On a full disk the lock still holds, but does not name its holder.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -137,7 +131,6 @@ def require_free(state: Path) -> None:
 
 
 def _holder(path: Path, way: int) -> Holder | None:
-    """Return the holder that blocks a `flock` of this kind, or None."""
     try:
         # NFS gives an exclusive lock only to a file that is open for writing (flock(2)).
         with path.open("r+" if way == fcntl.LOCK_EX else "r") as lock:
@@ -197,10 +190,8 @@ def _who(path: Path) -> Holder:
 def has_open(process: int, path: Path) -> bool:
     """Return whether a process has a file open; in a container, the pid may be another process.
 
-    Raises:
-        PermissionError: The process belongs to another user.
-        FileNotFoundError: There is no such process.
-        ProcessLookupError: The process has just ended.
+    Raises `PermissionError` for another user's, `FileNotFoundError` or `ProcessLookupError` for
+    an ended process.
     """
     return path.resolve() in {one.resolve() for one in Path(f"/proc/{process}/fd").iterdir()}
 

@@ -1,13 +1,16 @@
-"""Words pydantic's errors for the author of the file."""
+"""Words pydantic's errors for the author of a file, and looks up keys of its model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
-from gpubed.core import located, shapes, units
+from gpubed.core import located, nearest, units
 
 _PATTERNS: dict[str, str] = {}
 _FINITE = "must be a finite number"
@@ -97,5 +100,88 @@ def of(details: Mapping[str, Any], shape: Any = None) -> str:
 
 
 def _writer(shape: Any, path: Sequence[str | int]) -> Callable[[float], str] | None:
-    known = (units.WRITERS.get(getattr(one, "func", None)) for one in shapes.notes(shape, path))
-    return next(filter(None, known), None)
+    """Return the formatter of the unit that the annotations at a path give."""
+    open_ = [_at(shape, path)]
+    while open_:
+        one = open_.pop()
+        if get_origin(one) is Annotated:
+            inner, *notes = get_args(one)
+            for note in notes:
+                if write := units.WRITERS.get(getattr(note, "func", None)):
+                    return write
+            open_.append(inner)
+        elif get_origin(one) in (Union, UnionType):
+            open_ += get_args(one)
+    return None
+
+
+def suggestion(shape: Any, path: Sequence[str | int]) -> str:
+    """Suggest a known key for the last one of a path; empty if any key is allowed."""
+    known = _fields(_model(_at(shape, path[:-1])))
+    return nearest.suggestion(str(path[-1]), known) if known else ""
+
+
+def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with its model's defaults filled in at each level; keeps unknown keys."""
+    whole = dict(content)
+    for name, field in _of_model(shape).items():
+        key = field.alias or name
+        if isinstance(given := content.get(key), Mapping):
+            whole[key] = with_defaults(_model(field.annotation), given)
+        elif key not in content and not field.is_required():
+            default = field.get_default(call_default_factory=True, validated_data={})
+            whole[key] = to_jsonable_python(default, by_alias=True)
+    return whole
+
+
+def _at(shape: Any, path: Sequence[str | int]) -> Any:
+    """Return the shape at one of pydantic's paths, which include union tags; None if unknown."""
+    for part in path:
+        found = list(_parts(shape))
+        if len(found) > 1:
+            shape = next((one for one in found if part in _tags(one)), None)
+        else:
+            shape = _within(_model(shape), part)
+    return shape
+
+
+def _tags(shape: Any) -> tuple[Any, ...]:
+    field = _of_model(shape).get("type")
+    return get_args(field.annotation) if field else ()
+
+
+def _within(shape: Any, part: str | int) -> Any:
+    origin, arguments = get_origin(shape), get_args(shape)
+    if isinstance(part, str):
+        is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
+        return arguments[1] if is_mapping else _fields(shape).get(part)
+    return arguments[0] if origin in (tuple, list) else None
+
+
+def _model(shape: Any) -> Any:
+    found = list(_parts(shape))
+    return found[0] if len(found) == 1 else None
+
+
+def _parts(shape: Any) -> Iterator[Any]:
+    origin = get_origin(shape)
+    if origin is Annotated:
+        yield from _parts(get_args(shape)[0])
+    elif origin in (Union, UnionType):
+        for one in get_args(shape):
+            yield from _parts(one)
+    elif origin or _fields(shape):
+        yield shape
+
+
+def _fields(shape: Any) -> dict[str, Any]:
+    return {
+        # `None`, because `Annotated` needs at least one annotation.
+        field.alias or name: Annotated[(field.annotation, None, *field.metadata)]
+        for name, field in _of_model(shape).items()
+    }
+
+
+def _of_model(shape: Any) -> dict[str, FieldInfo]:
+    is_model = isinstance(shape, type) and issubclass(shape, BaseModel)
+    return shape.model_fields if is_model else {}

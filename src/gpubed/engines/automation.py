@@ -40,14 +40,11 @@ def operate(
 ) -> Result:
     """Let the CLI work on a stack; its outputs are left out of the result.
 
-    Args:
-        root: The folder of Pulumi.yaml.
-        variables: Environment variables with the CLI's state and passphrase.
-        options: Further arguments of the Automation API's method.
+    `root` is the folder of Pulumi.yaml, `variables` have the CLI's state and passphrase, `options`
+    go to the Automation API's method.
 
-    Raises:
-        PrerequisiteMissing: The SDK does not work with the CLI's version.
-        GpubedError: The CLI failed, or was silent for half an hour.
+    Raises `PrerequisiteMissing` if the SDK does not go with the CLI's version, `GpubedError` if the
+    CLI failed, or was silent for half an hour.
     """
     # Workers need GPUBED_… and this Python; the CLI gets nothing else of the environment.
     kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}

@@ -17,30 +17,22 @@ _BACKENDS = Path(__file__).resolve().parents[1] / "backends"
 
 
 class BackendConfig(BaseModel):
-    """Options of one backend; a sub-class adds `type: Literal[<name>]` and its own.
-
-    Attributes:
-        shared_storage: What `storage.shared.provider: auto` stands for.
-        may_reboot: Whether nodes may reboot where the specification does not say.
-        chooses_mtu: Whether it chooses a network's packet size where the specification does not.
-        plans_addresses: Whether nodes get the addresses of the plan.
-        lends_nodes: Whether it gives nodes, and does not run jobs itself.
-        simulates: Whether its nodes can pretend to have GPUs.
-        removes_disks: Whether what is on a node's own disks goes with the node.
-        releases: Whether nodes that are given back are free for others.
-        leases: Whether it lends nodes for a time, and takes them back at its end.
-    """
+    """Options of one backend; a sub-class adds `type: Literal[<name>]` and its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # What `storage.shared.provider: auto` stands for
     shared_storage: ClassVar[Literal["volume", "nfs"]] = "nfs"
+    # Whether nodes may reboot where the specification does not say
     may_reboot: ClassVar[bool] = True
+    # Whether it chooses a network's packet size where the specification does not
     chooses_mtu: ClassVar[bool] = False
-    plans_addresses: ClassVar[bool] = True
-    lends_nodes: ClassVar[bool] = True
-    simulates: ClassVar[bool] = False
-    removes_disks: ClassVar[bool] = True
-    releases: ClassVar[bool] = True
+    plans_addresses: ClassVar[bool] = True  # whether nodes get the addresses of the plan
+    lends_nodes: ClassVar[bool] = True  # whether it gives nodes, and does not run jobs itself
+    simulates: ClassVar[bool] = False  # whether its nodes can pretend to have GPUs
+    removes_disks: ClassVar[bool] = True  # whether what is on a node's own disks goes with the node
+    releases: ClassVar[bool] = True  # whether nodes that are given back are free for others
+    # Whether it lends nodes for a time, and takes them back at its end
     leases: ClassVar[bool] = False
 
 

@@ -26,11 +26,11 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, reading, shapes, wording
+from gpubed.core import located, nearest, reading, wording
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe
-from gpubed.spec import backend_config, placeholders, second_look
+from gpubed.spec import backend_config
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     NAMES,
@@ -47,7 +47,10 @@ from gpubed.spec.sections import (
 )
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
+_FILL_IN = re.compile(r"#\s*fill in: (.+)$")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+# Sections without which the others can be judged.
+_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
 # Shell commands, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
@@ -114,18 +117,13 @@ class ClusterSpec(Section):
 
     @field_validator("storage")
     @classmethod
-    def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
+    def _fits_nodes_and_networks(cls, storage: Storage, info: ValidationInfo) -> Storage:
         groups, server = info.data.get("nodes", ()), storage.shared.server
         names = [name for group in groups for name in group.node_names]
         if server is not None and names and server not in names:
             raise ValueError(
                 f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
             )
-        return storage
-
-    @field_validator("storage")
-    @classmethod
-    def _rdma_can_carry_it(cls, storage: Storage, info: ValidationInfo) -> Storage:
         networks = info.data.get("networks")
         fabric = networks is None or (networks.experiment and networks.experiment.rdma)
         if storage.shared.transport == "rdma" and not fabric:
@@ -151,16 +149,12 @@ class ClusterSpec(Section):
 
 @dataclass(frozen=True)
 class Problem:
-    """A part of a specification that a testbed cannot satisfy.
+    """A part of a specification that a testbed cannot satisfy."""
 
-    Attributes:
-        path: Location in the specification, for example ``("nodes", 0, "gpus")``.
-        allowed: What would be allowed, in words.
-    """
-
+    # Location in the specification, for example ``("nodes", 0, "gpus")``
     path: tuple[str | int, ...]
     message: str
-    allowed: str = ""
+    allowed: str = ""  # what would be allowed, in words
 
 
 Judge = Callable[[ClusterSpec], Iterable[Problem]]
@@ -168,19 +162,13 @@ Judge = Callable[[ClusterSpec], Iterable[Problem]]
 
 @dataclass(frozen=True)
 class SpecError:
-    """An error in a specification.
-
-    Attributes:
-        line: Line number, counted from 1.
-        path: Dotted path of the value.
-        allowed: The allowed values or the nearest name; may be empty.
-    """
+    """An error in a specification."""
 
     file: str
-    line: int
-    path: str
+    line: int  # line number, counted from 1
+    path: str  # dotted path of the value
     message: str
-    allowed: str = ""
+    allowed: str = ""  # the allowed values or the nearest name; may be empty
 
     def __str__(self) -> str:
         tail = f" ({self.allowed})" if self.allowed else ""
@@ -204,9 +192,8 @@ def model() -> type[ClusterSpec]:
 def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification; return it, or None if it is unusable, and all errors by line.
 
-    Args:
-        name: The cluster's name; if empty, the name of the file's folder.
-        judge: Returns what of a specification the testbed cannot satisfy.
+    `name` is the cluster's, by default that of the file's folder. `judge` returns what of a
+    specification the testbed cannot satisfy.
     """
     file = str(path)
     try:
@@ -240,7 +227,8 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
     """Find problems of a specification whose values all have the right form."""
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
-        for where, text, wanted in placeholders.left(spec_backend(spec), document)
+        for where, text, wanted in _placeholders(spec_backend(spec))
+        if _at(document.data, where) == text
     ]
     own = [
         *_with_controls(document.data),
@@ -253,20 +241,44 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
     return [*judged, *(one for one in _unsupported(spec) if one.path not in told), *own, *left]
 
 
+@cache
+def _placeholders(backend: str) -> tuple[tuple[located.Location, str, str], ...]:
+    """Return where a template has text that the user must replace, the text, and by what.
+
+    Such a line ends with `# fill in: WHAT`.
+    """
+    path = backend_config.template(backend)
+    written, lines = located.read(path), path.read_text(encoding="utf-8").splitlines()
+    found = [
+        (location, _at(written.data, location), _FILL_IN.search(lines[line - 1]))
+        for location, line in written.lines.items()
+    ]
+    return tuple((at, text, mark[1]) for at, text, mark in found if mark and isinstance(text, str))
+
+
+def _at(data: Any, location: located.Location) -> Any:
+    for key in location:
+        try:
+            data = data[key]
+        except (LookupError, TypeError):
+            return None
+    return data
+
+
 def _besides(
     wrong: Iterable[tuple[located.Location, Any]],
     document: located.Located,
     data: dict[str, Any],
     judge: Judge,
 ) -> list[Problem]:
-    """Find further problems of a specification in which some values have the wrong form."""
-    look = second_look.without(data, ((one["type"], path) for path, one in wrong))
-    if look is None:
+    """Find further problems of a specification, if its wrong sections do not affect the others."""
+    sections = {path[0] if path else "" for path, _ in wrong}
+    if sections & (model().model_fields.keys() - _APART) or "" in sections:
         return []
-    # The rest may be invalid without the values left out, or the testbed may not answer.
-    with suppress(ValidationError, GpubedError):
-        found = _problems(model().model_validate(look.data), document, judge)
-        return [one for one in found if look.believes(one.path)]
+    rest = {key: value for key, value in data.items() if key not in sections}
+    with suppress(ValidationError, GpubedError):  # the testbed may not answer
+        found = _problems(model().model_validate({**rest, "version": 1}), document, judge)
+        return [one for one in found if one.path[:1] not in {(each,) for each in sections}]
     return []
 
 
@@ -347,21 +359,20 @@ def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
 
 def _minded_in_vain(spec: ClusterSpec) -> Iterator[Problem]:
     """Find a `lease.idle` or `lease.on_nodes` that has no effect on this testbed."""
+    kind, idle = spec_backend(spec), spec.lease.idle
     for key, says in (("idle", "tell what they are used for"), ("on_nodes", "mind their lease")):
-        if getattr(spec.lease, key) is not None:
-            yield from _vain(spec, key, says)
-
-
-def _vain(spec: ClusterSpec, key: str, says: str) -> Iterator[Problem]:
-    kind, idle, where = spec_backend(spec), spec.lease.idle, ("lease", key)
-    if not spec.backend.lends_nodes:
-        message = f"backend {kind} lends no nodes: its jobs end by themselves"
-        yield Problem(where, message, "leave it out")
-    elif not spec.configure:
-        yield Problem(where, f"bare nodes do not {says}", "leave it out, or configure: true")
-    elif key == "idle" and idle and idle.then == "release" and not spec.backend.releases:
+        if getattr(spec.lease, key) is None:
+            continue
+        if not spec.backend.lends_nodes:
+            message = f"backend {kind} lends no nodes: its jobs end by themselves"
+            yield Problem(("lease", key), message, "leave it out")
+        elif not spec.configure:
+            message = f"bare nodes do not {says}"
+            yield Problem(("lease", key), message, "leave it out, or configure: true")
+    able = spec.backend.lends_nodes and spec.configure
+    if able and idle and idle.then == "release" and not spec.backend.releases:
         message = f"nodes of backend {kind} are your own: nobody else gets what is released"
-        yield Problem((*where, "then"), message, "allowed: warn")
+        yield Problem(("lease", "idle", "then"), message, "allowed: warn")
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
@@ -369,7 +380,7 @@ def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
 
 
 def _dotted(path: Iterable[str | int]) -> str:
-    return ".".join(str(part) for part in path)
+    return ".".join(map(str, path))
 
 
 def _explain(
@@ -378,7 +389,7 @@ def _explain(
     message, allowed = wording.of(details, model()), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = shapes.suggestion(model(), details["loc"])
+        allowed = wording.suggestion(model(), details["loc"])
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
@@ -390,14 +401,6 @@ def _explain(
     elif kind == "string_type" and path == ("recipe",):
         allowed = f"there are: {', '.join(recipe.names())}"
     elif kind == "string_pattern_mismatch" and path[-2:-1] == ("ssh_keys",):
-        message = f"{_of_user(document, path)}{message}"
+        name = _at(document.data, (*path[:-2], "name"))
+        message = f"user {name!r}: {message}" if isinstance(name, str) else message
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
-
-
-def _of_user(document: located.Located, path: located.Location) -> str:
-    """Return the user's name as a prefix for an error in `services.slurm.users`, if it has one."""
-    user = document.data
-    for part in path[: path.index("ssh_keys")]:
-        user = user[part]
-    name = user.get("name")
-    return f"user {name!r}: " if isinstance(name, str) else ""

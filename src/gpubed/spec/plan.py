@@ -16,14 +16,11 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import ClusterSpec, spec_backend
-from gpubed.spec.sections import Machine, NodeGroup, Simulation
+from gpubed.spec.sections import Machine, Simulation
 
 # Private ranges for clusters that do not name their subnets. A hash of the cluster's name
 # chooses the slice, so that clusters on one machine rarely collide.
-_RANGES = {
-    "control": IPv4Network("10.64.0.0/10"),
-    "experiment": IPv4Network("10.128.0.0/10"),
-}
+_RANGES = {"control": IPv4Network("10.64.0.0/10"), "experiment": IPv4Network("10.128.0.0/10")}
 _PREFIX = 20
 # Node i of group g has offset 10 + 10·i + g, so that growing one group moves no other.
 _STRIDE = 10
@@ -34,14 +31,10 @@ class _Model(BaseModel):
 
 
 class NetworkPlan(_Model):
-    """A network; the gateway is its first address.
-
-    Attributes:
-        mtu: None where the testbed chooses, and its networks say what it chose.
-    """
+    """A network; the gateway is its first address."""
 
     subnet: IPv4Network
-    mtu: int | None = 1500
+    mtu: int | None = 1500  # none where the testbed chooses, and its networks say what it chose
     rate_bps: int | None = None
 
 
@@ -103,21 +96,20 @@ class Unplannable(UsageError):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The networks around a cluster, for subnets that its specification does not name.
+    """The networks around a cluster, for subnets that its specification does not name."""
 
-    Attributes:
-        kept: The subnets that the cluster's networks already have, by purpose.
-        taken: The subnets that others use, avoided if possible.
-    """
-
+    # The subnets that the cluster's networks already have, by purpose
     kept: Mapping[str, IPv4Network] = field(default_factory=dict)
-    taken: Sequence[IPv4Network] = ()
+    taken: Sequence[IPv4Network] = ()  # the subnets that others use, avoided if possible
 
 
 def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
     """Compute the plan; raise `Unplannable` if nodes do not fit into subnets, or these overlap."""
     testbed = spec.backend
-    spec = _storage_chosen(spec, testbed.shared_storage)
+    if spec.storage.shared.provider == "auto":
+        shared = spec.storage.shared.model_copy(update={"provider": testbed.shared_storage})
+        storage = spec.storage.model_copy(update={"shared": shared})
+        spec = spec.model_copy(update={"storage": storage})
     needed = 0
     if testbed.plans_addresses:
         needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
@@ -130,65 +122,39 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
         mtu = None if free else wanted.mtu
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
     on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
-    nodes = tuple(
-        _node(name, group, position, index, control, experiment, on_gpus)
-        for position, group in enumerate(spec.nodes)
-        for index, name in enumerate(group.node_names)
-    )
+    nodes: list[NodePlan] = []
+    for position, group in enumerate(spec.nodes):
+        for index, name in enumerate(group.node_names):
+            offset = 10 + _STRIDE * index + position
+            is_spare = group.least < group.count and bool(nodes)
+            node = NodePlan(
+                name=name,
+                group=group.name,
+                index=index,
+                role="worker" if nodes else "head",
+                control_address=control.network_address + offset,
+                experiment_address=experiment and experiment.subnet.network_address + offset,
+                machine=group.machine,
+                gpus=group.gpus,
+                simulate=group.simulate,
+                image=group.image,
+                slots=group.gpus if on_gpus else max(1, group.gpus),
+                on_failure=group.on_failure if is_spare else None,
+            )
+            nodes.append(node)
     return ClusterPlan(
         cluster=spec.name,
         backend=spec_backend(spec),
         spec=spec,
-        nodes=nodes,
+        nodes=tuple(nodes),
         control=NetworkPlan(subnet=control),
         experiment=experiment,
         may_reboot=testbed.may_reboot if spec.may_reboot is None else spec.may_reboot,
     )
 
 
-def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
-    """Return the specification with the shared storage's provider `auto` resolved."""
-    if spec.storage.shared.provider != "auto":
-        return spec
-    shared = spec.storage.shared.model_copy(update={"provider": auto})
-    storage = spec.storage.model_copy(update={"shared": shared})
-    return spec.model_copy(update={"storage": storage})
-
-
-def _node(
-    name: str,
-    group: NodeGroup,
-    position: int,
-    index: int,
-    control: IPv4Network,
-    experiment: NetworkPlan | None,
-    on_gpus: bool,
-) -> NodePlan:
-    offset = 10 + _STRIDE * index + position
-    is_head = position == 0 and index == 0
-    is_spare = group.least < group.count and not is_head
-    return NodePlan(
-        name=name,
-        group=group.name,
-        index=index,
-        role="head" if is_head else "worker",
-        control_address=control.network_address + offset,
-        experiment_address=experiment.subnet.network_address + offset if experiment else None,
-        machine=group.machine,
-        gpus=group.gpus,
-        simulate=group.simulate,
-        image=group.image,
-        slots=group.gpus if on_gpus else max(1, group.gpus),
-        on_failure=group.on_failure if is_spare else None,
-    )
-
-
 def _subnet(
-    spec: ClusterSpec,
-    purpose: str,
-    needed: int,
-    avoid: IPv4Network | None,
-    around: Surroundings,
+    spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | None, around: Surroundings
 ) -> IPv4Network:
     given: IPv4Network | None = getattr(spec.networks, purpose).subnet
     kept = around.kept.get(purpose)
@@ -221,11 +187,7 @@ def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Ne
 
 
 def _slice(
-    cluster: str,
-    purpose: str,
-    needed: int,
-    avoid: IPv4Network | None,
-    taken: Sequence[IPv4Network],
+    cluster: str, purpose: str, needed: int, avoid: IPv4Network | None, taken: Sequence[IPv4Network]
 ) -> IPv4Network:
     # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
     prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16

@@ -12,12 +12,7 @@ from gpubed.recipes import recipe
 from gpubed.spec import clusterspec
 
 # Bounds of a number that may also have a unit; pydantic puts them beside `anyOf`.
-_BOUNDS = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-}
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def json_schema() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.events import Refusal
 from gpubed.engines.embedded.stack import Project, salt_in
 from gpubed.engines.embedded.state import State, decode, encode, urn_of
-from gpubed.engines.embedded.values import Reference, Secret
+from gpubed.engines.embedded.values import Secret
 from gpubed.engines.stack import Stack
 
 # Written by Pulumi's own CLI with the passphrase "fixture".
@@ -53,12 +53,11 @@ def test_the_clis_ciphertext_opens_and_the_wrong_passphrase_is_noticed():
 def test_a_resource_survives_the_checkpoint(cipher):
     state = thing(
         "a",
-        inputs={"pw": Secret({"inner": Secret(1)}), "n": 3, "ref": Reference("urn:x", "9")},
+        inputs={"pw": Secret({"inner": Secret(1)}), "n": 3},
         outputs={"list": [None, 1.5, "t"]},
         parent=STACK,
         dependencies=[STACK],
         property_dependencies={"n": []},
-        protect=True,
         extra={"hideDiff": ["n"]},
     )
     raw = json.loads(json.dumps(encode(state, cipher)))
@@ -66,7 +65,7 @@ def test_a_resource_survives_the_checkpoint(cipher):
     assert "delete" not in raw
     assert raw["propertyDependencies"] == {"n": []}
     assert "inner" not in json.dumps(raw["inputs"]["pw"])
-    for option in ("deletedWith", "replaceWith", "resourceHooks", "external", "ignoreChanges"):
+    for option in ("deletedWith", "protect", "resourceHooks", "external", "ignoreChanges"):
         with pytest.raises(Refusal, match="does not support"):
             decode({**raw, option: ["x"]}, cipher)
 
@@ -99,11 +98,7 @@ def test_state_in_other_layouts_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [
-        (None, UsageError),
-        ("name: p\nruntime: nodejs\n", UsageError),
-        ("name: [", GpubedError),
-    ],
+    [(None, UsageError), ("name: p\nruntime: nodejs\n", UsageError), ("name: [", GpubedError)],
 )
 def test_other_projects_are_refused(tmp_path, text, error):
     if text:

@@ -69,7 +69,6 @@ def command(
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
     allocation.require_nodes()
-    paths.require_files()
     owners_variables.require_readable(paths)
     display = Display(ui)
     chosen = _roles(tags, plan)

@@ -29,30 +29,18 @@ _LARGEST = 2**29  # bytes; ten thousand nodes need less
 
 
 class StackFile:
-    """One stack in a file backend.
-
-    Attributes:
-        path: The checkpoint.
-        backup: The checkpoint before the last write.
-        kept: The folder of the states before each of the last runs.
-        locks: The folder of this stack's lock files.
-    """
+    """One stack in a file backend."""
 
     def __init__(self, root: Path, project: str, stack: str) -> None:
         self.project, self.stack = project, stack
         self._home = root / ".pulumi"
         self.path = self._home / "stacks" / project / f"{stack}.json"
-        self.backup = self.path.with_name(f"{stack}.json.bak")
-        self.kept = self._home / "backups" / project / stack
+        self.backup = self.path.with_name(f"{stack}.json.bak")  # before the last write
+        self.kept = self._home / "backups" / project / stack  # before each of the last runs
         self.locks = self._home / "locks" / "organization" / project / stack
 
     def read(self) -> Properties | None:
-        """Return the checkpoint, or None when there is no such stack.
-
-        Raises:
-            DamagedState: The file is damaged.
-            GpubedError: The file's version or layout is unsupported.
-        """
+        """Return the checkpoint, or None when there is no such stack."""
         for suffix in (".gz", ".zst"):
             if self.path.with_name(self.path.name + suffix).exists():
                 raise Refusal("compressed state", f"{self.path.name}{suffix}")

@@ -75,13 +75,7 @@ class Checkpoint:
 
 
 def parse(file: Document) -> Properties:
-    """Return the checkpoint of a stack file.
-
-    Raises:
-        Unreadable: The file is cut short or not a checkpoint.
-        GpubedError: The file's version is unsupported.
-        Refusal: The state uses a feature the engine does not implement.
-    """
+    """Return the checkpoint of a stack file."""
     head = file.json(_Head)
     if head.version not in (3, 4):
         why = "of a Pulumi that is older than gpubed" if head.version < 3 else "which is too new"

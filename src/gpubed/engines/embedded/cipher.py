@@ -26,13 +26,8 @@ OPENED_BY = (
 class PassphraseCipher:
     """Encrypts and decrypts with a key derived from a passphrase and a salt.
 
-    Args:
-        passphrase: The stack's passphrase.
-        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; None makes a new one at
-            the first use, so that a preview of a new stack need not derive a key.
-
-    Raises:
-        GpubedError: The passphrase does not open the salt line.
+    `salt` is Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`; None makes a new one at
+    the first use, so that a preview of a new stack need not derive a key.
     """
 
     def __init__(self, passphrase: str, salt: str | None = None) -> None:

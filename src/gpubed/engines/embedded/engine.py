@@ -47,13 +47,8 @@ class Engine:
     the stack raise `Locked` while another run holds it, and `StepFailed` for failed steps; finished
     ones are saved.
 
-    Args:
-        project_dir: The folder of Pulumi.yaml.
-        stack: The stack's name.
-        backend_dir: The folder that contains `.pulumi/`.
-        passphrase_file: The file with the stack's passphrase.
-        parallel: How many steps may run at once; by default four per processor.
-        worker_environment: Extra variables for the program and the providers.
+    `project_dir` has Pulumi.yaml, `backend_dir` `.pulumi/`; `parallel` steps may run at once, by
+    default four per processor; the program and the providers get `worker_environment`.
     """
 
     def __init__(
@@ -68,16 +63,16 @@ class Engine:
     ) -> None:
         project = Project.load(project_dir)
         self._file = StackFile(backend_dir, project.name, stack)
-        self._stack = Stack(project, stack, self._file, passphrase_file)
-        self._parallel = parallel or 4 * (os.cpu_count() or 1)
-        self._environment = dict(worker_environment or {})
+        self.stack = Stack(project, stack, self._file, passphrase_file)
+        self.parallel = parallel or 4 * (os.cpu_count() or 1)
+        self.environment = dict(worker_environment or {})
         self.require_free = self._file.require_free
 
     def init(self) -> None:
         """Create an empty stack if missing, like `pulumi stack init`."""
         if not self._file.path.exists():
             with self._file.locked():
-                self._stack.create()
+                self.stack.create()
 
     def preview(self, on_event: EventSink = discard, *, refresh: bool = False) -> Result:
         """Compute what `up` would do; with `refresh`, read every resource first."""
@@ -92,7 +87,7 @@ class Engine:
     def up(self, on_event: EventSink = discard) -> Result:
         """Make the stack what the program says; create the stack if missing."""
         with self._file.locked():
-            self._stack.create()
+            self.stack.create()
             return self._operate(on_event, _Operation.deploy, save_salt=True)
 
     def refresh(
@@ -111,11 +106,11 @@ class Engine:
 
     def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
         """Return the outputs of the last state; empty if there is none."""
-        return dict(reveal(self._stack.outputs(), show_secrets=show_secrets))
+        return dict(reveal(self.stack.outputs(), show_secrets=show_secrets))
 
     def export(self) -> dict[str, Any]:
         """Return the state as `pulumi stack export` does, secrets encrypted."""
-        return {"version": 3, "deployment": self._stack.latest()}
+        return {"version": 3, "deployment": self.stack.latest()}
 
     def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
         """Change the recorded resources without a run, like `pulumi stack import`."""
@@ -127,12 +122,12 @@ class Engine:
         """Remove a stack without resources, if it exists, like `pulumi stack rm`."""
         if self._file.path.exists():
             with self._file.locked():
-                if self._stack.latest().get("resources"):
+                if self.stack.latest().get("resources"):
                     raise Refused(
-                        f"the stack {self._stack.name} still has resources", "destroy them first"
+                        f"the stack {self.stack.name} still has resources", "destroy them first"
                     )
                 self._file.remove()
-        self._stack.config_file.unlink(missing_ok=True)
+        self.stack.config_file.unlink(missing_ok=True)
 
     def _without_program(
         self, on_event: EventSink, work: Callable[[_Operation], Properties | None]
@@ -151,20 +146,9 @@ class Engine:
         save_salt: bool = False,
     ) -> Result:
         begun, reporter = time.monotonic(), Reporter(on_event, preview=preview)
-        checkpoint, cipher = self._stack.open(save_salt=save_salt)
-        outputs = work(
-            _Operation(
-                self._stack,
-                checkpoint,
-                cipher,
-                reporter,
-                preview,
-                self._parallel,
-                self._environment,
-            )
-        )
-        shown = reveal(outputs or {}, show_secrets=False)
-        seconds = time.monotonic() - begun
+        checkpoint, cipher = self.stack.open(save_salt=save_salt)
+        outputs = work(_Operation(self, checkpoint, cipher, reporter, preview))
+        shown, seconds = reveal(outputs or {}, show_secrets=False), time.monotonic() - begun
         return Result(dict(reporter.changes), tuple(reporter.steps), shown, seconds)
 
 
@@ -172,19 +156,17 @@ class Engine:
 class _Operation:
     """An operation on an open stack; a preview changes and saves nothing."""
 
-    stack: Stack
+    engine: Engine
     checkpoint: Checkpoint
     cipher: PassphraseCipher
     reporter: Reporter
     preview: bool
-    parallel: int
-    environment: Mapping[str, str]
 
     def deploy(self) -> Properties:
         """Run the program, delete what it no longer registers, and return the stack's outputs."""
         with self._run() as (run, sockets):
             olds = self.checkpoint.resources
-            registrar = Registrar(run, olds, self.stack.project.root)
+            registrar = Registrar(run, olds, self.engine.stack.project.root)
             monitor = Monitor(run, registrar, sockets / "engine")
             try:
                 # The preview of a new stack may never call the provider.
@@ -232,27 +214,16 @@ class _Operation:
         On Ctrl-C, steps in flight get a few seconds to end and are saved. Longer ones are ended
         with their provider, as by a second Ctrl-C at any moment, and stay pending in the state.
         """
-        project, file = self.stack.project, None if self.preview else self.stack.file
-        journal = Journal(self.checkpoint, self.cipher, file)
+        stack, parallel = self.engine.stack, self.engine.parallel
+        project = stack.project
+        journal = Journal(self.checkpoint, self.cipher, None if self.preview else stack.file)
         # Outside the project: a socket's path has at most 107 bytes (unix(7)).
         with tempfile.TemporaryDirectory(prefix="gpubed-", ignore_cleanup_errors=True) as folder:
-            provider = Provider(
-                project.name,
-                project.root,
-                Path(folder, "provider"),
-                self.environment,
-                self.parallel,
-                self._say,
-            )
-            run = Run(
-                self.stack.name,
-                project.name,
-                journal,
-                provider,
-                self.reporter,
-                self.preview,
-                self.parallel,
-            )
+            environment = {**self.engine.environment, "PULUMI_PROJECT": project.name}
+            socket = Path(folder, "provider")
+            provider = Provider(project.root, socket, environment, parallel, self._say)
+            names = stack.name, project.name
+            run = Run(*names, journal, provider, self.reporter, self.preview, parallel)
             for pending in self.checkpoint.pending:
                 self.reporter.log(
                     "warning",
@@ -275,16 +246,10 @@ class _Operation:
             raise StepFailed(failed)
 
     def _supervise(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
-        project = self.stack.project
-        program = Child(
-            [
-                *("program", monitor.address, project.name, self.stack.name, str(project.root)),
-                *(project.entry, str(self.parallel), str(self.preview)),
-            ],
-            project.directory,
-            self.environment,
-            self._say,
-        )
+        project = self.engine.stack.project
+        words = ["program", monitor.address, run.project, run.stack, str(project.root)]
+        words += [project.entry, str(run.parallel), str(self.preview)]
+        program = Child(words, project.directory, self.engine.environment, self._say)
         program.pump_output()
         try:
             while not monitor.finished.wait(0.05) and program.poll() is None:

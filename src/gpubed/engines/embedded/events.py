@@ -20,25 +20,17 @@ _HALVES = frozenset({"create-replacement", "delete-replaced"})
 
 @dataclass(frozen=True)
 class ResourceEvent:
-    """One step on one resource.
+    """One step on one resource."""
 
-    Attributes:
-        op: Pulumi's operation name (`create`, `same`, `update`, `replace`, …).
-        status: `planned` in a preview, else `started`, `done` or `failed`.
-        name: The resource's name in the program.
-        seconds: The step's duration; None until it has ended.
-        why: The inputs that changed or forced the replacement, in alphabetical order.
-        message: The failure in one line, for the user.
-    """
-
-    op: str
-    status: str
+    op: str  # Pulumi's operation name (`create`, `same`, `update`, `replace`, …)
+    status: str  # `planned` in a preview, else `started`, `done` or `failed`
     urn: str
     type: str
-    name: str
-    seconds: float | None = None
+    name: str  # the resource's name in the program
+    seconds: float | None = None  # the step's duration; None until it has ended
+    # The inputs that changed or forced the replacement, in alphabetical order
     why: tuple[str, ...] = ()
-    message: str | None = None
+    message: str | None = None  # the failure in one line, for the user
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", tuple(sorted(self.why)))
@@ -67,15 +59,12 @@ class Result:
     Attributes:
         changes: The number of resources by operation, `same` included; the two halves of a
             replacement are steps, but count as one `replace`.
-        steps: The last event of every step, in order of completion.
-        outputs: The stack's outputs; secrets read `[secret]`.
-        seconds: The wall time.
     """
 
     changes: Mapping[str, int]
-    steps: tuple[ResourceEvent, ...]
-    outputs: Mapping[str, Any]
-    seconds: float
+    steps: tuple[ResourceEvent, ...]  # the last event of every step, in order of completion
+    outputs: Mapping[str, Any]  # the stack's outputs; secrets read `[secret]`
+    seconds: float  # the wall time
 
 
 class Reporter:

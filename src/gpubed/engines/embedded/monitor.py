@@ -28,16 +28,12 @@ from gpubed.engines.embedded.state import STACK_TYPE
 from gpubed.engines.embedded.values import Properties
 
 _TERMINATED = "Resource monitor has terminated, shutting down"
-_SEVERITIES = {
-    engine_pb2.INFO: "info",
-    engine_pb2.WARNING: "warning",
-    engine_pb2.ERROR: "error",
-}
+_SEVERITIES = {engine_pb2.INFO: "info", engine_pb2.WARNING: "warning", engine_pb2.ERROR: "error"}
 # The SDK refuses a feature that is not advertised, with the advice to update the CLI.
 _FEATURES = [
     resource_pb2.ResourceMonitorFeature.Value(f"RESOURCE_MONITOR_FEATURE_{name}")
     for name in (
-        *("SECRETS", "RESOURCE_REFERENCES", "ALIAS_SPECS", "DELETED_WITH", "REPLACE_WITH"),
+        *("SECRETS", "ALIAS_SPECS", "DELETED_WITH", "REPLACE_WITH"),
         *("TRANSFORMS", "INVOKE_TRANSFORMS", "PARAMETERIZATION", "RESOURCE_HOOKS"),
         *("ERROR_HOOKS", "STATE_MIGRATIONS"),
     )

@@ -19,14 +19,11 @@ from google.protobuf import struct_pb2
 from gpubed.engines.embedded.events import Refusal
 from gpubed.engines.embedded.values import (
     OTHERS,
-    OUTPUT,
-    REFERENCE,
     SECRET,
     SIGNATURE,
     UNKNOWN,
     UNKNOWN_TEXT,
     Properties,
-    Reference,
     Secret,
 )
 
@@ -87,20 +84,11 @@ def _envelope(fields: Properties) -> Any:
         return fields
     if signature == SECRET:
         return Secret(fields.get("value"))
-    if signature == OUTPUT:
-        value = fields.get("value", UNKNOWN)
-        return Secret(value) if fields.get("secret") else value
-    if signature == REFERENCE:
-        return Reference(fields["urn"], fields.get("id"))
     raise Refusal(OTHERS, "a property value")
 
 
 def to_struct(properties: Mapping[str, Any], *, plain: bool = False) -> struct_pb2.Struct:
-    """Encode a property map.
-
-    `plain` is for providers that accept neither secrets nor references: it opens secrets and
-    replaces a reference by its id.
-    """
+    """Encode a property map; `plain` opens secrets, for providers that accept none."""
     struct = struct_pb2.Struct()
     struct.update(_wire(dict(properties), plain))
     return struct
@@ -114,9 +102,4 @@ def _wire(value: Any, plain: bool) -> Any:
     if isinstance(value, Secret):
         inner = _wire(value.value, plain)
         return inner if plain else {SIGNATURE: SECRET, "value": inner}
-    if isinstance(value, Reference):
-        if plain:
-            return _wire(value.urn if value.id is None else value.id, plain)
-        fields = {SIGNATURE: REFERENCE, "urn": value.urn}
-        return fields if value.id is None else {**fields, "id": _wire(value.id, plain)}
     return UNKNOWN_TEXT if value is UNKNOWN else value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 
@@ -23,13 +22,13 @@ from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.values import Properties, restore_secrets
 
 
-@dataclass(frozen=True)
-class Diff:
+class Verdict(NamedTuple):
     """A provider's comparison; `changed` is None if the provider leaves it to the engine."""
 
     changed: bool | None
-    replaces: tuple[str, ...]
-    delete_before_replace: bool
+    why: tuple[str, ...]  # what forces a replacement; without, what changed
+    replace: bool
+    delete_first: bool
 
 
 class Provider:
@@ -37,7 +36,6 @@ class Provider:
 
     def __init__(
         self,
-        project: str,
         cwd: Path,
         socket: Path,
         environment: Mapping[str, str],
@@ -45,8 +43,7 @@ class Provider:
         on_line: Callable[[str], None],
     ) -> None:
         self._cwd, self._socket, self._on_line = cwd, socket, on_line
-        self._environment = {**environment, "PULUMI_PROJECT": project}
-        self._parallel = parallel
+        self._environment, self._parallel = environment, parallel
         self._child: Child | None = None
         self._stub: Any = None
         self._channel: grpc.Channel | None = None
@@ -84,11 +81,12 @@ class Provider:
             raise ProviderFailed("; ".join(f"{f.property}: {f.reason}" for f in reply.failures))
         return restore_secrets(from_struct(reply.inputs), news)
 
-    def diff(self, old: State, news: Properties) -> Diff:
+    def diff(self, old: State, news: Properties) -> Verdict:
         """Compare a resource with the inputs it should have."""
         reply = self._call("Diff", pb.DiffRequest(**_of(old, "olds"), news=_plain(news)))
         changed = {pb.DiffResponse.DIFF_NONE: False, pb.DiffResponse.DIFF_SOME: True}
-        return Diff(changed.get(reply.changes), tuple(reply.replaces), reply.deleteBeforeReplace)
+        why, found = tuple(reply.replaces), changed.get(reply.changes)
+        return Verdict(found, why, bool(why), reply.deleteBeforeReplace)
 
     def create(self, new: State) -> tuple[str, Properties]:
         """Create the resource and return its id and outputs."""

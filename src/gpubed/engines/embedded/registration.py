@@ -9,13 +9,14 @@ import urllib.parse
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.engines.embedded import steps
 from gpubed.engines.embedded.checkpoint import timestamp
 from gpubed.engines.embedded.events import ProviderFailed, Refusal
 from gpubed.engines.embedded.protocol import from_struct
+from gpubed.engines.embedded.provider import Verdict
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import STACK_TYPE, State, urn_of
 from gpubed.engines.embedded.values import UNKNOWN_TEXT, Properties, changed_keys
@@ -26,20 +27,11 @@ _PROVIDER_TYPE = f"pulumi:providers:{_PACKAGE}"
 _UNCHECKED = f"{_PACKAGE}:dynamic/gpubed:"
 # What the engine knows of a registration, with what needs no attention; all else is refused.
 _KNOWN = (
-    "type name parent custom object protect retainOnDelete dependencies propertyDependencies"
+    "type name parent custom object retainOnDelete dependencies propertyDependencies"
     " deleteBeforeReplace deleteBeforeReplaceDefined additionalSecretOutputs sourcePosition version"
     " pluginDownloadURL acceptSecrets acceptResources accepts_byte_string supportsPartialValues"
     " supportsResultReporting stackTrace parentStackTraceHandle hideDiffs snippetId"
 )
-
-
-class Verdict(NamedTuple):
-    """The result of a comparison."""
-
-    changed: bool
-    replace: bool
-    delete_first: bool
-    why: tuple[str, ...]
 
 
 class Registrar:
@@ -55,15 +47,7 @@ class Registrar:
         self.root: State | None = None
 
     def register(self, request: Any) -> State:
-        """Create, update, replace or keep a resource, and return its new state.
-
-        Args:
-            request: Pulumi's RegisterResourceRequest.
-
-        Raises:
-            Refusal: The program asks for what the engine lacks.
-            Halted: The run is stopping, because of this resource or another.
-        """
+        """Create, update, replace or keep a resource, and return its new state."""
         new = self._wanted(request)
         old, condemned = self._claim(new.urn)
         if condemned:
@@ -109,13 +93,10 @@ class Registrar:
             additional_secret_outputs=list(request.additionalSecretOutputs),
             source_position=_position(request.sourcePosition, self._root),
         )
-        inherits = State("", "", False) if parent is None else parent
-        new.protect = request.protect if request.HasField("protect") else inherits.protect
-        new.retain_on_delete = (
-            request.retainOnDelete
-            if request.HasField("retainOnDelete")
-            else inherits.retain_on_delete
-        )
+        if request.HasField("retainOnDelete"):
+            new.retain_on_delete = request.retainOnDelete
+        elif parent:
+            new.retain_on_delete = parent.retain_on_delete
         return new
 
     def leftovers(self) -> list[State]:
@@ -159,7 +140,7 @@ class Registrar:
             steps.create(run, new, "create-replacement", old=old)
         elif old.taint:
             # The provider is not asked: only the program can say what must be deleted first.
-            self._replace(first, old, new, Verdict(True, True, False, ("id",)))
+            self._replace(first, old, new, Verdict(True, ("id",), True, False))
         else:
             verdict = self._diff(old, new.inputs)
             if verdict.replace or old.pending_replacement:
@@ -176,15 +157,11 @@ class Registrar:
 
     def _diff(self, old: State, inputs: Properties) -> Verdict:
         with self._asking("diff", old):
-            diff = self._run.provider.diff(old, inputs)
+            found = self._run.provider.diff(old, inputs)
         why = changed_keys(old.inputs, inputs)
-        changed = bool(why) if diff.changed is None else diff.changed
-        return Verdict(
-            changed,
-            changed and bool(diff.replaces),
-            diff.delete_before_replace,
-            diff.replaces or (why if changed else ()),
-        )
+        changed = bool(why) if found.changed is None else found.changed
+        why = found.why or (why if changed else ())
+        return Verdict(changed, why, changed and found.replace, found.delete_first)
 
     @contextlib.contextmanager
     def _asking(self, op: str, state: State) -> Iterator[None]:
@@ -203,9 +180,6 @@ class Registrar:
         raw: Properties | None = None,
     ) -> None:
         run = self._run
-        if old.protect and new.protect:
-            why = "it is protected; remove `protect` from the program first"
-            raise run.refuse_step("replace", new, why)
         if raw is not None:
             new.inputs = raw
             self._check(new, {})
@@ -226,16 +200,12 @@ class Registrar:
                 (self._registered | set(self._condemned)) - {old.urn},
                 lambda state, inputs: self._diff(state, inputs).replace,
             )
-            for victim in victims:
-                if victim.protect:
-                    why = f"it is protected, and {old.name} that it needs is replaced"
-                    raise self._run.refuse_step("replace", victim, why)
             self._condemned.update({victim.urn: threading.Event() for victim in victims})
         try:
             for victim in reversed(victims):
-                steps.delete(self._run, victim, "delete-replaced", recreate=True)
+                steps.delete(self._run, victim, recreate=True)
             if not old.pending_replacement:
-                steps.delete(self._run, old, "delete-replaced", recreate=True)
+                steps.delete(self._run, old, recreate=True)
         finally:
             for victim in victims:
                 self._condemned[victim.urn].set()

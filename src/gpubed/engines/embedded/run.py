@@ -185,27 +185,19 @@ class Step:
 
 @dataclass
 class Run:
-    """The shared state of an operation.
+    """The shared state of an operation."""
 
-    Attributes:
-        stack: The stack's name.
-        project: The project's name.
-        parallel: How many steps may run at once.
-        lock: Guards decisions and the lists of states; never held during a provider's step.
-        error: The first error, which is the one that is reported.
-        stopping: Whether new steps are refused.
-    """
-
-    stack: str
-    project: str
+    stack: str  # the stack's name
+    project: str  # the project's name
     journal: Journal
     provider: Provider
     reporter: Reporter
     preview: bool
-    parallel: int
+    parallel: int  # how many steps may run at once
+    # Guards decisions and the lists of states; never held during a provider's step
     lock: threading.RLock = field(default_factory=threading.RLock)
-    error: BaseException | None = None
-    stopping: bool = False
+    error: BaseException | None = None  # the first error, which is the one that is reported
+    stopping: bool = False  # whether new steps are refused
 
     def __post_init__(self) -> None:
         self._idle = threading.Condition(self.lock)

@@ -21,13 +21,9 @@ from gpubed.engines.embedded.state import STACK_TYPE, decode
 from gpubed.engines.embedded.values import Properties
 
 
-class _Runtime(BaseModel):
-    name: str = ""
-
-
 class _ProjectFile(BaseModel):
     name: str = ""
-    runtime: str | _Runtime = ""
+    runtime: str | dict[str, Any] = ""
     main: str = "."
     config_dir: str = Field(default=".", alias="stackConfigDir")
 
@@ -43,19 +39,12 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Project:
-    """A Pulumi project; its configuration values stay in their files, unread.
+    """A Pulumi project; its configuration values stay in their files, unread."""
 
-    Attributes:
-        name: The project's name, part of every URN.
-        root: The folder of Pulumi.yaml; providers run here.
-        directory: The folder the program runs in.
-        entry: What to run there: `.` for a `__main__.py`, else a file name.
-    """
-
-    name: str
-    root: Path
-    directory: Path
-    entry: str
+    name: str  # the project's name, part of every URN
+    root: Path  # the folder of Pulumi.yaml; providers run here
+    directory: Path  # the folder the program runs in
+    entry: str  # what to run there: `.` for a `__main__.py`, else a file name
     config_dir: Path
 
     @classmethod
@@ -63,7 +52,7 @@ class Project:
         """Read Pulumi.yaml; raise `UsageError` if it is missing, or not a Python project's."""
         root = root.resolve()
         said = _read(root / "Pulumi.yaml", _ProjectFile)
-        language = said.runtime if isinstance(said.runtime, str) else said.runtime.name
+        language = said.runtime if isinstance(said.runtime, str) else said.runtime.get("name")
         if language != "python" or not said.name:
             raise UsageError(f"{root / 'Pulumi.yaml'} needs a name and `runtime: python`")
         main = root / said.main
@@ -72,11 +61,7 @@ class Project:
 
 
 def salt_in(path: Path) -> str | None:
-    """Return the salt of a stack's configuration, which may be missing.
-
-    Raises:
-        Refusal: The stack's secrets use something else than a passphrase.
-    """
+    """Return the salt of a stack's configuration, which may be missing."""
     said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
     if said.provider not in ("passphrase", "default", "") or said.key:
         raise Refusal(f"the secrets provider {said.provider!r}", path.name)

@@ -14,15 +14,7 @@ from pydantic.alias_generators import to_camel
 from gpubed.core import reading
 from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.events import DamagedState, Refusal
-from gpubed.engines.embedded.values import (
-    OTHERS,
-    REFERENCE,
-    SECRET,
-    SIGNATURE,
-    Properties,
-    Reference,
-    Secret,
-)
+from gpubed.engines.embedded.values import OTHERS, SECRET, SIGNATURE, Properties, Secret
 
 STACK_TYPE = "pulumi:pulumi:Stack"
 
@@ -61,7 +53,6 @@ class State:
     inputs: Properties = field(default_factory=dict)
     outputs: Properties = field(default_factory=dict)
     parent: str = ""
-    protect: bool = False
     taint: bool = False
     dependencies: list[str] = field(default_factory=list)
     provider: str = ""
@@ -101,19 +92,21 @@ class State:
 _FIELDS = {one.name: to_camel(one.name) for one in dataclasses.fields(State)}
 del _FIELDS["extra"]
 _UNSUPPORTED = (
-    *("external", "deletedWith", "replaceWith", "replaceOnChanges", "replacementTrigger"),
-    *("customTimeouts", "resourceHooks", "viewOf", "refreshBeforeUpdate", "ignoreChanges"),
+    *("external", "protect", "deletedWith", "replaceWith", "replaceOnChanges"),
+    *(
+        "replacementTrigger",
+        "customTimeouts",
+        "resourceHooks",
+        "viewOf",
+        "refreshBeforeUpdate",
+        "ignoreChanges",
+    ),
 )
 _SHAPE = TypeAdapter(State)
 
 
 def decode(raw: Mapping[str, Any], cipher: PassphraseCipher) -> State:
-    """Decode a checkpoint entry.
-
-    Raises:
-        DamagedState: The entry is malformed.
-        Refusal: The entry uses an option the engine does not implement.
-    """
+    """Decode a checkpoint entry."""
     # Go may write an empty list as null.
     known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
     known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
@@ -163,12 +156,9 @@ def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
             plaintext = decrypt(ciphertext)
         if not isinstance(plaintext, str):
             raise DamagedState("a secret without a value")
+        # Pulumi does not encrypt the envelope of a secret inside a secret.
         opened = reading.reply(plaintext, "a secret", error=DamagedState)
-        return Secret(_decode_value(opened.json(object), _nested))
-    if signature == REFERENCE:
-        if not isinstance(value.get("urn"), str):
-            raise DamagedState("a reference to nothing")
-        return Reference(value["urn"], value.get("id"))
+        return Secret(_decode_value(opened.json(object), str))
     if signature is not None:
         raise Refusal(OTHERS, "the state")
     return {key: _decode_value(item, decrypt) for key, item in value.items()}
@@ -176,18 +166,10 @@ def _decode_value(value: Any, decrypt: Callable[[str], str]) -> Any:
 
 def _encode_value(value: Any, encrypt: Callable[[str], str]) -> Any:
     if isinstance(value, Secret):
-        plaintext = json.dumps(_encode_value(value.value, _nested), separators=(",", ":"))
+        plaintext = json.dumps(_encode_value(value.value, str), separators=(",", ":"))
         return {SIGNATURE: SECRET, "ciphertext": encrypt(plaintext)}
-    if isinstance(value, Reference):
-        fields: Properties = {SIGNATURE: REFERENCE, "urn": value.urn, "packageVersion": ""}
-        return fields if value.id is None else {**fields, "id": value.id}
     if isinstance(value, dict):
         return {key: _encode_value(item, encrypt) for key, item in value.items()}
     if isinstance(value, list):
         return [_encode_value(item, encrypt) for item in value]
     return value
-
-
-def _nested(text: str) -> str:
-    """Keep the envelope of a secret inside a secret without encrypting it, as Pulumi does."""
-    return text

@@ -17,7 +17,7 @@ from gpubed.engines.embedded.values import UNKNOWN, Properties, Secret, changed_
 
 # Fields that are written for an otherwise unchanged resource if they alone change.
 _COMPARED = (
-    *("provider", "parent", "protect", "taint", "retain_on_delete", "inputs", "outputs"),
+    *("provider", "parent", "taint", "retain_on_delete", "inputs", "outputs"),
     *("property_dependencies", "additional_secret_outputs", "pending_replacement"),
 )
 
@@ -83,8 +83,10 @@ def replaced(run: Run, new: State, why: tuple[str, ...] = ()) -> None:
         pass
 
 
-def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) -> None:
+def delete(run: Run, old: State, *, recreate: bool = False) -> None:
     """Delete a resource; `recreate` keeps its entry, marked, until the replacement exists."""
+    op = "delete-replaced" if old.delete or recreate else "delete"
+    op = "remove-pending-replace" if op == "delete" and old.pending_replacement else op
     with run.step(op, old):
         operation = None
         kept = old.retain_on_delete or old.pending_replacement
@@ -101,14 +103,8 @@ def delete(run: Run, old: State, op: str = "delete", *, recreate: bool = False) 
 
 
 def delete_all(run: Run, states: Sequence[State], doomed: list[State]) -> None:
-    """Delete resources, dependents first, except protected ones and their dependencies."""
-    edges = _Edges(states)
-    kept = [state for state in doomed if state.protect and not state.delete]
-    foundations = set(map(id, kept))
-    for state in reversed(states):
-        if id(state) in foundations:
-            foundations.update(map(id, edges.of(state)))
-    wanted = {id(state) for state in doomed} - foundations
+    """Delete resources, dependents first."""
+    edges, wanted = _Edges(states), {id(state) for state in doomed}
     depth: dict[int, int] = {}
     layers: list[list[State]] = []  # the states of a layer may be deleted in parallel
     for state in states:
@@ -120,17 +116,7 @@ def delete_all(run: Run, states: Sequence[State], doomed: list[State]) -> None:
     for layer in reversed(layers):
         if run.stopping:
             break
-        run.each(layer, lambda state: delete(run, state, _operation(state)))
-    for state in kept:
-        run.refuse_step(
-            "delete", state, "it is protected; remove `protect` from the program and run `up` first"
-        )
-
-
-def _operation(state: State) -> str:
-    if state.delete:
-        return "delete-replaced"
-    return "remove-pending-replace" if state.pending_replacement else "delete"
+        run.each(layer, lambda state: delete(run, state))
 
 
 class _Edges:

@@ -1,6 +1,6 @@
 """Property values in memory: compared, masked, and made secret again.
 
-A value is None, bool, int, float, str, list, dict, `Secret`, `Reference` or `UNKNOWN`.
+A value is None, bool, int, float, str, list, dict, `Secret` or `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from gpubed.testbeds.driver import UNKNOWN_TEXT as UNKNOWN_TEXT
 # Pulumi marks special values by well-known signatures; none of them is a credential.
 SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
 SECRET: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105
-OUTPUT: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
-REFERENCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
-OTHERS = "assets, archives and other special values"  # which the engine refuses
+OTHERS = "assets, archives, references and other special values"  # which the engine refuses
 
 Properties = dict[str, Any]
 
@@ -25,14 +23,6 @@ class Secret:
     """A value that is encrypted on disk and hidden on screen."""
 
     value: Any
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A whole resource passed as a value; `id` is None for components."""
-
-    urn: str
-    id: Any = None
 
 
 class Unknown:
@@ -96,6 +86,4 @@ def reveal(value: Any, *, show_secrets: bool) -> Any:
         return {key: reveal(item, show_secrets=show_secrets) for key, item in value.items()}
     if isinstance(value, list):
         return [reveal(item, show_secrets=show_secrets) for item in value]
-    if isinstance(value, Reference):
-        return value.urn if value.id is None else value.id
     return "[unknown]" if value is UNKNOWN else value
