@@ -231,11 +231,7 @@ class _Looked:
 
 
 def _node(
-    cluster: Cluster,
-    peer: str | None,
-    units: Sequence[Unit],
-    shaped: bool,
-    node: Node,
+    cluster: Cluster, peer: str | None, units: Sequence[Unit], shaped: bool, node: Node
 ) -> _Looked:
     try:
         with SSH(node, cluster.paths) as ssh:

@@ -35,11 +35,7 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
     spec = load(paths.spec)
     testbed = registry.bound(spec_backend(spec), paths)
     findings += [_engine(testbed.backend), *testbed.doctor(spec)]
-    return [
-        *findings,
-        *gpu_hosts(paths),
-        *owners_packages(paths, load_plan(paths.spec)),
-    ]
+    return [*findings, *gpu_hosts(paths), *owners_packages(paths, load_plan(paths.spec))]
 
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:

@@ -116,10 +116,7 @@ def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
     return former
 
 
-def _use(
-    cluster: Cluster,
-    unwell: dict[str, dict[str, str]],
-) -> dict[str, Any] | None:
+def _use(cluster: Cluster, unwell: dict[str, dict[str, str]]) -> dict[str, Any] | None:
     said = {name: one["reason"] for name, one in unwell.items() if one["state"] == "quarantined"}
     found = idle.look(cluster, said)
     return found.document() if found else None

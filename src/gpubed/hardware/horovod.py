@@ -73,9 +73,7 @@ class Settings:
 def derive(place: Place) -> Settings:
     """Return the settings for a node."""
     return Settings(
-        threads=place.cores_per_rank,
-        fusion_mb=fusion_mb(place),
-        wait_us=wait_us(place),
+        threads=place.cores_per_rank, fusion_mb=fusion_mb(place), wait_us=wait_us(place)
     )
 
 

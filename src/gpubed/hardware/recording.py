@@ -156,10 +156,7 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
                 "application": number("applications_clocks/graphics_clock"),
                 "max": number("max_clocks/graphics_clock"),
             },
-            "memory": {
-                "idle": number("clocks/mem_clock"),
-                "max": number("max_clocks/mem_clock"),
-            },
+            "memory": {"idle": number("clocks/mem_clock"), "max": number("max_clocks/mem_clock")},
             "video": {
                 "idle": number("clocks/video_clock"),
                 "max": number("max_clocks/video_clock"),
@@ -193,11 +190,7 @@ def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
     if not speeds:
         return None
     version = _NVLINKS.get(node.facts["gpus"][0]["generation"])
-    return {
-        "version": version,
-        "links": len(speeds),
-        "megabytes_per_second": int(speeds[0] * 1000),
-    }
+    return {"version": version, "links": len(speeds), "megabytes_per_second": int(speeds[0] * 1000)}
 
 
 def main(arguments: list[str]) -> int:
