@@ -1,6 +1,5 @@
 """`gpubed watch` warns of a cluster that nobody uses, and releases it. Its use is a STAND-IN."""
 
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -90,7 +89,6 @@ class Unused:
             if self.breaks:
                 return self.breaks.pop(0)()
             self.forget_state()
-            shutil.rmtree(cluster.logs)
             mark(cluster, removing=None)
         return Removal(["Node node-0"], ["volume shared"], [], [])
 

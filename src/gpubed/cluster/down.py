@@ -219,7 +219,9 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     if not (survivors or unseen or unasked or (others and uuid is None)):
         of_data = [paths.record.name, paths.specifications.name]
         of_data += [name for testbed in asked for name in testbed.backend.data_records]
-        removed += _forget(paths, {*RESULTS, *(of_data if kept else ())})
+        # The log of a watch says why the watch released the cluster.
+        logs = [paths.logs.name] if whose and not paths.state.is_symlink() else []
+        removed += _forget(paths, {*RESULTS, *logs, *(of_data if kept else ())})
     said = [str(thing) for thing in kept]
     return Removal(removed, said, survivors, others, unseen, unasked, without)
 

@@ -90,9 +90,8 @@ class Watch:
     def try_look(self) -> tuple[str, float]:
         """Look once; return the result, and the seconds to wait after a look that failed.
 
-        Raises:
-            UsageError: The command line or the specification is wrong.
-            BrokenPipeError: The reader of the output is gone.
+        Raises `UsageError` if the specification is wrong, and `BrokenPipeError` if the reader of
+        the output is gone.
         """
         try:
             state = self.look()
@@ -102,55 +101,48 @@ class Watch:
         except (UsageError, BrokenPipeError):
             raise
         except Exception as error:
-            self._broken += 1
-            self._tell_of_failed(error, f"a look failed: {in_words(error)}")
-            return "not looked at", backed_off(self._broken)
-        return state, 0.0
-
-    def _tell_of_failed(self, error: Exception, said: str) -> None:
-        details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
+            said = f"a look failed: {in_words(error)}"
+            details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
+        else:
+            return state, 0.0
+        self._broken += 1
         with suppress(OSError):  # a full disk may be what broke the look
             self.telling.remember(amiss={})  # no fault counts as seen twice in a row
-        if said == self._said:
-            return
-        self._said = said
-        try:
-            again = "looked at again in a minute, then ever more seldom"
-            self.telling.tell("failed", said, again, details=details)
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass
+            if said != self._said:
+                self._said = said
+                again = "looked at again in a minute, then ever more seldom"
+                self.telling.tell("failed", said, again, details=details)
+        return "not looked at", backed_off(self._broken)
 
     def look(self) -> State:
-        """Look once, and do what is due.
-
-        Raises:
-            OSError: Log or memory cannot be written.
-        """
-        paths, name = self._paths, self._paths.name
+        """Look once, and do what is due."""
+        paths, name, telling = self._paths, self._paths.name, self.telling
         # `down` removes the lock, and a new cluster may have the same name.
         if self.is_over or (self._guards and not self._has_lock):
             why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
-            self.telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
+            telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
             return "gone"
-        known = self.telling.memory.by(leases.now())
-        if known != self.telling.memory:
-            self.telling.remember(**dict(known))
+        known = telling.memory.by(leases.now())
+        if known != telling.memory:
+            telling.remember(**dict(known))
             why = f"{paths.watch} has times that are yet to come: the clock was ahead"
-            self.telling.tell("clock", why, "they count as none: repairs are as due as ever")
+            telling.tell("clock", why, "they count as none: repairs are as due as ever")
         who = runlock.holder(paths.state)
-        if who and self.telling.is_going:
+        if who and telling.is_going:
             return self._pass()
-        warned = self.telling.memory.warned if self.telling.releases else None
+        warned = telling.memory.warned if telling.releases else None
         try:
             cluster = load_current(paths, granted=warned.granted if warned else None)
         except GpubedError as error:
             error = _begun_down(paths) or error
-            self.telling.leave(error.message, error.hint)
+            telling.leave(error.message, error.hint)
             return "amiss"
         self._keep_lease(cluster)
-        return self._pass() if who else self._look(cluster)
+        if who:
+            return self._pass()
+        if idle.go_on(telling, self._engine, cluster):
+            return "gone" if self.is_over else "amiss"
+        return self._look(cluster)
 
     def _pass(self) -> State:
         """Do nothing while another run is at work, and forget the faults seen before it."""
@@ -160,23 +152,18 @@ class Watch:
     def _keep_lease(self, cluster: Cluster) -> None:
         said = renewal.look(cluster).said
         for one in said:
-            if one.matter:
-                self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
-            else:
-                self.telling.tell(one.event, one.why, one.outcome)
+            self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
         if not any(one.matter == "nodes" for one in said):
             self.telling.settle("nodes", "all nodes know until when the lease lasts")
 
     def _look(self, cluster: Cluster) -> State:
         telling, lender = self.telling, cluster.allocation.backend
-        if idle.go_on(telling, self._engine, cluster):
-            return "gone" if self.is_over else "amiss"
         testbed = registry.bound(lender, self._paths)
         try:
             found = condition.look(testbed, cluster)
         except GpubedError as error:
-            why = f"{lender} cannot be asked: {error.message}"
             telling.remember(amiss={})
+            why = f"{lender} cannot be asked: {error.message}"
             telling.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
@@ -187,14 +174,10 @@ class Watch:
             telling.remember(amiss={})
             return "amiss"
         faults, now, before = self._faults(found, cluster), leases.now(), telling.memory.amiss
-        silent = telling.memory.quarantined.items()
         # If a quarantined node is silent, its last answer counts.
-        held = {name: why for name, why in silent if name in found.damaged}
-        held |= {
-            one.node: one.quarantine.reason
-            for one in found.unwell
-            if one.quarantine and one.quarantine.is_by_hand
-        }
+        held = {n: why for n, why in telling.memory.quarantined.items() if n in found.damaged}
+        said = {one.node: one.quarantine for one in found.unwell if one.quarantine}
+        held |= {name: one.reason for name, one in said.items() if one.is_by_hand}
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         telling.remember(amiss=since, quarantined=held)
         if idle.care(telling, self._engine, cluster):
@@ -202,7 +185,11 @@ class Watch:
         spared = self._spared([fault for fault in faults if fault.node in held])
         broken = [fault for fault in faults if fault.node not in held]
         if not broken:
-            return self._rest(found, spared)
+            if found.unknown:
+                return "amiss"
+            self._repaired()
+            telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
+            return "amiss" if spared or found.full else "well"
         if all(_is_lasting(fault, before, testbed) for fault in broken):
             return "well" if self._repair(cluster, found, broken, spared) else "amiss"
         if not telling.memory.failures:
@@ -254,13 +241,6 @@ class Watch:
         else:
             self.telling.settle("quarantine")
         return said
-
-    def _rest(self, found: Condition, spared: str) -> State:
-        if found.unknown:
-            return "amiss"
-        self._repaired()
-        self.telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
-        return "amiss" if spared or found.full else "well"
 
     def _repaired(self) -> None:
         self.telling.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
