@@ -24,16 +24,10 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Door:
-    """A relay from loopback to a service.
+    """A relay from loopback to a service."""
 
-    Attributes:
-        certificate: The certificate that the service's own is checked against.
-        host: Address at which the service, or a tunnel to it, listens.
-        port: Its port there.
-    """
-
-    certificate: Path
-    host: str
+    certificate: Path  # the certificate that the service's own is checked against
+    host: str  # address at which the service, or a tunnel to it, listens
     port: int
 
     def hold_open(

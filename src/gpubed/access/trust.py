@@ -36,19 +36,12 @@ _SIGNING = x509.KeyUsage(
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate that is safe to trust, since it can only vouch for one node's names.
-
-    Attributes:
-        certificate: Its file.
-        sha256: Its SHA-256 fingerprint, as browsers show it.
-        sha1: Its SHA-1 fingerprint, by which Windows finds certificates.
-        names: The host names and addresses that it may vouch for.
-    """
+    """A certificate that is safe to trust, since it can only vouch for one node's names."""
 
     certificate: Path
-    sha256: str
-    sha1: str
-    names: tuple[str, ...]
+    sha256: str  # its SHA-256 fingerprint, as browsers show it
+    sha1: str  # its SHA-1 fingerprint, by which Windows finds certificates
+    names: tuple[str, ...]  # the host names and addresses that it may vouch for
 
 
 def authority(certificate: Path, head: Node) -> Authority:

@@ -27,17 +27,11 @@ def command(cluster: Cluster, local: int, port: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Tunnel:
-    """A local port that is forwarded to the head while its ssh runs.
-
-    Attributes:
-        port: The port of loopback.
-        process: The ssh process.
-        errors: What ssh writes to stderr.
-    """
+    """A local port that is forwarded to the head while its ssh runs."""
 
     port: int
     process: subprocess.Popen[bytes]
-    errors: IO[bytes]
+    errors: IO[bytes]  # what ssh writes to stderr
 
     def require_open(self, again: str) -> None:
         """Check that ssh still runs; it ends, for example, when this machine was asleep.

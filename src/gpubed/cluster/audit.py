@@ -47,30 +47,24 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Audit:
-    """The comparison of a state with its testbeds.
+    """The comparison of a state with its testbeds."""
 
-    Attributes:
-        uuid: The cluster's id; None where it is unknown.
-        asked: The testbeds that were looked at; they also remove what was found.
-        recorded: Resources in the state that exist.
-        missing: Resources in the state that do not exist.
-        unrecorded: Resources with the cluster's id that are not in the state.
-        elsewhere: Resources with the cluster's id in places that only a former specification named.
-        others: Resources with the cluster's name and another id.
-        within: Data that only nodes can reach and the testbed cannot list.
-        interrupted: Operations that a killed run left unfinished, such as `creating node-1`.
-        unseen: Places that could not be checked, each with the reason.
-    """
-
-    uuid: str | None
-    asked: Testbeds
-    recorded: list[Recorded] = field(default_factory=list)
+    uuid: str | None  # the cluster's id; None where it is unknown
+    asked: Testbeds  # the testbeds that were looked at; they also remove what was found
+    recorded: list[Recorded] = field(default_factory=list)  # resources in the state that exist
+    # Resources in the state that do not exist.
     missing: list[Recorded] = field(default_factory=list)
+    # Resources with the cluster's id that are not in the state.
     unrecorded: list[Existing] = field(default_factory=list)
+    # Resources with the cluster's id in places that only a former specification named.
     elsewhere: list[Left] = field(default_factory=list)
+    # Resources with the cluster's name and another id.
     others: list[Existing] = field(default_factory=list)
+    # Data that only nodes can reach and the testbed cannot list.
     within: list[Existing] = field(default_factory=list)
+    # Operations that a killed run left unfinished, such as `creating node-1`.
     interrupted: list[str] = field(default_factory=list)
+    # Places that could not be checked, each with the reason.
     unseen: list[str] = field(default_factory=list)
 
     @property

@@ -32,24 +32,17 @@ _ONE = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)"
 
 
 class Memory(BaseModel):
-    """What was collected from a storage.
-
-    Attributes:
-        of: The id of the node that has the storage.
-        place: The subfolder for its checkpoints in the local folder of checkpoints.
-        looked: Digest of each thing when it was copied, by its path.
-        changed: When each checkpoint changed, by the storage's clock.
-        lacks: What could not be copied with a checkpoint, in sentences.
-    """
+    """What was collected from a storage."""
 
     model_config = ConfigDict(extra="ignore")  # a newer version may keep more
 
     version: Literal[1] = 1
-    of: str
+    of: str  # the id of the node that has the storage
+    # The subfolder for its checkpoints in the local folder of checkpoints.
     place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]
-    looked: dict[str, str] = {}
-    changed: dict[str, float] = {}
-    lacks: dict[str, list[str]] = {}
+    looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
+    changed: dict[str, float] = {}  # when each checkpoint changed, by the storage's clock
+    lacks: dict[str, list[str]] = {}  # what could not be copied with a checkpoint, in sentences
 
 
 @contextmanager

@@ -54,30 +54,23 @@ ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition of a cluster.
+    """The condition of a cluster."""
 
-    Attributes:
-        nodes: The state of each node by name: ready, stopped, missing, or another state of the
-            testbed; or unreachable (SSH does not answer), hidden (a host on the way to it fails),
-            unrecognized (another host key answers), cut (off its experiment network), unshaped
-            (its link has no rate).
-        services: What is wrong with each service by name; empty if nothing is.
-        full: Which disks of a node are full, in words, by node; such a node is ready.
-        stopped: Units that should run on nodes and do not.
-        reshaped: Whether a killed `bench` may have left links with other rates than declared.
-        unwell: Nodes that jobs leave out, and why; this does not count as damage.
-        unheard: Whether no node answers, so that the network to them may be at fault.
-        when_silent: What `up` does about a node that does not answer; see `Backend`.
-    """
-
+    # The state of each node by name: ready, stopped, missing, or another state of the testbed; or
+    # unreachable (SSH does not answer), hidden (a host on the way to it fails), unrecognized
+    # (another host key answers), cut (off its experiment network), unshaped (its link has no rate).
     nodes: dict[str, str]
+    # What is wrong with each service by name; empty if nothing is.
     services: dict[str, str] = field(default_factory=dict)
+    # Which disks of a node are full, in words, by node; such a node is ready.
     full: dict[str, str] = field(default_factory=dict)
-    stopped: tuple[Stopped, ...] = ()
+    stopped: tuple[Stopped, ...] = ()  # units that should run on nodes and do not
+    # Whether a killed `bench` may have left links with other rates than declared.
     reshaped: bool = False
+    # Nodes that jobs leave out, and why; this does not count as damage.
     unwell: tuple[NodeHealth, ...] = ()
-    unheard: bool = False
-    when_silent: str = ""
+    unheard: bool = False  # whether no node answers, so that the network to them may be at fault
+    when_silent: str = ""  # what `up` does about a node that does not answer; see `Backend`
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -217,14 +210,10 @@ def recognize(cluster: Cluster, found: Condition) -> None:
 
 @dataclass(frozen=True)
 class _Looked:
-    """The condition of one node; see `Condition`.
-
-    Attributes:
-        silent: Whether the node did not answer at all, so that its condition is unknown.
-    """
+    """The condition of one node; see `Condition`."""
 
     state: str
-    silent: bool = False
+    silent: bool = False  # whether the node did not answer at all, so that its condition is unknown
     full: str = ""
     stopped: Sequence[Stopped] = ()
     health: NodeHealth | None = None

@@ -29,24 +29,18 @@ RESULTS = ("runs", "checkpoints", "campaigns")
 
 @dataclass(frozen=True)
 class Removal:
-    """The outcome of a `down`.
-
-    Attributes:
-        kept: Data that was to be kept.
-        survivors: Resources that could not be removed.
-        others: Resources with the cluster's name and another UUID; they are left alone.
-        unseen: Places that could not be checked for resources of the cluster, each with the reason.
-        unasked: Former testbeds that could not be asked, each with the reason.
-        without: What stays on the hosts named by `without`.
-    """
+    """The outcome of a `down`."""
 
     removed: list[str]
-    kept: list[str]
-    survivors: list[str]
+    kept: list[str]  # data that was to be kept
+    survivors: list[str]  # resources that could not be removed
+    # Resources with the cluster's name and another UUID; they are left alone.
     others: list[Existing]
+    # Places that could not be checked for resources of the cluster, each with the reason.
     unseen: list[str] = field(default_factory=list)
+    # Former testbeds that could not be asked, each with the reason.
     unasked: list[Unasked] = field(default_factory=list)
-    without: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)  # what stays on the hosts named by `without`
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:

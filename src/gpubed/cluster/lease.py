@@ -31,31 +31,23 @@ _OTHERS_S = 10.0  # wait for other processes, which hold the lock only briefly
 
 
 class Record(BaseModel):
-    """A lease; times are timezone-aware.
-
-    Attributes:
-        granted_until: The end that the testbed confirmed, or the cluster's own; None where nodes
-            do not expire.
-        since: When gpubed first saw the lease; `lease.renewal.most` is counted from here. A lease
-            that is granted after the end of another is a new one.
-        read_at: When the testbed last answered.
-        ended_for: The end for which `before_end` was done, most recently at `ended_at`.
-        commanded_for: The end before which the command of `before_end` was run.
-        own: Whether the end is the cluster's own, on a testbed without leases.
-        told: What nodes that act on the end were told of it, by node id.
-    """
+    """A lease; times are timezone-aware."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)  # a newer version may keep more
 
+    # The end that the testbed confirmed, or the cluster's own; None where nodes do not expire.
     granted_until: Moment | None = None
     requested_until: Moment | None = None
+    # When gpubed first saw the lease; `lease.renewal.most` is counted from here. A lease that is
+    # granted after the end of another is a new one.
     since: Moment | None = None
-    read_at: Moment | None = None
+    read_at: Moment | None = None  # when the testbed last answered
+    # The end for which `before_end` was done, most recently at `ended_at`.
     ended_for: Moment | None = None
     ended_at: Moment | None = None
-    commanded_for: Moment | None = None
-    own: bool = False
-    told: dict[str, str] = {}
+    commanded_for: Moment | None = None  # the end before which the command of `before_end` was run
+    own: bool = False  # whether the end is the cluster's own, on a testbed without leases
+    told: dict[str, str] = {}  # what nodes that act on the end were told of it, by node id
 
     @property
     def remaining_s(self) -> float | None:

@@ -26,20 +26,14 @@ from gpubed.testbeds.specification import load_plan
 
 @dataclass(frozen=True)
 class Preview:
-    """What `up` would do.
-
-    Attributes:
-        damage: Damage that `up` would repair, a sentence each.
-        roles: The nodes on which roles would be applied, by role.
-        lost: What `up` would ask about, a sentence each.
-        refused: What the testbed would refuse; asked only if something would be lost.
-    """
+    """What `up` would do."""
 
     plan: ClusterPlan
     steps: Result
-    damage: Sequence[str]
-    roles: Due
-    lost: Sequence[str]
+    damage: Sequence[str]  # damage that `up` would repair, a sentence each
+    roles: Due  # the nodes on which roles would be applied, by role
+    lost: Sequence[str]  # what `up` would ask about, a sentence each
+    # What the testbed would refuse; asked only if something would be lost.
     refused: Sequence[Finding]
     notes: Sequence[str]
 

@@ -16,33 +16,22 @@ from gpubed.nodes.cluster import Cluster
 
 @dataclass(frozen=True)
 class Said:
-    """A message of a look.
+    """A message of a look."""
 
-    Attributes:
-        matter: Its subject; a repeated message about it need not be told twice. Empty for what
-            happens only once.
-        event: The kind of event of a watch.
-        is_fault: Whether something failed, and is tried again at the next look.
-    """
-
+    # Its subject; a repeated message about it need not be told twice. Empty for what happens only
+    # once.
     matter: Literal["lease", "last", "end", "nodes", ""]
-    event: Literal["lease", "unasked"]
+    event: Literal["lease", "unasked"]  # the kind of event of a watch
     why: str
     outcome: str = ""
-    is_fault: bool = False
+    is_fault: bool = False  # whether something failed, and is tried again at the next look
 
 
 @dataclass
 class Looked:
-    """A lease after a look, and the look's messages.
+    """A lease after a look, and the look's messages."""
 
-    Attributes:
-        record: The lease; as last known if the testbed does not answer.
-        answered: Whether the testbed answered.
-        renewed: Whether the testbed granted more time.
-    """
-
-    record: Record
+    record: Record  # the lease; as last known if the testbed does not answer
     answered: bool = True
     renewed: bool = False
     said: list[Said] = field(default_factory=list)

@@ -34,32 +34,23 @@ _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of an `up`.
-
-    Attributes:
-        seen: The cluster's condition at the last look; None if it was changed since.
-        restarted: Nodes that hung and were restarted.
-    """
+    """The outcome of an `up`."""
 
     result: Result
+    # The cluster's condition at the last look; None if it was changed since.
     seen: Condition | None = None
-    restarted: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()  # nodes that hung and were restarted
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of `up`.
-
-    Attributes:
-        asked: The testbeds that may have resources of the cluster.
-        approve: Called with what would be lost.
-    """
+    """One run of `up`."""
 
     plan: ClusterPlan
     testbed: Testbed
     stack: Stack
-    asked: Testbeds
-    approve: Approve
+    asked: Testbeds  # the testbeds that may have resources of the cluster
+    approve: Approve  # called with what would be lost
 
     @property
     def paths(self) -> ClusterPaths:

@@ -36,18 +36,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Requirements on the driver; None is no requirement.
-
-    Attributes:
-        version: Exactly this version.
-        oldest: At least this version.
-        cuda: CUDA major version that has to run.
-    """
+    """Requirements on the driver; None is no requirement."""
 
     branch: int | None = None
     version: str | None = None
     oldest: str | None = None
-    cuda: int | None = None
+    cuda: int | None = None  # CUDA major version that has to run
 
     @classmethod
     def of(cls, cuda: str | None, oldest: str | None) -> Self:
@@ -62,26 +56,19 @@ class Wanted:
 
 @dataclass(frozen=True)
 class DriverChoice:
-    """The drivers that the nodes run.
+    """The drivers that the nodes run."""
 
-    Attributes:
-        branch: Driver branch of nodes that get one, such as 580.
-        source: Package source of that branch: a key of the offers.
-        kept: Version by node, if the installed driver stays.
-        replaced: Reason by node, if the installed driver does not stay.
-        open_module: Nodes that take the open kernel module; the rest take the proprietary one.
-        fabric_manager: Nodes that need Fabric Manager, of exactly the driver's version.
-        subnet_manager: Of these, the nodes that also need the NVLink subnet manager.
-        cuda: The newest CUDA major version that runs on all nodes.
-    """
-
-    branch: int
-    source: str
+    branch: int  # driver branch of nodes that get one, such as 580
+    source: str  # package source of that branch: a key of the offers
+    # Nodes that take the open kernel module; the rest take the proprietary one.
     open_module: tuple[str, ...]
+    # Nodes that need Fabric Manager, of exactly the driver's version.
     fabric_manager: tuple[str, ...]
-    subnet_manager: tuple[str, ...]
-    cuda: int
+    subnet_manager: tuple[str, ...]  # of these, the nodes that also need the NVLink subnet manager
+    cuda: int  # the newest CUDA major version that runs on all nodes
+    # Version by node, if the installed driver stays.
     kept: dict[str, str] = field(default_factory=dict)
+    # Reason by node, if the installed driver does not stay.
     replaced: dict[str, str] = field(default_factory=dict)
 
 

@@ -40,65 +40,46 @@ class Link(_Model):
 
 
 class Module(_Model):
-    """NVIDIA's kernel module.
+    """NVIDIA's kernel module."""
 
-    Attributes:
-        loaded: Version of the loaded module.
-        installed: Whether there is a module to load.
-        signer: Owner of the key that signed it, from the module's file.
-        key: Path of the certificate of the key that DKMS made on this host.
-        key_enrolled: Whether the firmware's list of machine owner keys has that key.
-    """
-
-    loaded: str | None = None
-    installed: bool = False
-    signer: str | None = None
-    key: str | None = None
-    key_enrolled: bool = False
+    loaded: str | None = None  # version of the loaded module
+    installed: bool = False  # whether there is a module to load
+    signer: str | None = None  # owner of the key that signed it, from the module's file
+    key: str | None = None  # path of the certificate of the key that DKMS made on this host
+    key_enrolled: bool = False  # whether the firmware's list of machine owner keys has that key
 
 
 class HostGPU(_Model):
-    """A GPU and its way to the root of the PCI bus.
-
-    Attributes:
-        driver: The kernel driver that holds it: nvidia, nouveau, vfio-pci, None.
-        slot: The link that the nearest bridge offers; None without a bridge (in a VM).
-        bar1_mib: Size of the window to its memory, in MiB.
-        bar1_largest_mib: Largest possible size, in MiB; None if the kernel does not tell.
-        iommu: How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None without an IOMMU.
-        redirecting: Bridges above it that send peer-to-peer traffic up to the root.
-        bridges_seen: Whether the bridges could be read, which may need root.
-        power_limit_w: Its power limit in W; `power_default_w` is the maker's.
-        mig: Whether it is divided into instances; None if the driver has no such mode.
-    """
+    """A GPU and its way to the root of the PCI bus."""
 
     pci: str
-    driver: str | None = None
+    driver: str | None = None  # the kernel driver that holds it: nvidia, nouveau, vfio-pci, None
     link: Link = Link()
+    # The link that the nearest bridge offers; None without a bridge (in a VM).
     slot: Link | None = None
-    bar1_mib: int | None = None
+    bar1_mib: int | None = None  # size of the window to its memory, in MiB
+    # Largest possible size, in MiB; None if the kernel does not tell.
     bar1_largest_mib: int | None = None
+    # How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None without an IOMMU.
     iommu: str | None = None
+    # Bridges above it that send peer-to-peer traffic up to the root.
     redirecting: tuple[str, ...] = ()
-    bridges_seen: bool = True
-    power_limit_w: float | None = None
+    bridges_seen: bool = True  # whether the bridges could be read, which may need root
+    power_limit_w: float | None = None  # its power limit in W; `power_default_w` is the maker's
     power_default_w: float | None = None
     persistence: bool | None = None
+    # Whether it is divided into instances; None if the driver has no such mode.
     mig: bool | None = None
 
 
 class GpuHost(_Model):
-    """The state of a host that its GPUs depend on.
-
-    Attributes:
-        secure_boot: None without UEFI.
-        headers: Headers of the running kernel: `installed`, or `offered` by a package source.
-    """
+    """The state of a host that its GPUs depend on."""
 
     schema_: Literal["gpubed/gpu-host/1"] = Field(alias="schema")
     kernel: str
     simulated: str | None = None
-    secure_boot: bool | None = None
+    secure_boot: bool | None = None  # none without UEFI
+    # Headers of the running kernel: `installed`, or `offered` by a package source.
     headers: Literal["installed", "offered"] | None = None
     module: Module = Module()
     nouveau: bool = False

@@ -31,29 +31,19 @@ class _Model(BaseModel):
 
 
 class NodeReport(_Model):
-    """The report of one node, as its programs and files print it.
-
-    Attributes:
-        simulated: The model of its GPUs if they are simulated.
-        facts: Output of `gpubed-facts`.
-        host: Output of `gpubed-gpu-host`.
-        commands: Output by command line: nvidia-smi's XML, topology and NVLinks.
-        proc: Files of the driver in /proc, by path.
-        pci: Attributes of NVIDIA's PCI devices in sysfs by address, with the `bridges` above.
-        packages: Versions of installed packages of drivers and CUDA, by name.
-        log: Lines of the kernel's log about GPUs.
-    """
+    """The report of one node, as its programs and files print it."""
 
     name: str
-    simulated: str | None
+    simulated: str | None  # the model of its GPUs if they are simulated
     kernel: str
-    facts: dict[str, Any]
-    host: dict[str, Any]
-    commands: dict[str, str]
-    proc: dict[str, str]
+    facts: dict[str, Any]  # output of `gpubed-facts`
+    host: dict[str, Any]  # output of `gpubed-gpu-host`
+    commands: dict[str, str]  # output by command line: nvidia-smi's XML, topology and NVLinks
+    proc: dict[str, str]  # files of the driver in /proc, by path
+    # Attributes of NVIDIA's PCI devices in sysfs by address, with the `bridges` above.
     pci: dict[str, dict[str, Any]]
-    packages: dict[str, str]
-    log: tuple[str, ...]
+    packages: dict[str, str]  # versions of installed packages of drivers and CUDA, by name
+    log: tuple[str, ...]  # lines of the kernel's log about GPUs
 
 
 class Report(_Model):

@@ -53,35 +53,22 @@ _LIST = "find -H %s -printf '%%y %%s %%P\\0%%l\\0'"
 
 @dataclass
 class Copy:
-    """A file or folder to copy, and what rsync foresees of it.
-
-    Attributes:
-        words: How rsync is called.
-        place: Where it will be.
-        room: Free bytes there.
-        draft: Where it is until it is whole; empty if it is copied to its place.
-        names: The names to ask for; None for all.
-        links: Links to make here, with their targets.
-        most: Bytes after which the node is not believed any more.
-        all_files: Its files, also those that are there already.
-        files: Files to copy.
-        replaced: How many of these are there already, and differ.
-        left_out: Sentences that say what is not copied, and why.
-    """
+    """A file or folder to copy, and what rsync foresees of it."""
 
     name: str
-    words: list[str]
-    place: str
-    room: int
-    draft: str = ""
-    names: list[str] | None = None
-    links: dict[str, str] = field(default_factory=dict)
-    most: float = math.inf
-    all_files: int = 0
+    words: list[str]  # how rsync is called
+    place: str  # where it will be
+    room: int  # free bytes there
+    draft: str = ""  # where it is until it is whole; empty if it is copied to its place
+    names: list[str] | None = None  # the names to ask for; None for all
+    links: dict[str, str] = field(default_factory=dict)  # links to make here, with their targets
+    most: float = math.inf  # bytes after which the node is not believed any more
+    all_files: int = 0  # its files, also those that are there already
     all_bytes: int = 0
-    files: int = 0
+    files: int = 0  # files to copy
     bytes: int = 0
-    replaced: int = 0
+    replaced: int = 0  # how many of these are there already, and differ
+    # Sentences that say what is not copied, and why.
     left_out: list[str] = field(default_factory=list)
 
 

@@ -27,23 +27,16 @@ class _Model(BaseModel):
 
 
 class Check(_Model):
-    """One check on one node (or between nodes, or of the cluster).
+    """One check on one node (or between nodes, or of the cluster)."""
 
-    Attributes:
-        id: Dotted name, stable.
-        node: Node name, `a>b` for a link, or empty for the cluster.
-        result: Skips and failures always have a reason. A success on simulated GPUs is
-            `simulated`, never a pass.
-        value: The measured value, in `unit`.
-        limit: The required value, in words or in `unit`.
-    """
-
-    id: str
-    node: str = ""
+    id: str  # dotted name, stable
+    node: str = ""  # node name, `a>b` for a link, or empty for the cluster
+    # Skips and failures always have a reason. A success on simulated GPUs is `simulated`, never a
+    # pass.
     result: Result
-    value: int | float | str | None = None
+    value: int | float | str | None = None  # the measured value, in `unit`
     unit: str = ""
-    limit: str = ""
+    limit: str = ""  # the required value, in words or in `unit`
     reason: str = ""
 
     @property
@@ -53,17 +46,13 @@ class Check(_Model):
 
 
 class Verification(_Model):
-    """All checks of one verification.
-
-    Attributes:
-        node_ids: Ids of the verified nodes; a replaced node has a new id.
-        configured: Digest of the roles applied to them at its start; empty in former versions.
-    """
+    """All checks of one verification."""
 
     version: Literal[1] = 1
     cluster: str
     at: Moment
-    node_ids: tuple[str, ...]
+    node_ids: tuple[str, ...]  # ids of the verified nodes; a replaced node has a new id
+    # Digest of the roles applied to them at its start; empty in former versions.
     configured: str = ""
     checks: tuple[Check, ...]
 

@@ -30,49 +30,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `gpubed doctor`.
+    """One line of `gpubed doctor`."""
 
-    Attributes:
-        id: Dotted name of the check.
-        fix: The command that repairs it, if the check failed.
-    """
-
-    id: str
+    id: str  # dotted name of the check
     ok: bool
     message: str
-    fix: str | None = None
+    fix: str | None = None  # the command that repairs it, if the check failed
 
 
 @dataclass(frozen=True)
 class Existing:
-    """A resource on a testbed that carries a cluster's name.
+    """A resource on a testbed that carries a cluster's name."""
 
-    Attributes:
-        kind: The testbed's word for this kind of resource.
-        id: Its id on the testbed, which is also its id in the state.
-        uuid: The UUID of its cluster: two clusters may have the same name.
-        transient: Whether it ends by itself and is in no state, as a running job.
-        data: Whether it holds a researcher's data, which is removed only when that was asked for.
-        size: Bytes that it holds or can hold; None if unknown.
-        made: When it was made; None if unknown.
-        node: The node's name, if it is a node with disks of its own that are removed with it.
-        address: Its address on the control network, if it is a node in use that another node of
-            this address would replace; else empty.
-        heir: The other node that the specification now makes of its host; else empty.
-        backend: The testbed's backend; set when several testbeds are asked.
-    """
-
-    kind: str
+    kind: str  # the testbed's word for this kind of resource
     name: str
-    id: str
-    uuid: str
-    transient: bool = False
+    id: str  # its id on the testbed, which is also its id in the state
+    uuid: str  # the UUID of its cluster: two clusters may have the same name
+    transient: bool = False  # whether it ends by itself and is in no state, as a running job
+    # Whether it holds a researcher's data, which is removed only when that was asked for.
     data: bool = False
-    size: int | None = None
-    made: datetime | None = None
+    size: int | None = None  # bytes that it holds or can hold; None if unknown
+    made: datetime | None = None  # when it was made; None if unknown
+    # The node's name, if it is a node with disks of its own that are removed with it.
     node: str = ""
+    # Its address on the control network, if it is a node in use that another node of this address
+    # would replace; else empty.
     address: str = ""
-    heir: str = ""
+    heir: str = ""  # the other node that the specification now makes of its host; else empty
+    # The testbed's backend; set when several testbeds are asked.
     backend: str = field(default="", compare=False)
 
     def __str__(self) -> str:
@@ -81,47 +66,31 @@ class Existing:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies a testbed among those of its kind.
-
-    Attributes:
-        called: Name for messages: where it is, and how it is reached.
-        formerly: Ids that older versions used for it, which other testbeds may share.
-    """
+    """Identifies a testbed among those of its kind."""
 
     id: str
-    called: str
+    called: str  # name for messages: where it is, and how it is reached
+    # Ids that older versions used for it, which other testbeds may share.
     formerly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A node that the testbed failed to make.
+    """A node that the testbed failed to make."""
 
-    Attributes:
-        node: Its name in the plan.
-        reason: The testbed's error message.
-        thing: What is left of it on the testbed.
-    """
-
-    node: str
-    reason: str
-    thing: Existing
+    node: str  # its name in the plan
+    reason: str  # the testbed's error message
+    thing: Existing  # what is left of it on the testbed
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Machines of one kind that a testbed has; None where the testbed does not say.
+    """Machines of one kind that a testbed has; None where the testbed does not say."""
 
-    Attributes:
-        name: The testbed's name for them, as used in `cluster.yml`.
-        free: How many are available now.
-        gpus: GPUs per machine.
-    """
-
-    name: str
+    name: str  # the testbed's name for them, as used in `cluster.yml`
     total: int | None = None
-    free: int | None = None
-    gpus: int | None = None
+    free: int | None = None  # how many are available now
+    gpus: int | None = None  # GPUs per machine
     gpu_model: str = ""
     note: str = ""
 
@@ -134,38 +103,27 @@ class Lease:
 
 
 class Backend(ABC):
-    """A kind of testbed; a plan reads only its `BackendConfig`.
+    """A kind of testbed; a plan reads only its `BackendConfig`."""
 
-    Attributes:
-        name: Name of its folder.
-        engine_required: The only engine that can make its resources, if there is such a limit.
-        native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
-        shapes_on_nodes: Whether nodes limit their links to the declared rate themselves.
-        boots_later: Whether nodes may be granted or restarted before they answer SSH.
-        boots_within_s: Seconds within which a granted or restarted node answers SSH.
-        restarts: Whether the testbed can restart a node that hangs.
-        nodes_are_here: Whether nodes are on this machine, so that no network can fail.
-        exchanges_keys: Whether nodes can accept another SSH key than they were made with.
-        vacates: Whether making a node frees its address by removing the node that has it.
-        lists_nodes: Whether `existing` returns each of its nodes, with the node's id.
-        the_way_back: How to reach a former testbed of the kind again.
-        is_no_more: How a testbed may have been replaced by another in its place; may be empty.
-        data_records: Files of a cluster's state by which `data_within` finds its data again.
-    """
-
-    name: str
+    name: str  # name of its folder
+    # The only engine that can make its resources, if there is such a limit.
     engine_required: Literal["cli"] | None = None
+    # Types of resources that a Pulumi plugin makes for it and `existing` lists.
     native: frozenset[str] = frozenset()
-    shapes_on_nodes: bool = False
-    boots_later: bool = False
-    boots_within_s: float = 120.0
-    restarts: bool = False
-    nodes_are_here: bool = False
-    exchanges_keys: bool = True
+    shapes_on_nodes: bool = False  # whether nodes limit their links to the declared rate themselves
+    boots_later: bool = False  # whether nodes may be granted or restarted before they answer SSH
+    boots_within_s: float = 120.0  # seconds within which a granted or restarted node answers SSH
+    restarts: bool = False  # whether the testbed can restart a node that hangs
+    nodes_are_here: bool = False  # whether nodes are on this machine, so that no network can fail
+    exchanges_keys: bool = True  # whether nodes can accept another SSH key than they were made with
+    # Whether making a node frees its address by removing the node that has it.
     vacates: bool = False
-    lists_nodes: bool = False
+    lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
+    # How to reach a former testbed of the kind again.
     the_way_back: str = "put `backend:` of cluster.yml back as it was"
+    # How a testbed may have been replaced by another in its place; may be empty.
     is_no_more: str = ""
+    # Files of a cluster's state by which `data_within` finds its data again.
     data_records: frozenset[str] = frozenset()
 
     def spelled(self, id_: str) -> str:
@@ -375,17 +333,12 @@ class Testbed(ABC):
 
 @dataclass(frozen=True)
 class JobState:
-    """A job on a testbed.
-
-    Attributes:
-        state: The testbed's word for its state.
-        reason: The reason for the state, for example for waiting; may be empty.
-    """
+    """A job on a testbed."""
 
     id: str
     name: str
-    state: str
-    reason: str = ""
+    state: str  # the testbed's word for its state
+    reason: str = ""  # the reason for the state, for example for waiting; may be empty
 
 
 class JobBackend(Backend):

@@ -55,16 +55,12 @@ class Left:
 
 @dataclass(frozen=True)
 class Testbeds:
-    """The testbeds that may have resources of a cluster.
+    """The testbeds that may have resources of a cluster."""
 
-    Attributes:
-        needed: Testbeds that must answer: those of the state, or else the only known ones.
-        others: Former testbeds; one that does not answer is only reported.
-        recorded: The kinds on which the state names resources, or may have begun some.
-    """
-
+    # Testbeds that must answer: those of the state, or else the only known ones.
     needed: tuple[Testbed, ...]
-    others: tuple[Testbed, ...] = ()
+    others: tuple[Testbed, ...] = ()  # former testbeds; one that does not answer is only reported
+    # The kinds on which the state names resources, or may have begun some.
     recorded: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Testbed]:

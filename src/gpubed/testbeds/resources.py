@@ -53,14 +53,11 @@ class _State(BaseModel):
 
 
 class Provider(ResourceProvider):
-    """Delegates to the driver that a resource names by `backend` and `kind`.
-
-    Attributes:
-        own: Returns the driver of a resource that every cluster has; set by `gpubed.resources`,
-            which stands above what these drivers need.
-    """
+    """Delegates to the driver that a resource names by `backend` and `kind`."""
 
     __module__ = "gpubed.resources"
+    # Returns the driver of a resource that every cluster has; set by `gpubed.resources`, which
+    # stands above what these drivers need.
     own: ClassVar[Callable[[str], Driver]]
 
     def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002

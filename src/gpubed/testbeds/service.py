@@ -12,41 +12,25 @@ from gpubed.nodes.cluster import Cluster
 
 @dataclass(frozen=True)
 class World:
-    """One Horovod world of a task: a job of its own on a testbed that runs jobs.
+    """One Horovod world of a task: a job of its own on a testbed that runs jobs."""
 
-    Attributes:
-        label: Its name for messages; empty if it is the only one.
-        here: The local folder for its results; it exists when the world runs.
-        command: What each rank runs.
-        ranks: World size.
-    """
-
-    label: str
-    here: Path
-    command: Sequence[str]
-    ranks: int
+    label: str  # its name for messages; empty if it is the only one
+    here: Path  # the local folder for its results; it exists when the world runs
+    command: Sequence[str]  # what each rank runs
+    ranks: int  # world size
 
 
 @dataclass(frozen=True)
 class Task:
-    """A job that is ready to be passed to a testbed.
-
-    Attributes:
-        source: The job's folder, which must be copied to the testbed.
-        run_id: Unique in the cluster.
-        here: The run's local folder.
-        worlds: As many as the plan has nodes.
-        own: Names of gpubed's own files in a run's folder, which no result may have.
-        image: The container image to run in, instead of the testbed's usual one.
-    """
+    """A job that is ready to be passed to a testbed."""
 
     job: str
-    source: Path
-    run_id: str
-    here: Path
-    worlds: Sequence[World]
-    own: frozenset[str]
-    image: str | None = None
+    source: Path  # the job's folder, which must be copied to the testbed
+    run_id: str  # unique in the cluster
+    here: Path  # the run's local folder
+    worlds: Sequence[World]  # as many as the plan has nodes
+    own: frozenset[str]  # names of gpubed's own files in a run's folder, which no result may have
+    image: str | None = None  # the container image to run in, instead of the testbed's usual one
 
 
 class JobService(ABC):
