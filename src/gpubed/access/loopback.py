@@ -38,15 +38,14 @@ class Door:
     ) -> None:
         """Relay connections of this user until an exception, such as Ctrl-C, ends it.
 
+        Raises `GpubedError` if the service does not answer, or shows another certificate.
+
         Args:
             ready: Called with the port of loopback once connections are accepted; it is any free
                 port, so that no other process can take it in advance.
             require_way: Raises the exception that ends the relay once the service cannot be
                 reached.
             refused: Called with the name of each other user whose connection was refused.
-
-        Raises:
-            GpubedError: The service does not answer, or shows another certificate.
         """
         asyncio.run(self._hold_open(ready, require_way, refused))
 

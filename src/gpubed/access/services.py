@@ -40,9 +40,7 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     """Return the URL of JupyterLab or, through it, of the status page, with the token.
 
     On a testbed that only runs jobs, it is the URL of the testbed's own notebooks, without a token.
-
-    Raises:
-        GpubedError: The cluster does not have the service.
+    Raises `GpubedError` if the cluster does not have the service.
     """
     if not cluster.allocation.nodes and name != STATUS:
         # The testbed's own notebooks have their own login.
@@ -78,14 +76,13 @@ def answers(cluster: Cluster) -> dict[str, str]:
 def jupyterlab_status(cluster: Cluster, token: str | None = None) -> int:
     """Ask JupyterLab for its status, checking its certificate against the cluster's own.
 
+    Raises `GpubedError` if JupyterLab does not answer, or shows another certificate.
+
     Args:
         token: By default the right one.
 
     Returns:
         The HTTP status code.
-
-    Raises:
-        GpubedError: JupyterLab does not answer, or shows another certificate.
     """
     return _status(cluster, token or _token(cluster.paths), "/api/status")
 

@@ -47,10 +47,8 @@ class Authority:
 def authority(certificate: Path, head: Node) -> Authority:
     """Return the authority of a cluster's JupyterLab, if it is harmless to trust.
 
-    The head made it, and root there could have handed over another one.
-
-    Raises:
-        GpubedError: There is none, or it could vouch for more than the head.
+    The head made it, and root there could have handed over another one. Raises `GpubedError` if
+    there is none, or it could vouch for more than the head.
     """
     kept = reading.file(certificate, _MAKE, limit=_LARGEST)
     try:

@@ -36,11 +36,10 @@ class Tunnel:
     def require_open(self, again: str) -> None:
         """Check that ssh still runs; it ends, for example, when this machine was asleep.
 
+        Raises `GpubedError` if ssh has ended.
+
         Args:
             again: The command that opens the tunnel again.
-
-        Raises:
-            GpubedError: ssh has ended.
         """
         if self.process.poll() is not None:
             raise GpubedError(f"the tunnel to the head has ended: {self.said()}", again)
@@ -61,8 +60,7 @@ class Tunnel:
 def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
     """Yield the address and port at which a port of the head can be reached from here.
 
-    Raises:
-        GpubedError: A tunnel is needed and does not open.
+    Raises `GpubedError` if a tunnel is needed and does not open.
     """
     if not cluster.allocation.head.via:
         yield cluster.allocation.head.control_address, port
@@ -75,11 +73,10 @@ def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
 def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]:
     """Forward a port of loopback to a port of the head.
 
+    Raises `GpubedError` if the tunnel does not open.
+
     Args:
         local: The port to use here if it is free; otherwise any.
-
-    Raises:
-        GpubedError: The tunnel does not open.
     """
     local = free(local) or free(0)
     started = command(cluster, local, port)

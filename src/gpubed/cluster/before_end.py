@@ -35,15 +35,14 @@ class Collected:
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
     """Do what `lease.before_end` says, without counting as use of the nodes.
 
+    Raises `GpubedError` if the head could not be reached, the command failed, or not everything
+    could be saved; the rest is collected all the same.
+
     Args:
         again: Whether the command has just been run, and is skipped.
 
     Returns:
         What was done, in words.
-
-    Raises:
-        GpubedError: The head could not be reached, the command failed, or not everything could
-            be saved; the rest is collected all the same.
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
     wanted, allocation = policy.before_end, cluster.allocation
@@ -87,12 +86,9 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
 def collect(head: SSH, cluster: Cluster) -> Collected:
     """Copy the runs whose results are not here yet, or have changed since they were copied.
 
-    Only the job's own files are copied. The controller keeps the records of runs, and no verb
-    lists a folder without one.
-
-    Raises:
-        NotAName: The head lists a name that leads out of the folder of runs.
-        GpubedError: Not all runs could be copied; the others were.
+    Only the job's own files are copied. The controller keeps the records of runs, and no verb lists
+    a folder without one. Raises `NotAName` if the head lists a name that leads out of the folder of
+    runs, `GpubedError` if not all runs could be copied; the others were.
     """
     here = cluster.paths.runs
     there = f"{cluster.plan.spec.storage.shared.path}/runs"

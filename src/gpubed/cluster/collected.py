@@ -83,8 +83,7 @@ class Thing:
 def below(head: SSH, folder: str) -> list[Thing]:
     """Return all entries below a folder; none if the folder does not exist.
 
-    Raises:
-        NotAName: A name leads out of the folder.
+    Raises `NotAName` if a name leads out of the folder.
     """
     said = head.run(_LIST, folder, timeout=_LIST_S).stdout
     # Too long an output is cut off.

@@ -153,8 +153,7 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
 def require(testbed: Testbed, cluster: Cluster) -> Condition:
     """Return a cluster's condition, and refuse one that is damaged.
 
-    Raises:
-        HostKeyMismatch: Another host answers in a node's place.
+    Raises `HostKeyMismatch` if another host answers in a node's place.
     """
     found = look(testbed, cluster)
     recognize(cluster, found)
@@ -200,8 +199,7 @@ def free(cluster: str, node: str) -> str:
 def recognize(cluster: Cluster, found: Condition) -> None:
     """Refuse to go on if another host key answers: only a person can decide whether to trust it.
 
-    Raises:
-        HostKeyMismatch: Another host answers in a node's place.
+    Raises `HostKeyMismatch` if another host answers in a node's place.
     """
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:

@@ -96,15 +96,13 @@ def down(
 ) -> Removal:
     """Remove every resource with the cluster's id, and the cluster's state.
 
-    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are kept.
+    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are kept. Raises
+    `AnotherTestbed` if the testbed that answers is not the one that the cluster was made on.
 
     Args:
         keep_data: Whether to keep volumes, which the next `up` takes over.
         without: Own hosts, by node or address, that are left as they are if they refuse a login.
         whose: What removes the cluster, if not a person; written to the record while it works.
-
-    Raises:
-        AnotherTestbed: The testbed that answers is not the one that the cluster was made on.
     """
     paths.project.prepare()
     with runlock.hold(paths.state, "down"):

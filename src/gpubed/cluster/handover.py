@@ -34,11 +34,8 @@ _FILE = f"{_FOLDER}/gpubed.prom"
 def hand_over(cluster: Cluster) -> None:
     """Make the nodes of an allocation a verified cluster.
 
-    Only roles that are due are applied, only on the nodes where they are due.
-
-    Raises:
-        ConfigurationFailed: A role failed.
-        VerificationFailed: At least one check failed.
+    Only roles that are due are applied, only on the nodes where they are due. Raises
+    `ConfigurationFailed` if a role failed, `VerificationFailed` if at least one check failed.
     """
     bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
     with unfinished.noted(cluster.paths):
@@ -57,8 +54,7 @@ def hand_over(cluster: Cluster) -> None:
 def await_nodes(cluster: Cluster) -> None:
     """Wait until all nodes accept a login.
 
-    Raises:
-        Unreachable: A node did not, within the testbed's time to boot.
+    Raises `Unreachable` if a node did not, within the testbed's time to boot.
     """
     patience = registry.backend(cluster.allocation.backend).boots_within_s
     deadline = time.monotonic() + patience
@@ -83,8 +79,7 @@ def _configure(cluster: Cluster) -> None:
 def render(cluster: Cluster) -> list[str]:
     """Write inventory, variables, ssh_config, known_hosts and the secrets they point to.
 
-    Returns:
-        The files that changed, relative to the project.
+    Returns the files that changed, relative to the project.
     """
     served_folder.note_former(cluster.paths)
     for name in roles.secrets(cluster.plan) if cluster.allocation.nodes else ():
@@ -97,8 +92,7 @@ def render(cluster: Cluster) -> list[str]:
 def verify_cluster(cluster: Cluster) -> Verification:
     """Verify a cluster and keep the result; runs, which would disturb it, cannot begin meanwhile.
 
-    Raises:
-        VerificationFailed: At least one check failed.
+    Raises `VerificationFailed` if at least one check failed.
     """
     cluster.allocation.require_nodes()
     emit("phase", phase="checks", status="started")

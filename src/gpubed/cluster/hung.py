@@ -34,17 +34,15 @@ def bring_back(
 ) -> tuple[str, ...]:
     """Restart the nodes that hang, wait until they answer, and return their names.
 
+    Raises `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart
+    was not approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no
+    node answers, or the testbed could not restart one.
+
     Args:
         found: The cluster's condition a moment ago.
         approve: Called where the network may be at fault instead of the node.
         spared: Nodes that will be removed anyway.
         given_time: Nodes that have been silent for as long as a boot takes.
-
-    Raises:
-        Locked: A run that would be lost with a node is at work.
-        UsageError: A restart was not approved.
-        StaysSilent: A node does not answer after its restart.
-        GpubedError: No node answers, or the testbed could not restart one.
     """
     testbed = registry.bound(cluster.allocation.backend, cluster.paths)
     wanted = {node.name for node in cluster.plan.nodes} - {*spared}

@@ -63,14 +63,12 @@ class _Checkpoint:
 def collect(head: SSH, cluster: Cluster) -> list[str]:
     """Copy the newest intact checkpoint of each folder, unless it is already here.
 
-    An older copy from the same storage is removed once a newer one of its folder is here.
+    An older copy from the same storage is removed once a newer one of its folder is here. Raises
+    `NotAName` if the head lists a name that leads out of the folder, `GpubedError` if something
+    could not be copied; the rest was.
 
     Returns:
         What was done and left out, in words.
-
-    Raises:
-        NotAName: The head lists a name that leads out of the folder.
-        GpubedError: Something could not be copied; the rest was.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()

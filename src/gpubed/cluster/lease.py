@@ -88,8 +88,7 @@ def local(moment: datetime) -> str:
 def last(paths: ClusterPaths) -> Record:
     """Return the testbed's last answer.
 
-    Raises:
-        Unreadable: The record cannot be read, which does not mean a lease without end.
+    Raises `Unreadable` if the record cannot be read, which does not mean a lease without end.
     """
     name = paths.name
     hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
@@ -130,8 +129,7 @@ def read(cluster: Cluster) -> Record:
 def renew(cluster: Cluster, until: datetime) -> Record:
     """Ask for a longer lease, and keep what was granted.
 
-    Raises:
-        Refused: The testbed refused; the lease is unchanged.
+    Raises `Refused` if the testbed refused; the lease is unchanged.
     """
     own, granted = _is_own(cluster), None
     if not own:
@@ -286,14 +284,13 @@ def _change(
 ) -> Record:
     """Change the record under a lock, and write it.
 
+    Raises `Unreadable` if the record cannot be read, `Locked` if another process holds the lock for
+    too long.
+
     Args:
         change: Makes the new record; must not block, since others wait for the lock.
         heals: Whether to replace an unreadable record.
         is_told: Whether the testbed can be asked again, so that failing to write does no harm.
-
-    Raises:
-        Unreadable: The record cannot be read.
-        Locked: Another process holds the lock for too long.
     """
     if not paths.state.is_dir():  # the cluster is gone
         return change(Record())

@@ -20,14 +20,13 @@ Approve = Callable[[Sequence[str]], None]
 def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
     """Ask before what a lost state knew is given up, or a second cluster of the name is made.
 
+    Raises `Refused` if the testbed does not list its resources.
+
     Args:
         stack: The cluster's stack.
         testbed: The testbed that the specification names.
         plan: The specification's plan.
         approve: Called with what would be lost.
-
-    Raises:
-        Refused: The testbed does not list its resources.
     """
     kept, has_state = record.uuid(stack.paths), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
@@ -85,8 +84,7 @@ def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> 
 def known_again(uuid: str, testbed: Testbed) -> list[Existing]:
     """Return the existing resources with a cluster's UUID, without running jobs.
 
-    Raises:
-        Refused: The testbed does not list its resources.
+    Raises `Refused` if the testbed does not list its resources.
     """
     found = _listed(testbed)
     return [thing for thing in found if thing.uuid == uuid and not thing.transient]
@@ -95,8 +93,7 @@ def known_again(uuid: str, testbed: Testbed) -> list[Existing]:
 def of_lost(testbed: Testbed) -> list[Existing] | None:
     """Return the existing resources of a cluster whose state is lost; None if it has no UUID.
 
-    Raises:
-        Refused: The testbed does not list its resources.
+    Raises `Refused` if the testbed does not list its resources.
     """
     uuid = record.uuid(testbed.paths)
     return known_again(uuid, testbed) if uuid else None

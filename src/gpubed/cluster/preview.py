@@ -41,8 +41,7 @@ class Preview:
 def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     """Compute what `up` would do; nothing is changed.
 
-    Raises:
-        Locked: Another run is changing the cluster.
+    Raises `Locked` if another run is changing the cluster.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -84,9 +83,8 @@ def _known_again(
 ) -> tuple[list[Existing] | None, list[str], list[str]]:
     """Return what `up` would do with resources that a lost state knew.
 
-    Returns:
-        The existing resources, or None if the testbed was not asked; those that `up` would give
-        up; and those that it would take over, or why it would stop.
+    Returns the existing resources, or None if the testbed was not asked; those that `up` would give
+    up; and those that it would take over, or why it would stop.
     """
     uuid = record.uuid(stack.paths)
     if uuid is None and (said := lost_state.renamed(stack.paths)):

@@ -34,12 +34,11 @@ def status(
 ) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
+    Raises `NotUp` if the cluster has no nodes; see `of_none`.
+
     Args:
         use: Whether to ask nodes what they are used for; `use` is null if they do not tell.
         seen: The cluster's condition, if it was just looked at.
-
-    Raises:
-        NotUp: The cluster has no nodes; see `of_none`.
     """
     allocation = allocations.load(paths.allocation)
     testbed = registry.bound(allocation.backend, paths)

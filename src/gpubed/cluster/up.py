@@ -70,12 +70,11 @@ def up(
 ) -> Done:
     """Make the cluster match its specification, ready and verified.
 
+    Raises `Locked` if another run holds the cluster.
+
     Args:
         still_wanted: Called once the lock is held; raises to give the run up.
         given_time: Nodes that have been silent for as long as a boot may take.
-
-    Raises:
-        Locked: Another run holds the cluster.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -289,9 +288,8 @@ def changed(result: Result) -> bool:
 def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]:
     """Look at the cluster's condition, and refresh the state if something is damaged.
 
-    Returns:
-        The cluster and its condition, or None if it could not be looked at; and the engine's
-        preview, if it was computed meanwhile and still holds.
+    Returns the cluster and its condition, or None if it could not be looked at; and the engine's
+    preview, if it was computed meanwhile and still holds.
     """
     paths, stack = run.paths, run.stack
     if not refresh:

@@ -81,16 +81,14 @@ def choose(
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
     Nodes without a driver that serves take the branch of those that have one if it is available,
-    else the newest of the first source that has one for them.
+    else the newest of the first source that has one for them. Raises `NoDriver` if a node has no
+    GPU, a GPU is unknown and no branch is asked for, no branch serves all, or a driver cannot be
+    replaced.
 
     Args:
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
         asked: Number of GPUs that nodes are to have, by name; all GPUs of other nodes count.
-
-    Raises:
-        NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch serves
-            all, or a driver cannot be replaced.
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)

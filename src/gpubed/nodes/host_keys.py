@@ -18,9 +18,8 @@ _PAUSE_S = 0.5
 def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: float = 30.0) -> None:
     """Wait until SSH answers, and check that it presents one of these keys.
 
-    Raises:
-        Unreachable: SSH does not answer within `timeout` seconds.
-        HostKeyMismatch: The server presents another key.
+    Raises `Unreachable` if SSH does not answer within `timeout` seconds, `HostKeyMismatch` if the
+    server presents another key.
     """
     kinds = {key.split()[0] for key in host_keys}
     # An `ssh-rsa` key is also used with the newer SHA-2 signature algorithms.
@@ -38,8 +37,7 @@ def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: flo
 def presented(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
     """Return the host key that a node presents, through its hops, without checking it.
 
-    Raises:
-        Unreachable: The node does not answer within `timeout` seconds.
+    Raises `Unreachable` if the node does not answer within `timeout` seconds.
     """
     with SSH(node, paths) as ssh:
 

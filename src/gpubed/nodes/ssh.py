@@ -173,10 +173,9 @@ class SSH:
     ) -> CommandResult:
         """Run a command by `sh`: ``run("rm -f %s", path)``; arguments are quoted.
 
-        Raises:
-            Unreachable: The node does not answer; the command has not started.
-            CommandFailed: The exit code is not 0, and `check` is true.
-            CommandTimedOut: The command took longer than `timeout` seconds.
+        Raises `Unreachable` if the node does not answer; the command has not started,
+        `CommandFailed` if the exit code is not 0, and `check` is true, `CommandTimedOut` if the
+        command took longer than `timeout` seconds.
         """
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()

@@ -75,8 +75,7 @@ class Copy:
 class Copier:
     """Copies to and from the shared storage of a cluster, through its head.
 
-    Raises:
-        PrerequisiteMissing: There is no rsync here.
+    Raises `PrerequisiteMissing` if there is no rsync here.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -93,8 +92,7 @@ class Copier:
     def to_put(self, local: Path, name: str) -> Copy:
         """Return what copying a file or folder to the datasets means.
 
-        Raises:
-            UsageError: There is no such thing, or it cannot have this name there.
+        Raises `UsageError` if there is no such thing, or it cannot have this name there.
         """
         odd = "/" in name or "\0" in name or name != name.encode(errors="ignore").decode()
         if odd or name[:1] in ("", ".") or len(name.encode()) > _LONGEST_NAME:
@@ -119,8 +117,7 @@ class Copier:
     def to_get(self, remote: str, folder: Path) -> Copy:
         """Return what copying a file or folder of the shared storage into a folder means.
 
-        Raises:
-            UsageError: It is not on the shared storage, or something else has its name here.
+        Raises `UsageError` if it is not on the shared storage, or something else has its name here.
         """
         path = self._root / remote
         if path.is_relative_to(self._datasets):
@@ -142,11 +139,10 @@ class Copier:
     def copy(self, copy: Copy, tell: Callable[[str], None], every_s: float) -> None:
         """Copy it, going on with what has arrived.
 
+        Raises `GpubedError` if not all of it could be copied.
+
         Args:
             tell: Called with the progress, at most every `every_s` seconds.
-
-        Raises:
-            GpubedError: Not all of it could be copied.
         """
         if copy.names is not None:
             Path(copy.place).mkdir(exist_ok=True)

@@ -87,9 +87,8 @@ class Testbeds:
     def existing(self) -> Listed:
         """List all resources with the cluster's name, of any UUID.
 
-        Raises:
-            AnotherTestbed: A needed testbed is not the one that the cluster was made on.
-            GpubedError: A needed testbed cannot be asked.
+        Raises `AnotherTestbed` if a needed testbed is not the one that the cluster was made on,
+        `GpubedError` if a needed testbed cannot be asked.
         """
         found, unasked = list[Existing](), list[Unasked]()
         for testbed in self:
@@ -209,14 +208,11 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
 
     A testbed with resources of the cluster's UUID is the same, even if its id has changed. While no
     state names a resource, the cluster may return to an earlier testbed, and may leave one that has
-    nothing of it.
+    nothing of it. Raises `AnotherTestbed` if it is another one, `GpubedError` if the testbed cannot
+    be asked, or the record cannot be read.
 
     Args:
         recorded: Whether the cluster's state names a resource on a testbed of the kind.
-
-    Raises:
-        AnotherTestbed: It is another one.
-        GpubedError: The testbed cannot be asked, or the record cannot be read.
     """
     known = record.read(testbed.paths)
     of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]

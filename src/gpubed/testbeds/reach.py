@@ -40,10 +40,8 @@ class Reach:
         """The present specification, or else the last one applied on this testbed.
 
         A specification given as `copy` is never replaced by another, which would lead elsewhere.
-
-        Raises:
-            UsageError: It has errors or is missing, and no copy was kept.
-            PrerequisiteMissing: It names another testbed, and no copy was kept.
+        Raises `UsageError` if it has errors or is missing, and no copy was kept,
+        `PrerequisiteMissing` if it names another testbed, and no copy was kept.
         """
         found, errors = self._checked
         if not self.is_former and (found is None or spec_backend(found) != self._backend):
