@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpubed.cluster import collected, down, last_checkpoints
 from gpubed.cluster import lease as leases
-from gpubed.cluster.collected import NOT_UTF_8, Thing
+from gpubed.cluster.collected import NOT_UTF_8
 from gpubed.configuration import use
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
@@ -19,7 +19,6 @@ from gpubed.nodes.ssh import SSH, Unreachable
 _COMMAND_S = 600.0
 _FIGURES = "metrics.json"
 _UNKNOWN = "from the cluster; this controller has no record of such a run, so no verb lists it"
-_NAMED = 20  # sentences; any number of folders may belong to no run
 # Prints the type (`d` for a folder) and name of each entry; names may contain line ends.
 _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /dev/null || true"
 
@@ -90,37 +89,38 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
     a folder without one. Raises `NotAName` if the head lists a name that leads out of the folder of
     runs, `GpubedError` if not all runs could be copied; the others were.
     """
-    here = cluster.paths.runs
-    there = f"{cluster.plan.spec.storage.shared.path}/runs"
+    here, there = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    came, failed, missing = list[str](), dict[str, str](), 0
+    came, failed = list[str](), dict[str, str]()
     with collected.remembered(cluster) as memory:
-        inside = _inside(head, there, names)
         for name in names:
-            if _is_here(here / name, inside[name], memory.looked.get(f"runs/{name}")):
-                continue
-            missing += 1
+            folder, key = here / name, f"runs/{name}"
+            ended, had = (folder / _FIGURES).exists(), memory.looked.get(key)
+            if ended and (had is None or (folder / record.SUMS).exists()):
+                continue  # it was copied, and perhaps sealed, at its own end
             try:
-                told += _bring(head, there, here / name)
+                looks = collected.looks(collected.below(head, f"{there}/{name}"))
+                if looks == had and folder.is_dir():
+                    continue
+                told += _bring(head, there, folder)
             except (NotAName, Unreachable):
                 raise
             except GpubedError as error:
                 failed[name] = error.message
                 continue
-            memory.looked[f"runs/{name}"] = collected.looks(inside[name] or ())
+            memory.looked[key] = looks
             came.append(name)
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
-            f"{len(failed)} of {missing} run(s) are not wholly in {here}: {each}",
+            f"{len(failed)} of {len(failed) + len(came)} run(s) are not wholly in {here}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
-    more = [f"{len(told) - _NAMED} more are not named"] if len(told) > _NAMED else []
-    return Collected(tuple(came), (*told[:_NAMED], *more))
+    return Collected(tuple(came), tuple(collected.named(told)))
 
 
 def _bring(head: SSH, there: str, folder: Path) -> list[str]:
-    known = (folder / record.FILE).exists()
+    known, name = (folder / record.FILE).exists(), _shown(folder.name)
     try:
         left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
     except MayNotBeRead as error:
@@ -128,33 +128,7 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
         if known:
             raise
         left_out = [error.message]
-    told = [f"{_shown(folder.name)}: {why}" for why in left_out]
-    return told if known else [*told, f"{_shown(folder.name)}: {_UNKNOWN}"]
-
-
-def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
-    """Return the contents of each run's folder; None for each if they cannot be listed."""
-    try:
-        things = collected.below(head, there)
-    except NotAName:
-        raise
-    except GpubedError:
-        return dict.fromkeys(names)
-    found: dict[str, list[Thing]] = {name: [] for name in names}
-    for thing in things:
-        found.setdefault(thing.path.parts[0], []).append(thing)
-    return {name: found[name] for name in names}
-
-
-def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
-    """Compare with `had`, the last copy's digest; `inside` is None if it cannot be listed."""
-    ended = (folder / _FIGURES).exists()
-    if had is None or inside is None:
-        return ended
-    if ended and (folder / record.SUMS).exists():
-        return True  # sealed at its own end
-    lacks = not ended and any(thing.path.parts[1:] == (_FIGURES,) for thing in inside)
-    return collected.looks(inside) == had and folder.is_dir() and not lacks
+    return [f"{name}: {why}" for why in (*left_out, *([] if known else [_UNKNOWN]))]
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:

@@ -32,7 +32,6 @@ _SUM_S = 1800.0
 # The digest may be anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TRIED = 5  # checkpoints per folder
-_NAMED = 20  # sentences; users may write any number of files there
 
 Known = Collection[PurePosixPath]
 """Folders of checkpoints that runs name."""
@@ -84,17 +83,13 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
         for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
             came += saving.newest(folder, found[folder], told, lost)
     if lost:
+        each = "; ".join(collected.named(lost))
         raise GpubedError(
-            f"{len(lost)} thing(s) in {there} are not in {place}: {'; '.join(_named(lost))}",
+            f"{len(lost)} thing(s) in {there} are not in {place}: {each}",
             "see to what is named; nothing is collected with lease.before_end.collect: false",
         )
     done = [f"collected {came} checkpoint(s) into {place}"] if came else []
-    return [*done, *_named(told)]
-
-
-def _named(sentences: list[str]) -> list[str]:
-    more = len(sentences) - _NAMED
-    return [*sentences[:_NAMED], f"{more} more are not named"] if more > 0 else sentences
+    return [*done, *collected.named(told)]
 
 
 def _folders(
@@ -174,7 +169,7 @@ class _Saving:
         damaged = list[str]()
         for one in found[:_TRIED]:
             try:
-                came = self._take(folder, one, told, damaged)
+                came = self._take(folder, one, told, damaged, only=one is found[0])
             except (NotAName, Unreachable):
                 raise
             except (GpubedError, OSError) as error:  # an older checkpoint is better than none
@@ -186,17 +181,23 @@ class _Saving:
             lost += damaged  # the checksums may be wrong instead
             return False
         told += damaged
-        lost += self.memory.lacks.get(_key(folder), ())
         return came
 
     def _take(
-        self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
+        self,
+        folder: PurePosixPath,
+        one: _Checkpoint,
+        told: list[str],
+        damaged: list[str],
+        *,
+        only: bool,
     ) -> bool | None:
+        """Copy a checkpoint if need be, and with `only` remove older ones; None if damaged."""
         if one.unfit:
             raise GpubedError(one.unfit)
-        into, key = self.place / checkpoint_folder.lock_name(str(folder)), _key(folder)
-        is_here, memory = (into / one.path.name).exists(), self.memory
-        if is_here and memory.looked.get(key) == one.looks:
+        into, key = self.place / checkpoint_folder.lock_name(str(folder)), f"checkpoints/{folder}"
+        is_here = (into / one.path.name).exists()
+        if is_here and self.memory.looked.get(key) == one.looks:
             return False
         wanted = ""
         if one.has_sum:  # a damaged checkpoint need not be copied
@@ -206,15 +207,14 @@ class _Saving:
             if wanted not in _DIGEST.findall(said[64:].lower()):
                 damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
                 return False if is_here else None  # the copy here was made while it was intact
-        left_out = [f"{_shown(one.path)}: {why}" for why in self._bring(folder, one, wanted, into)]
-        lacks = [why for why in left_out if why.endswith(copying.ELSEWHERE)]
-        told += [why for why in left_out if why not in lacks]
-        if not lacks and one.changed[0] >= memory.changed.get(key, one.changed[0]):
-            for other in into.iterdir():
-                if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
-                    _remove(other)
-        memory.looked[key], memory.lacks[key] = one.looks, lacks
-        memory.changed[key] = one.changed[0]
+        left_out = self._bring(folder, one, wanted, into)
+        if lacks := [why for why in left_out if why.endswith(copying.ELSEWHERE)]:
+            raise GpubedError("; ".join(lacks))
+        told += [f"{_shown(one.path)}: {why}" for why in left_out]
+        for other in into.iterdir() if only else ():
+            if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
+                _remove(other)
+        self.memory.looked[key] = one.looks
         return True
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
@@ -241,10 +241,6 @@ class _Saving:
             came.replace(into / came.name)
             files.write(into / f"{came.name}{_SUM}", sums.encode(), durable=True)
         return left_out
-
-
-def _key(folder: PurePosixPath) -> str:
-    return f"checkpoints/{folder}"
 
 
 def _remove(path: Path) -> None:
