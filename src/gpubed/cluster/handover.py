@@ -13,6 +13,7 @@ from gpubed.configuration import (
     due,
     inventory,
     jupyterlab_port,
+    node_lease,
     roles,
     served_folder,
     unfinished,
@@ -46,7 +47,9 @@ def hand_over(cluster: Cluster) -> None:
             _configure(cluster)
             served_folder.remember(cluster)
             jupyterlab_port.remember(cluster)
-            leases.tell_of_new(cluster)
+            if node_lease.are_to_mind(cluster.plan):
+                leases.read(cluster)
+            leases.tell_nodes(cluster, anew=True)
     if not bare:  # bare nodes are ready when the testbed says so
         verify_cluster(cluster)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
@@ -14,14 +14,11 @@ from gpubed.core.units import format_seconds
 from gpubed.nodes.cluster import Cluster
 
 
-@dataclass(frozen=True)
-class Said:
-    """A message of a look."""
+class Said(NamedTuple):
+    """A message of a look; a repeated one of the same matter need not be told twice."""
 
-    # Its subject; a repeated message about it need not be told twice. Empty for what happens only
-    # once.
-    matter: Literal["lease", "last", "end", "nodes", ""]
-    event: Literal["lease", "unasked"]  # the kind of event of a watch
+    matter: Literal["lease", "last", "end", "nodes", ""]  # empty for what happens only once
+    event: Literal["lease", "unasked"]
     why: str
     outcome: str = ""
     is_fault: bool = False  # whether something failed, and is tried again at the next look
@@ -29,9 +26,9 @@ class Said:
 
 @dataclass
 class Looked:
-    """A lease after a look, and the look's messages."""
+    """A lease after a look, as last known if the testbed does not answer; and the messages."""
 
-    record: Record  # the lease; as last known if the testbed does not answer
+    record: Record
     answered: bool = True
     renewed: bool = False
     said: list[Said] = field(default_factory=list)
@@ -47,16 +44,14 @@ def look(cluster: Cluster) -> Looked:
             leases.ended(cluster.paths, looked.record)
             looked.said.append(Said("", "lease", ends, "; ".join(done)))
         except GpubedError as error:
-            why = f"not prepared: {error.message}"
-            looked.said.append(Said("end", "lease", ends, why, is_fault=True))
+            looked.said.append(Said("end", "lease", ends, f"not prepared: {error.message}", True))
         # This takes minutes, in which a person may have renewed the lease.
         by_now = leases.known(cluster.paths)
         looked.record = by_now if by_now.granted_until else looked.record
     try:
-        leases.tell_nodes(cluster, answer=looked.record if looked.answered else None)
+        leases.tell_nodes(cluster)
     except GpubedError as error:
-        why = "nodes that mind it"
-        looked.said.append(Said("nodes", "lease", why, error.message, is_fault=True))
+        looked.said.append(Said("nodes", "lease", "nodes that mind it", error.message, True))
     return looked
 
 
@@ -73,16 +68,13 @@ def _asked(cluster: Cluster) -> Looked:
             if record.read(cluster.paths).removing is not None:
                 raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
             looked.record, looked.renewed = leases.renew(cluster, asked), True
-            granted = f"granted until {_end(looked.record)}"
-            until = f"asked until {leases.local(asked)}"
-            looked.said.append(Said("lease", "lease", until, granted))
+            until, granted = f"asked until {leases.local(asked)}", _end(looked.record)
+            looked.said.append(Said("lease", "lease", until, f"granted until {granted}"))
     except Refused as error:
-        ends = f"it ends {_end(looked.record)}"
-        looked.said.append(Said("lease", "lease", ends, error.message))
+        looked.said.append(Said("lease", "lease", f"it ends {_end(looked.record)}", error.message))
     except GpubedError as error:
-        looked.answered = False
-        why = f"the lease: {error.message}"
-        looked.said.append(Said("lease", "unasked", why, error.hint or "", is_fault=True))
+        looked.answered, why = False, f"the lease: {error.message}"
+        looked.said.append(Said("lease", "unasked", why, error.hint or "", True))
     return looked
 
 
