@@ -107,33 +107,30 @@ def audit(stack: Stack) -> Audit:
             for op in deployment.get("pending_operations", [])
         ],
         unseen=[
-            *asked.unseen(nodes(stack), left_nodes(stack)),
+            *asked.unseen(nodes(stack), nodes(stack, left=True)),
             *map(str, (*listed.unasked, *unasked)),
         ],
     )
 
 
-def nodes(stack: Stack) -> set[str]:
-    """Return the names of the nodes in a cluster's state, without those that failed."""
-    return {name for name, result in _nodes(stack) if "failed" not in result}
+def nodes(stack: Stack, *, left: bool = False) -> set[str]:
+    """Return the names of the nodes in a cluster's state that did not fail.
+
+    With `left`, of those that failed and whose remains could not be removed.
+    """
+    found = set()
+    for resource in _resources(stack):
+        outputs = _mapping(resource.get("outputs"))
+        result = _mapping(outputs.get("result"))
+        if outputs.get("kind") == "node" and ("left" in result if left else "failed" not in result):
+            found.add(resource["urn"].rsplit("::", 1)[-1])
+    return found
 
 
 def looked_up(stack: Stack) -> set[str]:
     """Return the names of the existing networks of a plugin's testbed that the cluster uses."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
-
-
-def left_nodes(stack: Stack) -> set[str]:
-    """Return the names of failed nodes whose remains could not be removed."""
-    return {name for name, result in _nodes(stack) if "left" in result}
-
-
-def _nodes(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
-    for resource in _resources(stack):
-        outputs = _mapping(resource.get("outputs"))
-        if outputs.get("kind") == "node":
-            yield resource["urn"].rsplit("::", 1)[-1], _mapping(outputs.get("result"))
 
 
 def _resources(stack: Stack) -> list[dict[str, Any]]:
@@ -162,8 +159,7 @@ def remember(stack: Stack) -> None:
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     """Return the testbeds in a cluster's state and former ones; without any, the specification's.
 
-    Args:
-        wanted: Testbeds on which resources are about to be made.
+    Those `wanted`, on which resources are about to be made, count as former ones.
     """
     deployment = stack.export().get("deployment", {})
     resources = list(deployment.get("resources") or ())
@@ -201,8 +197,7 @@ def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
     """Return resources with the cluster's id outside its state, without data.
 
-    Args:
-        transient: Whether to include running jobs, which end by themselves.
+    With `transient`, also running jobs, which end by themselves.
     """
     uuid = uuid_of(stack)
     if uuid is None:
@@ -210,11 +205,6 @@ def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> lis
     known = {r.id for r in _recorded(_resources(stack))}
     left = [e for e in asked.existing().things if e.uuid == uuid and e.id not in known]
     return [e for e in left if not e.data and (transient or not e.transient)]
-
-
-def remove_unrecorded(stack: Stack, asked: Testbeds) -> list[str]:
-    """Remove the resources that `unrecorded` returns, and return their names."""
-    return asked.remove(unrecorded(stack, asked))
 
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:

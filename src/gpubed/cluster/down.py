@@ -175,7 +175,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     within = asked.data_within() if keep_data else []
     # Such data can only be removed through nodes, while they exist.
     stays = [] if keep_data else asked.remove_data()
-    known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
+    known, uncleared = audits.nodes(stack), audits.nodes(stack, left=True)
     # Resources outside the state go first: a port or volume in use would block those in the
     # state. If they are themselves in use, they are removed at the end.
     removed: list[str] = []

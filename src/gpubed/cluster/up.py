@@ -70,11 +70,9 @@ def up(
 ) -> Done:
     """Make the cluster match its specification, ready and verified.
 
-    Raises `Locked` if another run holds the cluster.
-
-    Args:
-        still_wanted: Called once the lock is held; raises to give the run up.
-        given_time: Nodes that have been silent for as long as a boot may take.
+    Raises `Locked` if another run holds the cluster. `still_wanted` is called once the lock is
+    held, and raises to give the run up. The nodes `given_time` have been silent for as long as a
+    boot may take.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -96,10 +94,10 @@ def up(
         try:
             lost_state.mind(stack, testbed, plan, approve)
         except (PrerequisiteMissing, Refused):
-            _require(testbed, plan)  # says what is missing here
+            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))  # says what is missing here
             raise
         if not stack.outputs():
-            _require(testbed, plan)
+            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
         killed = _note_begin(stack)
         seen, planned = _look_first(run, refresh=refresh or killed)
         damaged = damage.damaged(seen)
@@ -113,23 +111,34 @@ def up(
             with record.changed(paths) as known:
                 known.killed = False
         made_on.forget_attempts(testbed)
-        cluster = Cluster(paths, plan, allocations.load(paths.allocation))
-        if record.uuid(paths) != cluster.allocation.uuid:
-            record.keep_uuid(paths, cluster.allocation.uuid)
-        current_lease(cluster, None)
-        _restore_rates(paths, last=True)
+        # An earlier look is enough if it found no damage and nothing was changed since.
+        found = seen[1] if seen and not (damaged or refresh or killed) else None
+        return replace(done, seen=_finish(run, done.result, found, damaged, verify=verify))
+
+
+def _finish(
+    run: Run, result: Result, found: Condition | None, damaged: Seen | None, *, verify: bool
+) -> Condition | None:
+    """Return the condition at the last look; None if the engine configured and verified since."""
+    paths, backend, same = run.paths, run.testbed.backend, not changed(result)
+    cluster = Cluster(paths, run.plan, allocations.load(paths.allocation))
+    if record.uuid(paths) != cluster.allocation.uuid:
+        record.keep_uuid(paths, cluster.allocation.uuid)
+    current_lease(cluster, None)
+    _restore_rates(paths, last=True)
+    if not (damaged or same):
         found = None
-        if damaged or not changed(done.result):
-            # An earlier look is enough if it found no damage and nothing was changed since.
-            found = seen[1] if seen and not (damaged or refresh or killed) else None
-            found = found or _require_whole(testbed, cluster, started=changed(done.result))
-        leases.tell_nodes(cluster)
-        if not changed(done.result) and plan.spec.configure and cluster.allocation.nodes:
-            served_folder.remember(cluster)  # a former version did not
-            jupyterlab_port.remember(cluster)
-            if verify:
-                handover.verify_cluster(cluster)
-    return replace(done, seen=found)
+    elif not found:
+        if not same and backend.boots_later:
+            handover.await_nodes(cluster)
+        found = condition.require(run.testbed, cluster)
+    leases.tell_nodes(cluster)
+    if same and run.plan.spec.configure and cluster.allocation.nodes:
+        served_folder.remember(cluster)  # a former version did not
+        jupyterlab_port.remember(cluster)
+        if verify:
+            handover.verify_cluster(cluster)
+    return found
 
 
 def _note_begin(stack: Stack) -> bool:
@@ -154,12 +163,6 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
         if last:
             raise GpubedError(message, f"gpubed up {paths.name} --refresh")
         progress.emit("note", message=message)
-
-
-def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:
-    if started and testbed.backend.boots_later:
-        handover.await_nodes(cluster)
-    return condition.require(testbed, cluster)
 
 
 def _up(
@@ -272,11 +275,11 @@ def _refresh(run: Run) -> None:
 
 def _remove_leftovers(run: Run) -> None:
     """Remove what a killed run left; nodes only if approved: a restored state may lack them."""
-    if nodes := [str(one) for one in audits.unrecorded(run.stack, run.asked) if one.node]:
-        run.approve(
-            [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
-        )
-    if gone := audits.remove_unrecorded(run.stack, run.asked):
+    left = audits.unrecorded(run.stack, run.asked)
+    why = "it is in no state, as one that a killed run was making"
+    if nodes := [f"{one}: {why}" for one in left if one.node]:
+        run.approve(nodes)
+    if gone := run.asked.remove(left):
         progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
@@ -316,17 +319,12 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     return seen, planned
 
 
-def _require(testbed: Testbed, plan: ClusterPlan) -> None:
-    _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
-
-
 def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
     missing = [finding for finding in findings if not finding.ok]
     if missing:
-        first = missing[0]
-        rest = "".join(
-            f"\n  {finding.message}"
-            + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
-            for finding in missing[1:]
-        )
-        raise error(first.message + rest, first.fix)
+        first, *more = missing
+        rest = [
+            f"\n  {one.message}" + (f"\n    → {one.fix}" if one.fix != first.fix else "")
+            for one in more
+        ]
+        raise error(first.message + "".join(rest), first.fix)
