@@ -7,7 +7,7 @@ import pytest
 from gpubed.backends.static import access
 from gpubed.backends.static.config import Config, Host
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.nodes import known_hosts
+from gpubed.nodes import host_keys
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +28,7 @@ def known(tmp_path):
 
     def keys(*lines, address=NAME, port=22):
         path.write_text("".join(f"{line}\n" for line in lines))
-        return known_hosts.keys(path, address, port)
+        return host_keys.keys(path, address, port)
 
     keys.path = path
     return keys

@@ -21,8 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import reading
-from gpubed.nodes import programs
-from gpubed.nodes.ssh import SSH
+from gpubed.nodes.ssh import SSH, run_program
 from gpubed.testbeds.base import Finding
 
 
@@ -88,7 +87,7 @@ class GpuHost(_Model):
 
 def look(ssh: SSH) -> GpuHost:
     """Collect the state of a host, without changing it; nothing needs to be installed there."""
-    said = programs.run(ssh, "hardware/files/gpubed-gpu-host")
+    said = run_program(ssh, "hardware/files/gpubed-gpu-host")
     return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
 
 

@@ -73,6 +73,11 @@ def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
     )
 
 
+def known_as(address: str, port: int) -> str:
+    """Return an address as OpenSSH writes it in `known_hosts`."""
+    return address if port == 22 else f"[{address}]:{port}"
+
+
 class Failure(_Model):
     """A node that the testbed could not provide, and the reason."""
 
