@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import condition, damage
+from gpubed.cluster import condition
 from gpubed.configuration import roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -243,7 +243,7 @@ def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
     assert now.state == "degraded"
     assert now.damaged == {}, "the node itself is ready"
     assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
-    assert damage.unserved(serving.plan, now) == {role: [node]}
+    assert condition.unserved(serving.plan, now) == {role: [node]}
     with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
         serving(units={(node, unit): DEAD}, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"
@@ -261,7 +261,7 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
         (cluster.applied / f"{node.id}.json").write_text(json.dumps(wanted[node.name]))
     now = serving(units=gone)
     assert now.words == [f"{python} on node-0 is missing: role python_env is applied there again"]
-    again = damage.unserved(serving.plan, now)
+    again = condition.unserved(serving.plan, now)
     assert {"python_env", "horovod", "jupyterlab"} <= set(again)
     assert again["horovod"] == [node.name for node in found.granted.nodes]
     with pytest.raises(GpubedError) as caught:

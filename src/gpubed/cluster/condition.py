@@ -1,4 +1,4 @@
-"""Reads a cluster's present condition within seconds: nodes, disks, networks, services."""
+"""Reads a cluster's condition within seconds: nodes, disks, networks, services; finds damage."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import due, health, jupyterlab_port, roles, systemd
+from gpubed.configuration import (
+    applied,
+    due,
+    health,
+    jupyterlab_port,
+    roles,
+    served_folder,
+    systemd,
+)
+from gpubed.configuration.due import Due
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
-from gpubed.core import parallel
+from gpubed.core import parallel, secret
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import allocation as allocations
 from gpubed.nodes import disks, rates
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, Unreachable, greet, is_hidden, is_silent
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
@@ -50,6 +63,10 @@ peer=%s
 ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
+
+
+# The role of each service.
+_ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,9 @@ class Condition:
         if state == UNREACHABLE:
             return self.when_silent
         return _THEN.get(state, "it is looked at again")
+
+
+Seen = tuple[Cluster, Condition]
 
 
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
@@ -204,6 +224,61 @@ def recognize(cluster: Cluster, found: Condition) -> None:
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
             greet(node, cluster.paths)  # its error says more than a state
+
+
+def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
+    """Look at the present nodes before `up`; None if there are none or they cannot be read.
+
+    They are looked at on their own testbed, even if the specification names another one by now.
+    """
+    try:
+        if not secret.public_key(paths.private_key):
+            return None  # no login without the key, which is exchanged like a changed one
+        allocation = allocations.load(paths.allocation)
+    except GpubedError:
+        return None  # an unreadable file is written again
+    testbed = registry.bound(allocation.backend, paths)
+    cluster = Cluster(paths, plan, allocation)
+    return cluster, look(testbed, cluster, before_roles=True)
+
+
+def damaged(seen: Seen | None) -> Seen | None:
+    """Return the result of a look if the cluster is not ready, else None."""
+    return seen if seen and seen[1].state != "ready" else None
+
+
+def prepare_repair(cluster: Cluster, found: Condition) -> None:
+    """Mark damaged nodes as not configured and the cluster as not verified.
+
+    Call this only once the costs of the repair are approved.
+    """
+    # Before the verification is removed, which shows that roles were applied.
+    served_folder.note_former(cluster.paths)
+    lost, stopped = unconfigured(found), unserved(cluster.plan, found)
+    applied.forget(cluster.paths, cluster.allocation, lost, stopped)
+    cluster.paths.verification.unlink(missing_ok=True)
+
+
+def unconfigured(found: Condition) -> list[str]:
+    """Return the nodes that must be configured from scratch."""
+    return in_state(found, "cut", "unshaped")
+
+
+def in_state(found: Condition, *states: str) -> list[str]:
+    """Return the nodes that are in one of these states."""
+    return [name for name, state in found.nodes.items() if state in states]
+
+
+def unserved(plan: ClusterPlan, found: Condition) -> Due:
+    """Return the nodes on which roles' services do not work, by role."""
+    unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
+    for one in found.stopped:
+        unserved.setdefault(one.role, []).append(one.node)
+    if roles.ENVIRONMENT in unserved:  # packages installed into it may be lost with it
+        for role in roles.active(plan):
+            if "environment" in roles.reads(plan, role):
+                unserved[role] = list(found.nodes)
+    return unserved
 
 
 @dataclass(frozen=True)

@@ -58,16 +58,11 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
     """Return the error that says why there is no volume to keep."""
     paths.project.prepare()
     stack = Stack(paths, engine)
-    plain = f"gpubed down {paths.name}"
-    if gone := audits.missing_data(stack, audits.testbeds(stack)):
-        listed = ", ".join(map(str, gone))
-        return UsageError(f"there is no volume to keep any more: {listed} is gone", plain)
-    if not audits.nodes(stack):
-        return UsageError("there is no volume to keep, and no node is known either", plain)
-    return UsageError(
-        "there is no volume to keep: what was written is on the nodes' own disks",
-        f"copy it first, then {plain}",
-    )
+    gone = ", ".join(map(str, audits.missing_data(stack, audits.testbeds(stack))))
+    why = "; what was written is on the nodes' own disks" if audits.nodes(stack) else ""
+    why = f" any more: {gone} is gone" if gone else why
+    again = f"gpubed down {paths.name}   (first copy what is to stay)"
+    return UsageError(f"there is no volume to keep{why}", again)
 
 
 def shared_disk(paths: ClusterPaths) -> str:
@@ -111,7 +106,14 @@ def down(
         audits.remember(stack)
         asked = audits.testbeds(stack)
         if not asked and record.uuid(paths):
-            raise _nowhere(paths)
+            restore = (
+                f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
+            )
+            raise GpubedError(
+                f"something of {paths.name} may have been kept, and its specification, which alone "
+                "says where, cannot be read",
+                f"{restore}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
+            )
         asked.require_engine(engine)
         _note_without(paths, _left(stack, asked, without))
         try:
@@ -124,15 +126,6 @@ def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
     if set(record.read(paths).without) != hosts:
         with record.changed(paths) as known:
             known.without = sorted(hosts)
-
-
-def _nowhere(paths: ClusterPaths) -> GpubedError:
-    helps = f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
-    return GpubedError(
-        f"something of {paths.name} may have been kept, and its specification, which alone says "
-        "where, cannot be read",
-        f"{helps}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
-    )
 
 
 def _hosts_of_state(stack: Stack) -> dict[str, str]:

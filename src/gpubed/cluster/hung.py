@@ -34,15 +34,11 @@ def bring_back(
 ) -> tuple[str, ...]:
     """Restart the nodes that hang, wait until they answer, and return their names.
 
-    Raises `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart
-    was not approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no
-    node answers, or the testbed could not restart one.
-
-    Args:
-        found: The cluster's condition a moment ago.
-        approve: Called where the network may be at fault instead of the node.
-        spared: Nodes that will be removed anyway.
-        given_time: Nodes that have been silent for as long as a boot takes.
+    `approve` is called where the network may be at fault instead of the node. Nodes `spared` will
+    be removed anyway, and those `given_time` have been silent for as long as a boot takes. Raises
+    `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart was not
+    approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no node
+    answers, or the testbed could not restart one.
     """
     testbed = registry.bound(cluster.allocation.backend, cluster.paths)
     wanted = {node.name for node in cluster.plan.nodes} - {*spared}
@@ -54,16 +50,17 @@ def bring_back(
     if not silent or not testbed.backend.restarts:
         return ()
     patience = testbed.backend.boots_within_s
-    if {node.name for node in silent} <= {*given_time}:
+    names = [node.name for node in silent]
+    if {*names} <= {*given_time}:
         patience = 0.0
     else:
-        message = f"{_listed(silent)}: no answer; a node that boots has {patience:g} s to give one"
+        message = f"{', '.join(names)}: no answer; a node that boots has {patience:g} s to give one"
         progress.emit("note", message=message)
     faults = _faults(cluster, silent, patience)
     hung = [node for node in silent if is_silent(node, faults.get(node.name))]
     if not hung:
         return ()
-    listed, name = _listed(hung), cluster.name
+    listed, name = ", ".join(node.name for node in hung), cluster.name
     if found.unheard and len(hung) == len(silent):
         # The network may be at fault, and restarts would end what runs on nodes that work.
         if len(hung) > 1:
@@ -102,7 +99,3 @@ def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[st
 
     said = parallel.each(fault, nodes)
     return {node.name: error for node, error in zip(nodes, said, strict=True) if error}
-
-
-def _listed(nodes: Sequence[Node]) -> str:
-    return ", ".join(node.name for node in nodes)

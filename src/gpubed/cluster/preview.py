@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, damage, lost_state
+from gpubed.cluster import condition, costs, lost_state
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import emit
 from gpubed.configuration import due, owners_variables, served_folder
@@ -51,7 +51,7 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     paths.project.prepare()
     stack = Stack(paths, engine)
     audits.testbeds(stack, testbed).require_same(testbed)
-    seen = damage.damaged(damage.look(paths, plan))
+    seen = condition.damaged(condition.before_up(paths, plan))
     audits.remember(stack)
     gone = list[str]()
     if seen:
@@ -111,7 +111,7 @@ def _foreseen(
         plan,
         allocation,
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
-        strange=damage.in_state(found, condition.UNRECOGNIZED) if found else (),
-        cut=damage.unconfigured(found) if found else (),
-        broken=damage.unserved(plan, found) if found else None,
+        strange=condition.in_state(found, condition.UNRECOGNIZED) if found else (),
+        cut=condition.unconfigured(found) if found else (),
+        broken=condition.unserved(plan, found) if found else None,
     )

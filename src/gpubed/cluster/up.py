@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, damage, doctor, handover, hung, lost_state
+from gpubed.cluster import condition, costs, doctor, handover, hung, lost_state
 from gpubed.cluster import lease as leases
-from gpubed.cluster.condition import Condition
-from gpubed.cluster.damage import Seen
+from gpubed.cluster.condition import Condition, Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
@@ -100,7 +99,7 @@ def up(
             _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
         killed = _note_begin(stack)
         seen, planned = _look_first(run, refresh=refresh or killed)
-        damaged = damage.damaged(seen)
+        damaged = condition.damaged(seen)
         if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
@@ -169,7 +168,7 @@ def _up(
     run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
 ) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
-    with left_out.of_run(paths, run.plan) as failed:
+    with left_out.of_run(paths, run.plan) as note_failed:
         if _remove_faulty(run):
             planned = None  # the state has changed
         planned = _look_ahead(run, planned)
@@ -181,8 +180,8 @@ def _up(
             restarted = hung.bring_back(*damaged, run.approve, spared=spared, given_time=given_time)
             if restarted:
                 # Services and networks may not have come back with the boot.
-                damaged = damage.look(paths, run.plan) or damaged
-            damage.prepare_repair(*damaged)
+                damaged = condition.before_up(paths, run.plan) or damaged
+            condition.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
         # Conflicts with the owner's packages are refused before hosts are changed.
@@ -199,7 +198,7 @@ def _up(
                 # why. Faulty nodes are removed, and `up` tries again.
                 if not (faults := _remove_faulty(run)):
                     raise
-                failed.add(faults)
+                note_failed(faults)
 
 
 def _applied(run: Run, planned: Result | None) -> Result:
@@ -298,14 +297,14 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     if not refresh:
         leases.check_not_expired(paths)
     planned, told = None, list[ResourceEvent | LogEvent]()
-    with parallel.beside(lambda: damage.look(paths, run.plan)) as looking:
+    with parallel.beside(lambda: condition.before_up(paths, run.plan)) as looking:
         # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
         # which nodes an earlier run left out only once this run has begun.
         if not refresh and not record.read(paths).left_out and stack.has_resources():
             with suppress(GpubedError):  # a later preview reports the error
                 planned = stack.preview(told.append)
         seen = looking.result()
-    damaged = damage.damaged(seen)
+    damaged = condition.damaged(seen)
     if damaged:
         if not refresh:
             condition.recognize(*damaged)

@@ -100,7 +100,12 @@ def choose(
     kept = {n: nodes[n].driver.installed or "" for n, reason in against.items() if reason == ""}
     rest = {name: facts for name, facts in nodes.items() if name not in kept}
     replaced = {name: reason for name, reason in against.items() if reason}
-    _require_packages(rest, replaced)
+    for name, reason in replaced.items():
+        if nodes[name].driver.runfile:
+            raise NoDriver(
+                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
+                "remove it on that node (nvidia-uninstall), then run this again",
+            )
     # If all nodes keep their drivers, the newest of these stands for them.
     branches = sorted({branch_of(version) for version in kept.values()}, reverse=True)
     branch, source = _pick(rest, offers, wanted, branches) if rest else (branches[0], "")
@@ -161,7 +166,7 @@ def _require_agreement(wanted: Wanted) -> None:
 def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
     if bare := [name for name, facts in nodes.items() if not facts.gpus]:
         raise NoDriver(
-            f"no NVIDIA GPU is on the PCI bus of {_listed(bare)}",
+            f"no NVIDIA GPU is on the PCI bus of {', '.join(bare)}",
             "set gpus: 0 for that group in cluster.yml, or take nodes that have GPUs",
         )
     if wanted.pinned is None:
@@ -203,15 +208,6 @@ def _can_be_served(name: str, facts: Facts, wanted: Wanted) -> bool:
     return True
 
 
-def _require_packages(rest: Mapping[str, Facts], replaced: Mapping[str, str]) -> None:
-    for name, reason in replaced.items():
-        if rest[name].driver.runfile:
-            raise NoDriver(
-                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
-                "remove it on that node (nvidia-uninstall), then run this again",
-            )
-
-
 def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     """Return why the installed driver cannot stay, empty if it can; None if none is installed."""
     installed = facts.driver.installed
@@ -219,7 +215,7 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
         return None
     # A loaded driver works, even if apt could not finish the installation of its packages.
     if facts.driver.unfinished and installed != facts.driver.loaded and not facts.driver.runfile:
-        broken = _listed(facts.driver.unfinished)
+        broken = ", ".join(facts.driver.unfinished)
         return f"has driver {installed}, whose installation did not end ({broken})"
     if wanted.version is not None and installed != wanted.version:
         return f"has driver {installed}, and {wanted.version} is asked for"
@@ -234,14 +230,15 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
 
 
 def _against_module(facts: Facts) -> str:
+    driver = facts.driver
     kinds = {limits.open_module for limits in _known(facts.generations).values()}
-    if facts.driver.open is None or facts.driver.loaded != facts.driver.installed:
+    if driver.open is None or driver.loaded != driver.installed:
         return ""
-    needed = "proprietary" if facts.driver.open and "no" in kinds else ""
-    needed = "open" if not facts.driver.open and "only" in kinds else needed
-    loaded = "open" if facts.driver.open else "proprietary"
-    return needed and (
-        f"has the {loaded} kernel module of driver {facts.driver.installed}, and "
+    if ("no" if driver.open else "only") not in kinds:
+        return ""
+    loaded, needed = ("open", "proprietary") if driver.open else ("proprietary", "open")
+    return (
+        f"has the {loaded} kernel module of driver {driver.installed}, and "
         f"{', '.join(facts.generations)} needs the {needed} one"
     )
 
@@ -258,7 +255,7 @@ def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]
         too_old = [f"{n} ({g})" for n, g, s in served if s.last_cuda and s.last_cuda < cuda]
         if too_old:
             raise NoDriver(
-                f"CUDA {cuda} has no code for {_listed(too_old)}",
+                f"CUDA {cuda} has no code for {', '.join(too_old)}",
                 "choose a recipe with an older CUDA",
             )
     first = max(served, key=lambda row: row[2].first_branch, default=None)
@@ -294,7 +291,7 @@ def _pick(
     said = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
     if wanted.pinned is not None and not fits(wanted.pinned):
         raise NoDriver(
-            f"driver branch {wanted.pinned} does not serve {_listed(nodes)}: it has to be {said}",
+            f"driver branch {wanted.pinned} does not serve {', '.join(nodes)}: it has to be {said}",
             "change nvidia_driver_branch",
         )
     switched = any(facts.fabric for facts in nodes.values())
@@ -318,27 +315,17 @@ def _pick(
         if fitting := [branch for branch in branches if fits(branch)]:
             return max(fitting), source
     there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
+    hint = "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA"
+    if newest is not None and any(b > newest for branches in had.values() for b in branches):
+        hint = "use an image with Debian 12, whose sources have older branches"
+        if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
+            hint += ", or give each generation of GPUs a cluster of its own"
     raise NoDriver(
-        f"{_listed(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
+        f"{', '.join(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
         f"{' with Fabric Manager' if switched else ''}"
         f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
-        _way_out(nodes, had, newest),
+        hint,
     )
-
-
-def _way_out(
-    nodes: Mapping[str, Facts], had: Mapping[str, Sequence[int]], newest: int | None
-) -> str:
-    another = "allow another source (nvidia_driver_sources)"
-    too_new = newest is not None and any(b > newest for there in had.values() for b in there)
-    if not too_new:
-        return f"{another} or choose a recipe with an older CUDA"
-    # An older CUDA would not help: the nodes need an older driver.
-    ways = [another] if len(had) == 1 else []
-    ways.append("use an image with Debian 12, whose sources have older branches")
-    if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
-        ways.append("give each generation of GPUs a cluster of its own")
-    return ", or ".join(ways)
 
 
 def _open(name: str, facts: Facts, branch: int) -> bool:
@@ -352,7 +339,3 @@ def _open(name: str, facts: Facts, branch: int) -> bool:
             "take one of them out, or pass them to machines of their own",
         )
     return bool(only) or (not never and branch >= table().open_default)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
