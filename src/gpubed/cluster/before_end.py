@@ -1,17 +1,21 @@
-"""Saves results of runs and checkpoints before a lease ends or a cluster is released."""
+"""Renews a lease by its policy; saves results before its end, or before a cluster is released."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from gpubed.cluster import collected, down, last_checkpoints
+from gpubed.cluster import down, last_checkpoints
 from gpubed.cluster import lease as leases
-from gpubed.cluster.collected import NOT_UTF_8
+from gpubed.cluster.last_checkpoints import NOT_UTF_8
+from gpubed.cluster.lease import Record
 from gpubed.configuration import use
+from gpubed.core import record as records
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.units import format_seconds
 from gpubed.jobs.runs import record
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
@@ -92,14 +96,14 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
     here, there = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
     came, failed = list[str](), dict[str, str]()
-    with collected.remembered(cluster) as memory:
+    with last_checkpoints.remembered(cluster) as memory:
         for name in names:
             folder, key = here / name, f"runs/{name}"
             ended, had = (folder / _FIGURES).exists(), memory.looked.get(key)
             if ended and (had is None or (folder / record.SUMS).exists()):
                 continue  # it was copied, and perhaps sealed, at its own end
             try:
-                looks = collected.looks(collected.below(head, f"{there}/{name}"))
+                looks = last_checkpoints.looks(last_checkpoints.below(head, f"{there}/{name}"))
                 if looks == had and folder.is_dir():
                     continue
                 told += _bring(head, there, folder)
@@ -116,7 +120,7 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
             f"{len(failed)} of {len(failed) + len(came)} run(s) are not wholly in {here}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
-    return Collected(tuple(came), tuple(collected.named(told)))
+    return Collected(tuple(came), tuple(last_checkpoints.named(told)))
 
 
 def _bring(head: SSH, there: str, folder: Path) -> list[str]:
@@ -146,3 +150,71 @@ def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
 
 def _shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
+
+
+class Said(NamedTuple):
+    """A message of a look; a repeated one of the same matter need not be told twice."""
+
+    matter: Literal["lease", "last", "end", "nodes", ""]  # empty for what happens only once
+    event: Literal["lease", "unasked"]
+    why: str
+    outcome: str = ""
+    is_fault: bool = False  # whether something failed, and is tried again at the next look
+
+
+@dataclass
+class Looked:
+    """A lease after a look, as last known if the testbed does not answer; and the messages."""
+
+    record: Record
+    answered: bool = True
+    renewed: bool = False
+    said: list[Said] = field(default_factory=list)
+
+
+def look(cluster: Cluster) -> Looked:
+    """Ask when a lease ends, renew it if due, prepare its end if that stays, and tell the nodes."""
+    looked, policy = _asked(cluster), cluster.plan.spec.lease
+    if leases.is_ending(looked.record, policy, unasked=not looked.answered):
+        ends = f"it ends {_end(looked.record)}"
+        try:
+            done = prepare(cluster)
+            leases.ended(cluster.paths, looked.record)
+            looked.said.append(Said("", "lease", ends, "; ".join(done)))
+        except GpubedError as error:
+            looked.said.append(Said("end", "lease", ends, f"not prepared: {error.message}", True))
+        # This takes minutes, in which a person may have renewed the lease.
+        by_now = leases.known(cluster.paths)
+        looked.record = by_now if by_now.granted_until else looked.record
+    try:
+        leases.tell_nodes(cluster)
+    except GpubedError as error:
+        looked.said.append(Said("nodes", "lease", "nodes that mind it", error.message, True))
+    return looked
+
+
+def _asked(cluster: Cluster) -> Looked:
+    policy = cluster.plan.spec.lease
+    looked = Looked(leases.known(cluster.paths))
+    try:
+        looked.record = leases.read(cluster)
+        if last := leases.last_end(looked.record, policy):
+            why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
+            most = f"it lasts until {leases.local(last)} at most ({why})"
+            looked.said.append(Said("last", "lease", f"{most}; more: gpubed renew {cluster.name}"))
+        if asked := leases.due(looked.record, policy):
+            if records.read(cluster.paths).removing is not None:
+                raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
+            looked.record, looked.renewed = leases.renew(cluster, asked), True
+            until, granted = f"asked until {leases.local(asked)}", _end(looked.record)
+            looked.said.append(Said("lease", "lease", until, f"granted until {granted}"))
+    except Refused as error:
+        looked.said.append(Said("lease", "lease", f"it ends {_end(looked.record)}", error.message))
+    except GpubedError as error:
+        looked.answered, why = False, f"the lease: {error.message}"
+        looked.said.append(Said("lease", "unasked", why, error.hint or "", True))
+    return looked
+
+
+def _end(record: Record) -> str:
+    return leases.local(record.granted_until) if record.granted_until else ""

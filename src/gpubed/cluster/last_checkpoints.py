@@ -1,29 +1,38 @@
 """Copies the newest intact checkpoint of each folder of checkpoints, with its SHA-256.
 
 A checkpoint is a file or folder in such a folder. One with a `.sha256` beside it is intact if its
-copy has that sum; any other if it did not change while it was copied.
+copy has that sum; any other if it did not change while it was copied. `collected.json` remembers
+what was collected. Nodes report sizes and times; a false report only keeps that node's own data
+from being copied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 
-from gpubed.cluster import collected
-from gpubed.cluster.collected import NOT_UTF_8, Memory, Thing
-from gpubed.core import copying, files
-from gpubed.core.copying import NotAName
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.cluster import lease as leases
+from gpubed.core import copying, files, reading
+from gpubed.core.copying import NotAName, as_name
 from gpubed.core.errors import GpubedError
+from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
+NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"
+"""Stands in a command's output for what is none."""
 _SUM = ".sha256"
 # Drafts, checksums, and damaged checkpoints that were set aside.
 _NO_CHECKPOINT = re.compile(r"\..*|draft.*|.*\.(part|tmp|sha256)|.*\.damaged[0-9]*", re.DOTALL)
@@ -32,6 +41,85 @@ _SUM_S = 1800.0
 # The digest may be anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TRIED = 5  # checkpoints per folder
+_LIST_S = 120.0
+_NAMED = 20
+# Prints the type (`d` for a folder), size in bytes, modification time and path of each entry.
+_LIST = "find %s/ -mindepth 1 -printf '%%y\\t%%s\\t%%T@\\t%%P\\0' 2> /dev/null || true"
+_ONE = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)", re.DOTALL)
+
+
+class Memory(BaseModel):
+    """What was collected from a storage."""
+
+    model_config = ConfigDict(extra="ignore")  # a newer version may keep more
+
+    version: Literal[1] = 1
+    of: str  # the id of the node that has the storage
+    # The subfolder for its checkpoints in the local folder of checkpoints.
+    place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]
+    looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
+
+
+@contextmanager
+def remembered(cluster: Cluster) -> Iterator[Memory]:
+    """Yield the memory of the present storage, and write it back even if the work fails."""
+    allocation = cluster.allocation
+    name = cluster.plan.spec.storage.shared.server or allocation.head.name
+    nodes = (node.id for node in allocation.nodes if node.name == name)
+    # A new folder, so that copies from another storage stay as they are.
+    place = leases.now().strftime("%Y%m%d-%H%M%S")
+    memory = Memory(of=next(nodes, allocation.head.id), place=place)
+    with suppress(Unreadable):
+        found = reading.file(cluster.paths.collected).json(Memory)
+        memory = found if found.of == memory.of else memory
+    try:
+        yield memory
+    finally:
+        with suppress(OSError):  # a full disk; something is then copied twice
+            files.write(cluster.paths.collected, memory.model_dump_json(indent=1).encode())
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An entry below a folder, as `find` lists it: a file (`f`), folder (`d`) or other kind."""
+
+    kind: str
+    size: int
+    changed: str
+    path: PurePosixPath
+
+
+def below(head: SSH, folder: str) -> list[Thing]:
+    """Return all entries below a folder; none if the folder does not exist.
+
+    Raises `NotAName` if a name leads out of the folder.
+    """
+    said = head.run(_LIST, folder, timeout=_LIST_S).stdout
+    # Too long an output is cut off.
+    if said and not said.endswith("\0"):
+        raise GpubedError(f"there is more in {folder} than can be listed", "remove some of it")
+    things = []
+    for one in filter(None, said.split("\0")):
+        if not (found := _ONE.fullmatch(one)):
+            raise GpubedError(f"what is in {folder} is listed as {one[:80]!r}", "look at the head")
+        kind, size, changed, path = found.groups()
+        things.append(
+            Thing(kind, int(size), changed, PurePosixPath(*map(as_name, path.split("/"))))
+        )
+    return things
+
+
+def looks(things: Iterable[Thing]) -> str:
+    """Return a digest of entries, which changes when one of them does."""
+    told = sorted(f"{one.path}\t{one.kind}\t{one.size}\t{one.changed}" for one in things)
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def named(sentences: list[str]) -> list[str]:
+    """Return the first sentences; users may write any number of odd things there."""
+    more = [f"{len(sentences) - _NAMED} more are not named"] if len(sentences) > _NAMED else []
+    return [*sentences[:_NAMED], *more]
+
 
 Known = Collection[PurePosixPath]
 """Folders of checkpoints that runs name."""
@@ -56,7 +144,7 @@ class _Checkpoint:
 
     @property
     def looks(self) -> str:
-        return collected.looks(self.things)
+        return looks(self.things)
 
 
 def collect(head: SSH, cluster: Cluster) -> list[str]:
@@ -76,20 +164,20 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     found, lost = _folders(things, known)
     lost += unlisted
     came, told = 0, list[str]()
-    with collected.remembered(cluster) as memory:
+    with remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
         saving = _Saving(head, there, known, place, memory)
         # A training that still runs has written last, and comes first.
         for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
             came += saving.newest(folder, found[folder], told, lost)
     if lost:
-        each = "; ".join(collected.named(lost))
+        each = "; ".join(named(lost))
         raise GpubedError(
             f"{len(lost)} thing(s) in {there} are not in {place}: {each}",
             "see to what is named; nothing is collected with lease.before_end.collect: false",
         )
     done = [f"collected {came} checkpoint(s) into {place}"] if came else []
-    return [*done, *collected.named(told)]
+    return [*done, *named(told)]
 
 
 def _folders(
@@ -113,11 +201,11 @@ def _folders(
 
 
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    things, lost = collected.below(head, there), list[str]()
+    things, lost = below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
     for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
         try:
-            inside = collected.below(head, f"{there}/{link}")
+            inside = below(head, f"{there}/{link}")
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:

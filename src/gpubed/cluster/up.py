@@ -1,4 +1,4 @@
-"""`gpubed up`: makes a cluster match its specification."""
+"""`gpubed up` makes a cluster match its specification; `gpubed plan` tells what that changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpubed.cluster.condition import Condition, Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import jupyterlab_port, owners_variables, served_folder
+from gpubed.configuration import due, jupyterlab_port, owners_variables, served_folder
+from gpubed.configuration.due import Due
 from gpubed.core import parallel, progress, record, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
@@ -24,7 +25,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import left_out, made_on, registry
-from gpubed.testbeds.base import Fault, Finding, Testbed
+from gpubed.testbeds.base import Existing, Fault, Finding, Testbed
 from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.specification import frozen, load_plan
 
@@ -327,3 +328,96 @@ def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
             for one in more
         ]
         raise error(first.message + "".join(rest), first.fix)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What `up` would do."""
+
+    plan: ClusterPlan
+    steps: Result
+    damage: Sequence[str]  # damage that `up` would repair, a sentence each
+    roles: Due  # the nodes on which roles would be applied, by role
+    lost: Sequence[str]  # what `up` would ask about, a sentence each
+    # What the testbed would refuse; asked only if something would be lost.
+    refused: Sequence[Finding]
+    notes: Sequence[str]
+
+
+def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
+    """Compute what `up` would do; nothing is changed.
+
+    Raises `Locked` if another run is changing the cluster.
+    """
+    plan = load_plan(paths.spec)
+    owners_variables.require_readable(paths)
+    testbed = registry.bound(plan.backend, paths)
+    testbed.backend.require_engine(engine)
+    runlock.require_free(paths.state)
+    paths.project.prepare()
+    stack = Stack(paths, engine)
+    audits.testbeds(stack, testbed).require_same(testbed)
+    seen = condition.damaged(condition.before_up(paths, plan))
+    audits.remember(stack)
+    gone = list[str]()
+    if seen:
+        asked = audits.testbeds(stack, testbed)
+        gone = costs.gone(audits.missing_data(stack, asked))
+        asked.require_refreshable()
+    planned = stack.preview(emit, refresh=seen is not None)
+    there, given_up, notes = _known_again(stack, testbed, plan)
+    steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
+    left = served_folder.left_behind(paths, plan, steps, there)
+    lost = costs.lost(planned, left)
+    refused = testbed.refusals(plan) if lost else []
+    found = seen[1] if seen else None
+    runlock.require_free(paths.state)  # another run may have begun meanwhile
+    configures = plan.spec.configure and plan.spec.backend.lends_nodes
+    return Preview(
+        plan,
+        planned,
+        found.words if found else [],
+        _foreseen(paths, plan, planned, found) if configures else {},
+        [*given_up, *gone, *lost],
+        refused,
+        notes,
+    )
+
+
+def _known_again(
+    stack: Stack, testbed: Testbed, plan: ClusterPlan
+) -> tuple[list[Existing] | None, list[str], list[str]]:
+    """Return what `up` would do with resources that a lost state knew.
+
+    Returns the existing resources, or None if the testbed was not asked; those that `up` would give
+    up; and those that it would take over, or why it would stop.
+    """
+    uuid = record.uuid(stack.paths)
+    if uuid is None and (said := lost_state.renamed(stack.paths)):
+        return None, [], [said]
+    if uuid is None or stack.has_resources() or stack.interrupted():
+        return None, [], []
+    try:
+        found = lost_state.known_again(uuid, testbed)
+        lost = lost_state.given_up(found, testbed, plan)
+    except GpubedError as error:
+        return None, [], [f"`up` would stop: {error.message}"]
+    said = lost_state.taken_over(found, plan)
+    return found, lost, [said] if said else []
+
+
+def _foreseen(
+    paths: ClusterPaths, plan: ClusterPlan, planned: Result, found: Condition | None
+) -> Due:
+    allocation = None
+    with suppress(GpubedError):
+        allocation = allocations.load(paths.allocation)
+    return due.foreseen(
+        paths,
+        plan,
+        allocation,
+        anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+        strange=condition.in_state(found, condition.UNRECOGNIZED) if found else (),
+        cut=condition.unconfigured(found) if found else (),
+        broken=condition.unserved(plan, found) if found else None,
+    )

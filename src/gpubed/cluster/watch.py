@@ -15,7 +15,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Literal
 
-from gpubed.cluster import condition, costs, hung, idle, renewal, up
+from gpubed.cluster import before_end, condition, costs, hung, idle, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
@@ -150,7 +150,7 @@ class Watch:
         return "busy"
 
     def _keep_lease(self, cluster: Cluster) -> None:
-        said = renewal.look(cluster).said
+        said = before_end.look(cluster).said
         for one in said:
             self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
         if not any(one.matter == "nodes" for one in said):
