@@ -19,15 +19,13 @@ POSTPONED = "uses the links"
 
 # Automake's exit code of a skipped test: nothing was proved, and nothing failed.
 _NOTHING_PROVED = 77
+_KEPT = ConfigDict(extra="ignore", frozen=True)  # a newer version may have written more fields
 
 
-class _Model(BaseModel):
-    # A newer version may have written more fields.
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Check(_Model):
+class Check(BaseModel):
     """One check on one node (or between nodes, or of the cluster)."""
+
+    model_config = _KEPT
 
     id: str  # dotted name, stable
     node: str = ""  # node name, `a>b` for a link, or empty for the cluster
@@ -45,8 +43,10 @@ class Check(_Model):
         return frozenset(self.node.split(">")) if self.node else frozenset()
 
 
-class Verification(_Model):
+class Verification(BaseModel):
     """All checks of one verification."""
+
+    model_config = _KEPT
 
     version: Literal[1] = 1
     cluster: str
