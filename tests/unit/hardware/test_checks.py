@@ -235,11 +235,7 @@ def test_the_floor_of_a_pair_follows_its_connection(one, giga):
 
 
 @pytest.mark.parametrize(
-    ("one", "giga"),
-    [
-        (gpu("Hopper", GPU1="NV18"), 270),
-        (gpu("Turing", GPU1="PHB"), 3.938),
-    ],
+    ("one", "giga"), [(gpu("Hopper", GPU1="NV18"), 270), (gpu("Turing", GPU1="PHB"), 3.938)]
 )
 def test_nvswitches_make_all_links_count(one, giga):
     other = one.model_copy(update={"index": 1})
