@@ -77,11 +77,6 @@ def found(monkeypatch, tmp_path):
     return look
 
 
-def test_a_whole_cluster_is_ready(found):
-    now = found()
-    assert (now.state, now.words, now.damaged) == ("ready", [], {})
-
-
 def test_what_nodes_say_against_themselves_is_heard_and_no_damage(found):
     held = {"reason": "its fan is loud", "since": "2030-01-01T00:00:00+00:00"}
     now = found({"node-2": "stopped"}, health={"node-1": {"quarantine": held}})
@@ -187,12 +182,6 @@ def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
         assert (now.nodes, now.unheard) == ({"node-0": "unreachable"}, unheard)
 
 
-def test_a_service_that_does_not_answer_is_damage(found):
-    now = found(services={"jupyterlab": "it does not answer"})
-    assert now.state == "degraded"
-    assert now.words == ["it does not answer: it is set up again and restarted"]
-
-
 @pytest.mark.parametrize(
     ("due", "state"), [({"jupyterlab": ["node-0"]}, "ready"), ({"base": ["node-0"]}, "degraded")]
 )
@@ -267,13 +256,6 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
     with pytest.raises(GpubedError) as caught:
         serving(units=gone, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
-
-
-def test_what_is_being_started_is_no_damage_and_what_ends_again_and_again_is(serving):
-    starting = RUNS.replace("=active", "=activating")
-    assert serving(units={("node-1", "slurmd.service"): f"{starting}\nJob=17"}).state == "ready"
-    now = serving(units={("node-1", "slurmd.service"): starting})
-    assert [one.state for one in now.stopped] == ["activating"]
 
 
 def test_what_is_yet_to_be_set_up_is_not_damaged(serving, found, tmp_path):
