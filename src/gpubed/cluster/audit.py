@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,21 +51,14 @@ class Audit:
 
     uuid: str | None  # the cluster's id; None where it is unknown
     asked: Testbeds  # the testbeds that were looked at; they also remove what was found
-    recorded: list[Recorded] = field(default_factory=list)  # resources in the state that exist
-    # Resources in the state that do not exist.
-    missing: list[Recorded] = field(default_factory=list)
-    # Resources with the cluster's id that are not in the state.
-    unrecorded: list[Existing] = field(default_factory=list)
-    # Resources with the cluster's id in places that only a former specification named.
-    elsewhere: list[Left] = field(default_factory=list)
-    # Resources with the cluster's name and another id.
-    others: list[Existing] = field(default_factory=list)
-    # Data that only nodes can reach and the testbed cannot list.
-    within: list[Existing] = field(default_factory=list)
-    # Operations that a killed run left unfinished, such as `creating node-1`.
-    interrupted: list[str] = field(default_factory=list)
-    # Places that could not be checked, each with the reason.
-    unseen: list[str] = field(default_factory=list)
+    recorded: list[Recorded]  # resources in the state that exist
+    missing: list[Recorded]  # resources in the state that do not exist
+    unrecorded: list[Existing]  # resources with the cluster's id that are not in the state
+    elsewhere: list[Left]  # those in places that only a former specification named
+    others: list[Existing]  # resources with the cluster's name and another id
+    within: list[Existing]  # data that only nodes can reach and the testbed cannot list
+    interrupted: list[str]  # operations that a killed run left unfinished: `creating node-1`
+    unseen: list[str]  # places that could not be checked, each with the reason
 
     @property
     def extra(self) -> list[Existing]:
@@ -88,16 +81,17 @@ def audit(stack: Stack) -> Audit:
     deployment = stack.export().get("deployment", {})
     uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
-    listed = asked.existing()
-    found = listed.things
+    found, silent = asked.existing()
     left, unasked = asked.elsewhere(uuid) if uuid else ([], [])
-    there = parallel.each(partial(_is_there, asked, found), recorded)
+    is_there = parallel.each(partial(_is_there, asked, found), recorded)
+    there = list(zip(recorded, is_there, strict=True))
     known = {resource.id for resource in recorded}
+    unseen = asked.unseen(nodes(stack), nodes(stack, left=True))
     return Audit(
         uuid=uuid,
         asked=asked,
-        recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
-        missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
+        recorded=[resource for resource, is_there in there if is_there],
+        missing=[resource for resource, is_there in there if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
         elsewhere=[one for one in left if not one.thing.transient],
         others=[e for e in found if e.uuid != uuid],
@@ -106,10 +100,7 @@ def audit(stack: Stack) -> Audit:
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
         ],
-        unseen=[
-            *asked.unseen(nodes(stack), nodes(stack, left=True)),
-            *map(str, (*listed.unasked, *unasked)),
-        ],
+        unseen=[*unseen, *map(str, (*silent, *unasked))],
     )
 
 

@@ -34,12 +34,10 @@ class Removal:
     removed: list[str]
     kept: list[str]  # data that was to be kept
     survivors: list[str]  # resources that could not be removed
-    # Resources with the cluster's name and another UUID; they are left alone.
-    others: list[Existing]
+    others: list[Existing]  # those with the cluster's name and another UUID; they are left alone
     # Places that could not be checked for resources of the cluster, each with the reason.
     unseen: list[str] = field(default_factory=list)
-    # Former testbeds that could not be asked, each with the reason.
-    unasked: list[Unasked] = field(default_factory=list)
+    unasked: list[Unasked] = field(default_factory=list)  # former testbeds, likewise
     without: list[str] = field(default_factory=list)  # what stays on the hosts named by `without`
 
 
