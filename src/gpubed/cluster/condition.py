@@ -77,15 +77,11 @@ class Condition:
     # unreachable (SSH does not answer), hidden (a host on the way to it fails), unrecognized
     # (another host key answers), cut (off its experiment network), unshaped (its link has no rate).
     nodes: dict[str, str]
-    # What is wrong with each service by name; empty if nothing is.
-    services: dict[str, str] = field(default_factory=dict)
-    # Which disks of a node are full, in words, by node; such a node is ready.
-    full: dict[str, str] = field(default_factory=dict)
+    services: dict[str, str] = field(default_factory=dict)  # what is wrong, if anything is
+    full: dict[str, str] = field(default_factory=dict)  # full disks of a node, which is ready
     stopped: tuple[Stopped, ...] = ()  # units that should run on nodes and do not
-    # Whether a killed `bench` may have left links with other rates than declared.
-    reshaped: bool = False
-    # Nodes that jobs leave out, and why; this does not count as damage.
-    unwell: tuple[NodeHealth, ...] = ()
+    reshaped: bool = False  # whether a killed `bench` may have left links with other rates
+    unwell: tuple[NodeHealth, ...] = ()  # nodes that jobs leave out; no damage
     unheard: bool = False  # whether no node answers, so that the network to them may be at fault
     when_silent: str = ""  # what `up` does about a node that does not answer; see `Backend`
 

@@ -55,8 +55,7 @@ class Memory(BaseModel):
 
     version: Literal[1] = 1
     of: str  # the id of the node that has the storage
-    # The subfolder for its checkpoints in the local folder of checkpoints.
-    place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]
+    place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]  # subfolder for its checkpoints
     looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
 
 

@@ -37,8 +37,7 @@ class Done:
     """The outcome of an `up`."""
 
     result: Result
-    # The cluster's condition at the last look; None if it was changed since.
-    seen: Condition | None = None
+    seen: Condition | None = None  # the last look at the cluster; None if it was changed since
     restarted: tuple[str, ...] = ()  # nodes that hung and were restarted
 
 
@@ -339,8 +338,7 @@ class Preview:
     damage: Sequence[str]  # damage that `up` would repair, a sentence each
     roles: Due  # the nodes on which roles would be applied, by role
     lost: Sequence[str]  # what `up` would ask about, a sentence each
-    # What the testbed would refuse; asked only if something would be lost.
-    refused: Sequence[Finding]
+    refused: Sequence[Finding]  # by the testbed; asked only if something would be lost
     notes: Sequence[str]
 
 

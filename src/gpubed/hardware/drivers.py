@@ -60,16 +60,12 @@ class DriverChoice:
 
     branch: int  # driver branch of nodes that get one, such as 580
     source: str  # package source of that branch: a key of the offers
-    # Nodes that take the open kernel module; the rest take the proprietary one.
-    open_module: tuple[str, ...]
-    # Nodes that need Fabric Manager, of exactly the driver's version.
-    fabric_manager: tuple[str, ...]
+    open_module: tuple[str, ...]  # nodes with the open kernel module; others: proprietary
+    fabric_manager: tuple[str, ...]  # nodes that need it, of exactly the driver's version
     subnet_manager: tuple[str, ...]  # of these, the nodes that also need the NVLink subnet manager
     cuda: int  # the newest CUDA major version that runs on all nodes
-    # Version by node, if the installed driver stays.
-    kept: dict[str, str] = field(default_factory=dict)
-    # Reason by node, if the installed driver does not stay.
-    replaced: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)  # version, if the installed driver stays
+    replaced: dict[str, str] = field(default_factory=dict)  # reason, if it does not stay
 
 
 def choose(

@@ -52,8 +52,7 @@ class GPU(_Model):
     uuid: str | None = None
     memory_mib: int | None = None
     driver: reading.Name | None = None
-    # Whether it is divided into instances (MIG); None if the driver has no such mode.
-    mig: bool | None = None
+    mig: bool | None = None  # whether it is divided into instances; None without that mode
     # Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`, `NODE`,
     # `SYS`, as nvidia-smi writes it.
     links: Mapping[str, str] = {}
@@ -69,8 +68,7 @@ class Driver(_Model):
     """The driver of a node."""
 
     loaded: reading.Name | None = None  # version of the loaded kernel module
-    # Version on disk; after an upgrade it may not be loaded yet.
-    installed: reading.Name | None = None
+    installed: reading.Name | None = None  # the version on disk, which may not be loaded yet
     unfinished: tuple[str, ...] = ()  # its packages whose installation began and did not end
     runfile: bool = False  # whether NVIDIA's installer put it there, without apt
     open: bool | None = None  # whether the module is the open one
@@ -142,8 +140,7 @@ class Facts(_Model):
     memory_kib: int = Field(lt=2**60)
     numa: tuple[NumaNode, ...] = ()
     gpus: tuple[GPU, ...] = ()
-    # PCI addresses of NVSwitches, or of the bridges that manage them.
-    nvswitches: tuple[str, ...] = ()
+    nvswitches: tuple[str, ...] = ()  # PCI addresses of them, or of bridges that manage them
     driver: Driver = Driver()
     interfaces: tuple[Interface, ...] = ()
     hcas: tuple[HCA, ...] = ()

@@ -33,8 +33,7 @@ class Place:
 
     cores: int  # CPUs that the node's processes may use, a container's quota rounded up
     ranks: int  # number of ranks that a job starts on it
-    # Whether other nodes compute on the same CPUs (containers of one machine).
-    shares_cpus: bool = False
+    shares_cpus: bool = False  # whether other nodes compute on the same CPUs (containers)
     gpus: int = 0  # number of GPUs that compute; simulated ones do not count
     rate_bps: int | None = None  # declared rate of each node's link, in bit/s; None if undeclared
     latency_s: float = 0.0  # declared one-way delay of the network of jobs, in seconds
@@ -51,8 +50,7 @@ class Settings:
     """Settings of a node's ranks."""
 
     threads: int  # number of threads that a rank computes with
-    # MiB of gradients that are sent together; None leaves Horovod's default.
-    fusion_mb: float | None
+    fusion_mb: float | None  # MiB of gradients that are sent together; None: Horovod's default
     wait_us: int  # how long a waiting rank sleeps between two polls, in µs; 0 yields instead
 
 

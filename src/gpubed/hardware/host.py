@@ -60,21 +60,17 @@ class HostGPU(_Model):
     pci: str
     driver: str | None = None  # the kernel driver that holds it: nvidia, nouveau, vfio-pci, None
     link: Link = Link()
-    # The link that the nearest bridge offers; None without a bridge (in a VM).
-    slot: Link | None = None
+    slot: Link | None = None  # what the nearest bridge offers; None without one (in a VM)
     bar1_mib: int | None = None  # size of the window to its memory, in MiB
     # Largest possible size, in MiB; None if the kernel does not tell.
     bar1_largest_mib: int | None = None
-    # How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None without an IOMMU.
-    iommu: str | None = None
-    # Bridges above it that send peer-to-peer traffic up to the root.
-    redirecting: tuple[str, ...] = ()
+    iommu: str | None = None  # how addresses are translated: `identity`, `DMA`, `DMA-FQ`
+    redirecting: tuple[str, ...] = ()  # bridges above that send peer traffic to the root
     bridges_seen: bool = True  # whether the bridges could be read, which may need root
     power_limit_w: float | None = None  # its power limit in W; `power_default_w` is the maker's
     power_default_w: float | None = None
     persistence: bool | None = None
-    # Whether it is divided into instances; None if the driver has no such mode.
-    mig: bool | None = None
+    mig: bool | None = None  # whether it is divided into instances; None without that mode
 
 
 class GpuHost(_Model):
@@ -84,8 +80,7 @@ class GpuHost(_Model):
     kernel: str
     simulated: str | None = None
     secure_boot: bool | None = None  # none without UEFI
-    # Headers of the running kernel: `installed`, or `offered` by a package source.
-    headers: Literal["installed", "offered"] | None = None
+    headers: Literal["installed", "offered"] | None = None  # of the running kernel
     module: Module = Module()
     nouveau: bool = False
     gpus: tuple[HostGPU, ...] = ()

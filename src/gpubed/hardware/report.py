@@ -63,8 +63,7 @@ class NodeReport(_Model):
     host: dict[str, Any]  # output of `gpubed-gpu-host`
     commands: dict[str, str]  # output by command line: nvidia-smi's XML, topology and NVLinks
     proc: dict[str, str]  # files of the driver in /proc, by path
-    # Attributes of NVIDIA's PCI devices in sysfs by address, with the `bridges` above.
-    pci: dict[str, dict[str, Any]]
+    pci: dict[str, dict[str, Any]]  # NVIDIA's devices in sysfs by address, with `bridges` above
     packages: dict[str, str]  # versions of installed packages of drivers and CUDA, by name
     log: tuple[str, ...]  # lines of the kernel's log about GPUs
 

@@ -21,8 +21,7 @@ class Generation(BaseModel):
 
     first_branch: int  # the oldest driver branch that serves it
     last_branch: int | None  # the newest one; None while new branches still serve it
-    # Whether NVIDIA's open kernel module serves it, or only that one does.
-    open_module: Literal["no", "yes", "only"]
+    open_module: Literal["no", "yes", "only"]  # whether NVIDIA's open module serves it
     last_cuda: int | None  # the newest CUDA major version with code for it; None as above
 
 

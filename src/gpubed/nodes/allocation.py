@@ -103,8 +103,7 @@ class Allocation(_Model):
     nodes: tuple[Node, ...]
     control: Network
     experiment: Network | None = None
-    # Nodes that the testbed could not provide, and that the cluster does without.
-    failed: tuple[Failure, ...] = ()
+    failed: tuple[Failure, ...] = ()  # nodes that the cluster does without
     one_host: bool = False
     """Whether all nodes share the CPUs of one machine (the local backend)."""
 

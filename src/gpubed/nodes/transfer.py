@@ -68,8 +68,7 @@ class Copy:
     files: int = 0  # files to copy
     bytes: int = 0
     replaced: int = 0  # how many of these are there already, and differ
-    # Sentences that say what is not copied, and why.
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # sentences about what is not copied
 
 
 class Copier:

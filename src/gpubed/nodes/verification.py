@@ -52,8 +52,7 @@ class Verification(BaseModel):
     cluster: str
     at: Moment
     node_ids: tuple[str, ...]  # ids of the verified nodes; a replaced node has a new id
-    # Digest of the roles applied to them at its start; empty in former versions.
-    configured: str = ""
+    configured: str = ""  # digest of the roles applied at its start; formerly empty
     checks: tuple[Check, ...]
 
     @classmethod

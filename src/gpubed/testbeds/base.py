@@ -48,18 +48,15 @@ class Existing:
     id: str  # its id on the testbed, which is also its id in the state
     uuid: str  # the UUID of its cluster: two clusters may have the same name
     transient: bool = False  # whether it ends by itself and is in no state, as a running job
-    # Whether it holds a researcher's data, which is removed only when that was asked for.
-    data: bool = False
+    data: bool = False  # whether it holds a researcher's data, removed only when asked for
     size: int | None = None  # bytes that it holds or can hold; None if unknown
     made: datetime | None = None  # when it was made; None if unknown
-    # The node's name, if it is a node with disks of its own that are removed with it.
-    node: str = ""
+    node: str = ""  # the node's name, if its own disks are removed with it
     # Its address on the control network, if it is a node in use that another node of this address
     # would replace; else empty.
     address: str = ""
     heir: str = ""  # the other node that the specification now makes of its host; else empty
-    # The testbed's backend; set when several testbeds are asked.
-    backend: str = field(default="", compare=False)
+    backend: str = field(default="", compare=False)  # set when several testbeds are asked
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -71,8 +68,7 @@ class Identity:
 
     id: str
     called: str  # name for messages: where it is, and how it is reached
-    # Ids that older versions used for it, which other testbeds may share.
-    formerly: tuple[str, ...] = ()
+    formerly: tuple[str, ...] = ()  # ids of older versions, which testbeds may share
 
 
 @dataclass(frozen=True)
@@ -107,25 +103,20 @@ class Backend(ABC):
     """A kind of testbed; a plan reads only its `BackendConfig`."""
 
     name: str  # name of its folder
-    # The only engine that can make its resources, if there is such a limit.
-    engine_required: Literal["cli"] | None = None
-    # Types of resources that a Pulumi plugin makes for it and `existing` lists.
-    native: frozenset[str] = frozenset()
+    engine_required: Literal["cli"] | None = None  # the only one that can make its resources
+    native: frozenset[str] = frozenset()  # types that a Pulumi plugin makes and `existing` lists
     shapes_on_nodes: bool = False  # whether nodes limit their links to the declared rate themselves
     boots_later: bool = False  # whether nodes may be granted or restarted before they answer SSH
     boots_within_s: float = 120.0  # seconds within which a granted or restarted node answers SSH
     restarts: bool = False  # whether the testbed can restart a node that hangs
     nodes_are_here: bool = False  # whether nodes are on this machine, so that no network can fail
     exchanges_keys: bool = True  # whether nodes can accept another SSH key than they were made with
-    # Whether making a node frees its address by removing the node that has it.
-    vacates: bool = False
+    vacates: bool = False  # whether making a node removes the node that has its address
     lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
     # How to reach a former testbed of the kind again.
     the_way_back: str = "put `backend:` of cluster.yml back as it was"
-    # How a testbed may have been replaced by another in its place; may be empty.
-    is_no_more: str = ""
-    # Files of a cluster's state by which `data_within` finds its data again.
-    data_records: frozenset[str] = frozenset()
+    is_no_more: str = ""  # how a testbed may have been replaced by another in its place
+    data_records: frozenset[str] = frozenset()  # files of the state that `data_within` needs
 
     def spelled(self, id_: str) -> str:
         """Return a testbed's id in normal form, for comparison."""

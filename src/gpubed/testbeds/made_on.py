@@ -55,11 +55,9 @@ class Left(NamedTuple):
 class Testbeds:
     """The testbeds that may have resources of a cluster."""
 
-    # Testbeds that must answer: those of the state, or else the only known ones.
-    needed: tuple[Testbed, ...]
+    needed: tuple[Testbed, ...]  # those of the state, or the only known ones, must answer
     others: tuple[Testbed, ...] = ()  # former testbeds; one that does not answer is only reported
-    # The kinds on which the state names resources, or may have begun some.
-    recorded: frozenset[str] = frozenset()
+    recorded: frozenset[str] = frozenset()  # kinds that the state names, or may have begun
 
     def __iter__(self) -> Iterator[Testbed]:
         return iter((*self.needed, *self.others))
