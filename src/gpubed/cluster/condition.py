@@ -133,9 +133,8 @@ Seen = tuple[Cluster, Condition]
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
     """Return the condition of a cluster; all nodes are asked at once.
 
-    Args:
-        before_roles: Whether due roles are applied next. JupyterLab's port may then not be the
-            declared one yet, and services are not asked if so.
+    If due roles are applied next (`before_roles`), JupyterLab's port may not be the declared one
+    yet, and services are not asked then.
     """
     plan, allocation = cluster.plan, cluster.allocation
     states = testbed.describe(allocation)
@@ -144,24 +143,20 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
     # If the head does not answer, workers are not asked whether they reach it.
     peer = allocation.head.experiment_address if there and allocation.head in there else ""
     see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
-    looked = parallel.each(see, there)
-    states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
-    silent = {node.name for node, found in zip(there, looked, strict=True) if found.silent}
-    unheard = not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent)
-    full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
-    stopped = _set_up(cluster, [one for found in looked for one in found.stopped])
+    looked = dict(zip((node.name for node in there), parallel.each(see, there), strict=True))
+    states |= {name: found.state for name, found in looked.items()}
+    silent = {name for name, found in looked.items() if found.silent}
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
     asked = serves and not (before_roles and jupyterlab_port.is_due(cluster))
-    answers = services.answers(cluster) if asked else {}
-    unwell = [one.health for one in looked if one.health and one.health.state != "well"]
+    health = [found.health for found in looked.values() if found.health]
     return Condition(
         states,
-        answers,
-        full,
-        tuple(stopped),
+        services.answers(cluster) if asked else {},
+        {name: found.full for name, found in looked.items() if found.full},
+        _set_up(cluster, [one for found in looked.values() for one in found.stopped]),
         rates.left_changed(cluster.paths),
-        tuple(unwell),
-        unheard,
+        tuple(one for one in health if one.state != "well"),
+        not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent),
         testbed.backend.when_silent,
     )
 
@@ -171,39 +166,34 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
 
     Raises `HostKeyMismatch` if another host answers in a node's place.
     """
-    found = look(testbed, cluster)
+    found, name, said, hint = look(testbed, cluster), cluster.name, list[str](), ""
     recognize(cluster, found)
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == HIDDEN:
             greet(node, cluster.paths)  # the error of the host on the way says more
     if found.damaged:
-        listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
-        raise GpubedError(
-            f"{listed}, and {cluster.allocation.backend} could not change that",
-            made_again(cluster.name),
-        )
-    if found.full:
-        listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
-        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
-    if found.stopped:
+        listed = ", ".join(f"{node} is {state}" for node, state in found.damaged.items())
+        said = [f"{listed}, and {cluster.allocation.backend} could not change that"]
+        hint = made_again(name)
+    elif found.full:
+        said = [f"{node}: {why}" for node, why in found.full.items()]
+        hint = free(name, next(iter(found.full)))
+    elif found.stopped:
         first = found.stopped[0]
         tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
-        raise GpubedError(
-            "; ".join(one.why for one in found.stopped),
-            f"gpubed ssh {cluster.name} {first.node} {tells} {first.unit}",
-        )
-    if found.broken:
-        raise GpubedError(
-            "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
-        )
+        said = [one.why for one in found.stopped]
+        hint = f"gpubed ssh {name} {first.node} {tells} {first.unit}"
+    elif found.broken:
+        said, hint = list(found.broken.values()), f"gpubed ssh {name} head journalctl -b"
+    if said:
+        raise GpubedError("; ".join(said), hint)
     return found
 
 
 def made_again(cluster: str) -> str:
     """Return what to do about a node that its testbed cannot bring back."""
     return (
-        "see what its console says; a node that is removed there is made again by "
-        f"gpubed up {cluster}"
+        f"see what its console says; a node that is removed there comes again: gpubed up {cluster}"
     )
 
 
@@ -321,16 +311,12 @@ def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[s
     return len(states) > 1 or not vouched
 
 
-def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:
+def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> tuple[Stopped, ...]:
     """Leave out units that are missing because their role has yet to be applied."""
-    if not any(one.state == systemd.MISSING for one in stopped):
-        return list(stopped)
-    yet = due.now(cluster)
-    return [
-        one
-        for one in stopped
-        if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
-    ]
+    missing = [one for one in stopped if one.state == systemd.MISSING]
+    yet = due.now(cluster) if missing else {}
+    early = [one for one in missing if one.node in yet.get(one.role, ())]
+    return tuple(one for one in stopped if one not in early)
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:
