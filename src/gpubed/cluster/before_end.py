@@ -36,16 +36,11 @@ class Collected:
 
 
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
-    """Do what `lease.before_end` says, without counting as use of the nodes.
+    """Do what `lease.before_end` says, without counting as use of the nodes; return what was done.
 
-    Raises `GpubedError` if the head could not be reached, the command failed, or not everything
-    could be saved; the rest is collected all the same.
-
-    Args:
-        again: Whether the command has just been run, and is skipped.
-
-    Returns:
-        What was done, in words.
+    With `again`, the command has just been run, and is skipped. Raises `GpubedError` if the head
+    could not be reached, the command failed, or not everything could be saved; the rest is
+    collected all the same.
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
     wanted, allocation = policy.before_end, cluster.allocation

@@ -57,6 +57,7 @@ class Memory(BaseModel):
     of: str  # the id of the node that has the storage
     place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]  # subfolder for its checkpoints
     looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
+    changed: dict[str, float] = {}  # when each checkpoint changed, by the storage's clock
 
 
 @contextmanager
@@ -151,10 +152,7 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
 
     An older copy from the same storage is removed once a newer one of its folder is here. Raises
     `NotAName` if the head lists a name that leads out of the folder, `GpubedError` if something
-    could not be copied; the rest was.
-
-    Returns:
-        What was done and left out, in words.
+    could not be copied; the rest was. Returns what was done and left out, in words.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
@@ -188,13 +186,12 @@ def _folders(
         if thing.kind != "f":
             continue
         above = [*thing.path.parents][:-1]  # the nearest first
-        if not above:
-            if not _NO_CHECKPOINT.fullmatch(thing.path.name):
-                odd.add(f"{_shown(thing.path)}: it is in no folder: move it into one")
-            continue
-        folder = next((one for one in above if one in known), above[-1])
-        path = folder / thing.path.relative_to(folder).parts[0]
-        grouped[folder].setdefault(path, []).append(thing)
+        if above:
+            folder = next((one for one in above if one in known), above[-1])
+            path = folder / thing.path.relative_to(folder).parts[0]
+            grouped[folder].setdefault(path, []).append(thing)
+        elif not _NO_CHECKPOINT.fullmatch(thing.path.name):
+            odd.add(f"{_shown(thing.path)}: it is in no folder: move it into one")
     found = {folder: _checkpoints(folder, named) for folder, named in grouped.items()}
     return {folder: some for folder, some in found.items() if some}, sorted(odd)
 
@@ -249,14 +246,12 @@ class _Saving:
     ) -> bool:
         """Copy the newest intact checkpoint of a folder if it is not here; return whether it did.
 
-        Args:
-            told: Receives sentences for the user.
-            lost: Receives sentences about data that is not here and is lost with the storage.
+        `told` receives sentences for the user; `lost` those about data that is not here and goes.
         """
         damaged = list[str]()
         for one in found[:_TRIED]:
             try:
-                came = self._take(folder, one, told, damaged, only=one is found[0])
+                came = self._take(folder, one, told, damaged)
             except (NotAName, Unreachable):
                 raise
             except (GpubedError, OSError) as error:  # an older checkpoint is better than none
@@ -271,20 +266,14 @@ class _Saving:
         return came
 
     def _take(
-        self,
-        folder: PurePosixPath,
-        one: _Checkpoint,
-        told: list[str],
-        damaged: list[str],
-        *,
-        only: bool,
+        self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
     ) -> bool | None:
-        """Copy a checkpoint if need be, and with `only` remove older ones; None if damaged."""
+        """Copy a checkpoint unless it is here, and remove older ones; None if it is damaged."""
         if one.unfit:
             raise GpubedError(one.unfit)
         into, key = self.place / checkpoint_folder.lock_name(str(folder)), f"checkpoints/{folder}"
-        is_here = (into / one.path.name).exists()
-        if is_here and self.memory.looked.get(key) == one.looks:
+        is_here, memory, changed = (into / one.path.name).exists(), self.memory, one.changed[0]
+        if is_here and memory.looked.get(key) == one.looks:
             return False
         wanted = ""
         if one.has_sum:  # a damaged checkpoint need not be copied
@@ -298,10 +287,10 @@ class _Saving:
         if lacks := [why for why in left_out if why.endswith(copying.ELSEWHERE)]:
             raise GpubedError("; ".join(lacks))
         told += [f"{_shown(one.path)}: {why}" for why in left_out]
-        for other in into.iterdir() if only else ():
+        for other in into.iterdir() if changed >= memory.changed.get(key, changed) else ():
             if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
                 _remove(other)
-        self.memory.looked[key] = one.looks
+        memory.looked[key], memory.changed[key] = one.looks, changed
         return True
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
