@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from traceback import format_exception
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpubed.cluster import before_end, condition, costs, hung, idle, up
 from gpubed.cluster import lease as leases
@@ -39,8 +38,7 @@ State = Literal["well", "amiss", "busy", "gone"]
 _OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """A fault that `up` would repair; `state` is empty if it is not about a node."""
 
     key: str
@@ -48,14 +46,17 @@ class Fault:
     why: str
     state: str = ""
 
+    @property
+    def boots(self) -> bool:
+        """Whether its node may be booting."""
+        return self.state == condition.UNREACHABLE
+
 
 class Watch:
-    """The watch of one cluster.
+    """The watch of one cluster; as many `repairs` may begin within 24 hours.
 
-    Args:
-        repairs: How many repairs may begin within 24 hours.
-        hear: Called with each event after it was logged.
-        following: Shows a repair's progress, given its event file.
+    `hear` is called with each event after it was logged; `following` shows a repair's progress,
+    given its event file.
     """
 
     def __init__(
@@ -214,32 +215,24 @@ class Watch:
         return listed
 
     def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
-        telling, name = self.telling, self._paths.name
-        if found.full:
-            why = "; ".join(f"{node}: {why}" for node, why in found.full.items())
-            first = condition.free(name, next(iter(found.full)))
-            telling.tell_once("disks", "person", why, first)
-        else:
-            telling.settle("disks", "disks have space again")
+        report, name = self.telling.report, self._paths.name
+        full = "; ".join(f"{node}: {why}" for node, why in found.full.items())
+        first = condition.free(name, next(iter(found.full))) if full else ""
+        report("disks", "person", full, first, "disks have space again")
+        unknown, outcome = "; ".join(found.unknown.values()), ""
         if found.unheard:
+            unknown = f"no node of {name} answers"
             outcome = f"{condition.NO_WAY}; where they hang: gpubed up {name}"
-            telling.tell_once("unknown", "unasked", f"no node of {name} answers", outcome)
-        elif found.unknown:
-            telling.tell_once("unknown", "unasked", "; ".join(found.unknown.values()))
-        else:
-            telling.settle("unknown", "nodes are heard of again")
+        report("unknown", "unasked", unknown, outcome, "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
         held, name = self.telling.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
-        if said:
-            outcome = (
-                f"left alone; gpubed up {name} repairs it all the same; "
-                f"gpubed health {name} --requalify NODE takes back one that answers"
-            )
-            self.telling.tell_once("quarantine", "left", said, outcome)
-        else:
-            self.telling.settle("quarantine")
+        outcome = (
+            f"left alone; gpubed up {name} repairs it all the same; "
+            f"gpubed health {name} --requalify NODE takes back one that answers"
+        )
+        self.telling.report("quarantine", "left", said, outcome)
         return said
 
     def _repaired(self) -> None:
@@ -332,30 +325,21 @@ class Watch:
                 raise Locked(f"another run has changed {paths.name} meanwhile")
             self._require_ours(cluster)
 
-        # Keeps jobs from starting unless they outlive nodes: their ranks would share processors
-        # with the repair, and soon end on broken nodes.
-        outlives = at_work.outlive_nodes(paths)
-        with (
-            nullcontext() if outlives else runlock.measuring(paths.state, "watch"),
-            event_file(paths, "watch", None) as path,
-            self._following(path),
-        ):
+        booting = {fault.node for fault in broken if fault.boots}
+        with ExitStack() as held:
+            if not at_work.outlive_nodes(paths):
+                # Jobs that begin would share processors with the repair, and end on broken nodes.
+                held.enter_context(runlock.measuring(paths.state, "watch"))
+            path = held.enter_context(event_file(paths, "watch", None))
+            held.enter_context(self._following(path))
             return up.up(
-                paths,
-                self._engine,
-                approve=approve,
-                still_wanted=still_wanted,
-                given_time={fault.node for fault in broken if _boots(fault)},
+                paths, self._engine, approve=approve, still_wanted=still_wanted, given_time=booting
             )
-
-
-def _boots(fault: Fault) -> bool:
-    return fault.state == condition.UNREACHABLE
 
 
 def _is_lasting(fault: Fault, before: dict[str, Moment], testbed: Testbed) -> bool:
     """Return whether the last look saw a fault, too, and a silent node has had time to boot."""
-    patience = testbed.backend.boots_within_s if _boots(fault) else 0.0
+    patience = testbed.backend.boots_within_s if fault.boots else 0.0
     since = before.get(fault.key)
     return since is not None and (leases.now() - since).total_seconds() >= patience
 

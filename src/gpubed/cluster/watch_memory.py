@@ -169,6 +169,13 @@ class Telling:
             if well:
                 self.tell("well", well)
 
+    def report(self, matter: str, event: str, why: str, outcome: str = "", well: str = "") -> None:
+        """Report a matter once if there is a reason `why`; settle it if there is none."""
+        if why:
+            self.tell_once(matter, event, why, outcome)
+        else:
+            self.settle(matter, well)
+
     def leave(self, why: str, hint: str | None) -> None:
         """Report once that a fault is left to a person."""
         self.tell_once("cluster", "person", why, hint or f"gpubed status {self.paths.name}")
