@@ -35,6 +35,7 @@ from gpubed.testbeds.base import Testbed
 UNRECOGNIZED, FULL = "unrecognized", "full"
 UNREACHABLE, HIDDEN = "unreachable", "hidden"
 AWAY = "away"  # an own host that is silent: no testbed can bring it back
+BARE = ("cut", "unshaped")  # such nodes are configured from scratch
 # The condition of such a node is unknown, and no repair helps.
 _UNKNOWN = {HIDDEN, AWAY}
 # What `up` does about each state.
@@ -89,6 +90,10 @@ class Condition:
     def damaged(self) -> dict[str, str]:
         """The state of each node that is not ready."""
         return {name: state for name, state in self.nodes.items() if state != "ready"}
+
+    def those(self, *states: str) -> list[str]:
+        """Return the nodes that are in one of these states."""
+        return [name for name, state in self.nodes.items() if state in states]
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -240,19 +245,9 @@ def prepare_repair(cluster: Cluster, found: Condition) -> None:
     """
     # Before the verification is removed, which shows that roles were applied.
     served_folder.note_former(cluster.paths)
-    lost, stopped = unconfigured(found), unserved(cluster.plan, found)
+    lost, stopped = found.those(*BARE), unserved(cluster.plan, found)
     applied.forget(cluster.paths, cluster.allocation, lost, stopped)
     cluster.paths.verification.unlink(missing_ok=True)
-
-
-def unconfigured(found: Condition) -> list[str]:
-    """Return the nodes that must be configured from scratch."""
-    return in_state(found, "cut", "unshaped")
-
-
-def in_state(found: Condition, *states: str) -> list[str]:
-    """Return the nodes that are in one of these states."""
-    return [name for name, state in found.nodes.items() if state in states]
 
 
 def unserved(plan: ClusterPlan, found: Condition) -> Due:

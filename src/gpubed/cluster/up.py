@@ -368,18 +368,23 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     left = served_folder.left_behind(paths, plan, steps, there)
     lost = costs.lost(planned, left)
     refused = testbed.refusals(plan) if lost else []
-    found = seen[1] if seen else None
+    found = seen[1] if seen else Condition({})
     runlock.require_free(paths.state)  # another run may have begun meanwhile
-    configures = plan.spec.configure and plan.spec.backend.lends_nodes
-    return Preview(
-        plan,
-        planned,
-        found.words if found else [],
-        _foreseen(paths, plan, planned, found) if configures else {},
-        [*given_up, *gone, *lost],
-        refused,
-        notes,
-    )
+    roles: Due = {}
+    if plan.spec.configure and plan.spec.backend.lends_nodes:
+        allocation = None
+        with suppress(GpubedError):
+            allocation = allocations.load(paths.allocation)
+        roles = due.foreseen(
+            paths,
+            plan,
+            allocation,
+            anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+            strange=found.those(condition.UNRECOGNIZED),
+            cut=found.those(*condition.BARE),
+            broken=condition.unserved(plan, found),
+        )
+    return Preview(plan, planned, found.words, roles, [*given_up, *gone, *lost], refused, notes)
 
 
 def _known_again(
@@ -402,20 +407,3 @@ def _known_again(
         return None, [], [f"`up` would stop: {error.message}"]
     said = lost_state.taken_over(found, plan)
     return found, lost, [said] if said else []
-
-
-def _foreseen(
-    paths: ClusterPaths, plan: ClusterPlan, planned: Result, found: Condition | None
-) -> Due:
-    allocation = None
-    with suppress(GpubedError):
-        allocation = allocations.load(paths.allocation)
-    return due.foreseen(
-        paths,
-        plan,
-        allocation,
-        anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
-        strange=condition.in_state(found, condition.UNRECOGNIZED) if found else (),
-        cut=condition.unconfigured(found) if found else (),
-        broken=condition.unserved(plan, found) if found else None,
-    )
