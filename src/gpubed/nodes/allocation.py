@@ -163,12 +163,8 @@ def load(path: Path) -> Allocation:
 def note_change(paths: ClusterPaths, new: str = "") -> bool:
     """Note in the record that nodes or links change: until roles and checks ran, none is ready.
 
-    Args:
-        paths: The cluster's.
-        new: The node that is created, if one is. A node that the cluster lacked changes no other.
-
-    Returns:
-        Whether the note was written now.
+    A node that is created (`new`), and that the cluster lacked, changes no other. Returns whether
+    the note was written now.
     """
     try:
         names = {node.name for node in load(paths.allocation).nodes}

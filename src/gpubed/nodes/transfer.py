@@ -136,12 +136,9 @@ class Copier:
         return self._foreseen(copy)
 
     def copy(self, copy: Copy, tell: Callable[[str], None], every_s: float) -> None:
-        """Copy it, going on with what has arrived.
+        """Copy it, going on with what has arrived; `tell` hears of it each `every_s` seconds.
 
         Raises `GpubedError` if not all of it could be copied.
-
-        Args:
-            tell: Called with the progress, at most every `every_s` seconds.
         """
         if copy.names is not None:
             Path(copy.place).mkdir(exist_ok=True)

@@ -244,9 +244,7 @@ class Testbed(ABC):
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return places that the last `existing` could not check and that may hold resources.
 
-        Args:
-            known: Nodes whose fate the cluster's state knows.
-            left: Failed nodes whose remains could not be removed.
+        The state knows the fate of nodes `known`; what is left of nodes `left` stays.
         """
         return []
 
@@ -365,11 +363,8 @@ class JobService(ABC):
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
         """Run all worlds to their ends; an interruption stops all of them on the testbed.
 
-        Args:
-            on_output: Called with each line that a world prints.
-
-        Returns:
-            For each world why it failed, with the end of its log; empty if it did not.
+        `on_output` is called with each line that a world prints. Returns for each world why it
+        failed, with the end of its log; empty if it did not.
         """
 
 

@@ -67,11 +67,8 @@ def load_current(
     """Read a cluster's allocation and plan; if the specification is unusable, the last applied.
 
     Raises `NotUp` if there is no allocation, `GpubedError` if the allocation or the last applied
-    specification cannot be read.
-
-    Args:
-        tell: Called with a message if the last applied specification is used.
-        granted: The allocation, if known; None to read its file.
+    specification cannot be read. `tell` is called with a message if the last applied
+    specification is used; a `granted` allocation is not read from its file.
     """
     allocation, wanted = granted or load_allocation(paths.allocation), None
     found, _ = planned(paths.spec_in_use, paths.name)
