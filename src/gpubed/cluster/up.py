@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, doctor, handover, hung, lost_state
+from gpubed.cluster import condition, costs, doctor, handover, lost_state
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition, Seen
 from gpubed.cluster.events import discard_steps, emit
@@ -177,7 +177,9 @@ def _up(
         if damaged:
             # Silent nodes are no part of a plan.
             spared = costs.nodes_that_go(planned)
-            restarted = hung.bring_back(*damaged, run.approve, spared=spared, given_time=given_time)
+            restarted = condition.restart_hung(
+                *damaged, run.approve, spared=spared, given_time=given_time
+            )
             if restarted:
                 # Services and networks may not have come back with the boot.
                 damaged = condition.before_up(paths, run.plan) or damaged

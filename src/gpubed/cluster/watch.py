@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Literal, NamedTuple
 
-from gpubed.cluster import before_end, condition, costs, hung, idle, up
+from gpubed.cluster import before_end, condition, costs, idle, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
@@ -276,7 +276,7 @@ class Watch:
                 telling.leave(f"{why}; {error.message}", error.hint)
                 return False
             said = f"{why}: {error.message}"
-            if said == before.failed and not isinstance(error, hung.StaysSilent):
+            if said == before.failed and not isinstance(error, condition.StaysSilent):
                 # It failed as before and changed nothing, so it does not count.
                 telling.remember(repairs=before.repairs)
             telling.remember(failed=said)
