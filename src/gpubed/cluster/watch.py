@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from traceback import format_exception
 from typing import Literal, NamedTuple
@@ -107,12 +107,16 @@ class Watch:
         else:
             return state, 0.0
         self._broken += 1
-        with suppress(OSError):  # a full disk may be what broke the look
+        try:
             self.telling.remember(amiss={})  # no fault counts as seen twice in a row
             if said != self._said:
                 self._said = said
                 again = "looked at again in a minute, then ever more seldom"
                 self.telling.tell("failed", said, again, details=details)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass  # a full disk may be what broke the look
         return "not looked at", backed_off(self._broken)
 
     def look(self) -> State:
