@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 from packaging.version import Version
+from pydantic import TypeAdapter
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import assets
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import Generation, table
 
 UNKNOWN = "unknown"
 _NO_END = 10**6
+_VARIABLES = TypeAdapter(dict[str, Any])
 
 
 class NoDriver(GpubedError):
@@ -32,6 +37,24 @@ class Offer:
     branch: int
     fabric_manager: bool = False
     subnet_manager: bool = False
+
+
+@cache
+def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
+    """Return what role nvidia_driver has for a system (`debian-12`), the preferred source first."""
+    role = assets() / "roles" / "nvidia_driver"
+    release = image.replace("-", " ").capitalize()
+    known = reading.file(role / f"vars/{release.split()[0]}.yml").yaml(_VARIABLES)
+    defaults = reading.file(role / "defaults" / "main.yml").yaml(_VARIABLES)
+    managers = ("fabric_manager", "subnet_manager")
+    return {
+        source: tuple(
+            Offer(row["branch"], *(row.get(manager, False) for manager in managers))
+            for row in known["__nvidia_driver_catalog"][source]
+            if row["release"] in (release, "")
+        )
+        for source in defaults["nvidia_driver_sources"]
+    }
 
 
 @dataclass(frozen=True)
