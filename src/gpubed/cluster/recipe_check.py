@@ -43,7 +43,9 @@ _HERE = {key: str(value) for key, value in default_environment().items()}
 
 def check(of: Recipe) -> Iterator[Check]:
     """Check a recipe against its own files and the package index."""
-    yield _lock_is_the_recipes(of)
+    found, why = of.lock_sha256(), f"write the lock's checksum into {of.folder / 'recipe.yml'}"
+    why = "" if found == of.lock.sha256 else why
+    yield _judged("lock.checksum", why, found, of.lock.sha256, "")
     yield _lock_has_what_is_wanted(of)
     yield _lock_resolves(of)
     yield _packages_serve_the_gpus(of)
@@ -96,13 +98,6 @@ def _download(entry: Locked, folder: Path) -> Path:
 def _judged(id_: str, reason: str, value: int | str, limit: str, unit: str = "packages") -> Check:
     result: Result = "fail" if reason else "pass"
     return Check(id=id_, result=result, value=value, unit=unit, limit=limit, reason=reason)
-
-
-def _lock_is_the_recipes(of: Recipe) -> Check:
-    found = of.lock_sha256()
-    why = f"write the lock's checksum into {of.folder / 'recipe.yml'}"
-    why = "" if found == of.lock.sha256 else why
-    return _judged("lock.checksum", why, found, of.lock.sha256, "")
 
 
 def _lock_has_what_is_wanted(of: Recipe) -> Check:

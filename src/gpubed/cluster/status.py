@@ -74,7 +74,10 @@ def status(
         ],
         "failed": [failure.model_dump() for failure in allocation.failed],
         "lease": {**lease.document(), "ends_soon": ends_soon},
-        "services": _services(cluster, now),
+        "services": [
+            {**one, "reason": now.services.get(one["name"], "")}
+            for one in (services.urls(cluster) if cluster.plan.spec.configure else ())
+        ],
         "pending": jupyterlab_port.pending(cluster),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
@@ -130,13 +133,6 @@ def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
     except GpubedError as error:
         found.append(error)
     return [{"message": error.message, "hint": error.hint or ""} for error in found]
-
-
-def _services(cluster: Cluster, now: Condition) -> list[dict[str, str]]:
-    if not cluster.plan.spec.configure:
-        return []
-    known = services.urls(cluster)
-    return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:

@@ -142,7 +142,11 @@ class Watch:
             error = _begun_down(paths) or error
             telling.leave(error.message, error.hint)
             return "amiss"
-        self._keep_lease(cluster)
+        said = before_end.look(cluster).said
+        for one in said:
+            telling.tell_once(one.matter, one.event, one.why, one.outcome)
+        if not any(one.matter == "nodes" for one in said):
+            telling.settle("nodes", "all nodes know until when the lease lasts")
         if who:
             return self._pass()
         if idle.go_on(telling, self._engine, cluster):
@@ -153,13 +157,6 @@ class Watch:
         """Do nothing while another run is at work, and forget the faults seen before it."""
         self.telling.remember(amiss={})
         return "busy"
-
-    def _keep_lease(self, cluster: Cluster) -> None:
-        said = before_end.look(cluster).said
-        for one in said:
-            self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
-        if not any(one.matter == "nodes" for one in said):
-            self.telling.settle("nodes", "all nodes know until when the lease lasts")
 
     def _look(self, cluster: Cluster) -> State:
         telling, lender = self.telling, cluster.allocation.backend

@@ -137,9 +137,10 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         f"headers of kernel {host.kernel} are {host.headers or 'not needed: a driver is loaded'}",
         f"install linux-headers-{host.kernel}, or boot a kernel of the distribution",
     )
+    taken = (f"{gpu.pci} by {gpu.driver}" for gpu in gpus if gpu.driver not in _DRIVERS)
     yield (
         "driver",
-        _each("held by another driver", (_taken(gpu) for gpu in gpus)),
+        _each("held by another driver", taken),
         "no other driver holds a GPU",
         "take it out of /etc/modprobe.d and the kernel's command line (vfio-pci.ids), reboot",
     )
@@ -192,10 +193,6 @@ def _each(why: str, found: Iterable[str]) -> str:
 
 def _less(gpu: HostGPU, has: float | None, could: float | None, unit: str) -> str:
     return f"{gpu.pci} {has:g} of {could:g} {unit}" if has and could and has < could else ""
-
-
-def _taken(gpu: HostGPU) -> str:
-    return "" if gpu.driver in _DRIVERS else f"{gpu.pci} by {gpu.driver}"
 
 
 def _unsigned(host: GpuHost) -> str:

@@ -168,7 +168,8 @@ class _Anonymous:
         text = _PROCESSES.sub("<processes></processes>", text)
         text = _PROGRAM.sub("name=program", text)
         text = _SERIAL.sub(self._serial, text)
-        text = _UUID.sub(lambda m: self._become("uuid", m[0].lower(), _uuid), text)
+        uuid = "00000000-0000-0000-0000-{:012d}".format
+        text = _UUID.sub(lambda m: self._become("uuid", m[0].lower(), uuid), text)
         text = _MAC.sub(lambda m: self._become("mac", m[0].lower(), _mac), text)
         text = _IP.sub(lambda m: self._address(m[0]), text)
         return self._hosts.sub(lambda m: self._known[m[0]], text)
@@ -189,10 +190,6 @@ class _Anonymous:
         except ValueError:
             return text
         return self._become(before, text, before.format)
-
-
-def _uuid(number: int) -> str:
-    return f"00000000-0000-0000-0000-{number:012d}"
 
 
 def _mac(number: int) -> str:
