@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
-    from gpubed.testbeds.registry import Reach
+    from gpubed.testbeds.reach import Reach
 
 
 @dataclass(frozen=True)

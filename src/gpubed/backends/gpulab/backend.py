@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubed.backends.gpulab.testbed import GpulabTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.registry import Reach
+    from gpubed.testbeds.reach import Reach
 
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (

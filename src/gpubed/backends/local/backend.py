@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubed.nodes.allocation import Allocation
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, Surroundings
-    from gpubed.testbeds.registry import Reach
+    from gpubed.testbeds.reach import Reach
 
 
 class LocalTestbed(Testbed):

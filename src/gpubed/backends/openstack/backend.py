@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.registry import Reach
+    from gpubed.testbeds.reach import Reach
 
 _FIX = "gpubed doctor CLUSTER --fix"
 # The plugin's error messages, and what they mean in terms of the specification.

@@ -20,7 +20,7 @@ from gpubed.core.reading import Unreadable
 from gpubed.nodes import allocation, host_keys
 from gpubed.nodes.allocation import Hop, Node
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds.registry import Reach
+from gpubed.testbeds.reach import Reach
 
 
 class UnknownHost(PrerequisiteMissing):

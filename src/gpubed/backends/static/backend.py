@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.registry import Reach
+    from gpubed.testbeds.reach import Reach
 
 _HOSTS = ("backend", "hosts")
 

@@ -16,7 +16,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, cache
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
-from gpubed.testbeds.registry import Reach
+from gpubed.testbeds.reach import Reach
 
 # Inputs that may change without replacing the node.
 _ACCESS = {"config", "gpus", "image", "public_key"}

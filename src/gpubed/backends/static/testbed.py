@@ -29,7 +29,7 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
 from gpubed.testbeds.driver import Driver
-from gpubed.testbeds.registry import Reach
+from gpubed.testbeds.reach import Reach
 
 T = TypeVar("T")
 _Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
