@@ -23,11 +23,9 @@ Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 class Reach:
     """How one testbed of a cluster is reached, according to the cluster's specifications.
 
-    The present specification is read once; each verb makes a new object.
-
-    Args:
-        check: Reads a specification, given its file and the cluster's name.
-        copy: The kept specification to read instead of the present one, or None.
+    The present specification is read once; each verb makes a new object. `check` reads a
+    specification, given its file and the cluster's name. With `copy`, that kept specification is
+    read instead of the present one.
     """
 
     def __init__(
