@@ -89,25 +89,20 @@ def status(
 
 def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """Return the document of `status` for a cluster without nodes: absent, or partly made."""
-    there = "allocated" if _holds_something(paths, engine) else "absent"
+    there = False  # whether the state names, or may have begun, a resource on the testbed
+    if paths.project.pulumi.exists():
+        stack = Stack(paths, engine)
+        recorded = stack.export().get("deployment", {}).get("resources") or ()
+        made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
+        there = bool(made - _HERE) or stack.interrupted()
     return {
         "engine": engine,
-        "state": unfinished.state(paths) or there,
+        "state": unfinished.state(paths) or ("allocated" if there else "absent"),
         "nodes": [],
         "lease": leases.Record().document(),
         "services": [],
         "verification": None,
     }
-
-
-def _holds_something(paths: ClusterPaths, engine: EngineName) -> bool:
-    """Return whether the state names, or may have begun, a resource on the testbed."""
-    if not paths.project.pulumi.exists():
-        return False
-    stack = Stack(paths, engine)
-    recorded = stack.export().get("deployment", {}).get("resources") or ()
-    made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
-    return bool(made - _HERE) or stack.interrupted()
 
 
 def _verified(paths: ClusterPaths) -> Verification | None:

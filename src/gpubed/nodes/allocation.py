@@ -11,7 +11,6 @@ from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 
-_MAKES = "up"  # the verb that creates an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
 # Restricted, because values from testbeds and nodes go into ssh_config and known_hosts.
 _Word = Annotated[str, Field(pattern=r'^[^\s"]+$')]
@@ -151,7 +150,7 @@ def load(path: Path) -> Allocation:
         return reading.file(path, f"gpubed up {name}").json(Allocation)
     except reading.Missing:
         who = runlock.holder(path.parent)
-        if who and who.verb == _MAKES:
+        if who and who.verb == "up":
             raise BeingMade(
                 f"cluster {name} is not up yet: {who} is at work", "wait for its end"
             ) from None

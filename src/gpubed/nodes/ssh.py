@@ -113,20 +113,17 @@ class CommandFailed(GpubedError):
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
         called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
-        super().__init__(f"{called} on {node} {self._what(result)}\n{result.tail}".rstrip())
+        how = f"failed with exit code {result.exit_code}"
+        if isinstance(self, CommandTimedOut):
+            how = f"was cut off after {result.seconds:.0f} s"
+        elif result.exit_code == _NO_EXIT_CODE:
+            how = "was killed, or the connection was lost"
+        super().__init__(f"{called} on {node} {how}\n{result.tail}".rstrip())
         self.node, self.command, self.result = node, command, result
-
-    def _what(self, result: CommandResult) -> str:
-        if result.exit_code == _NO_EXIT_CODE:
-            return "was killed, or the connection was lost"
-        return f"failed with exit code {result.exit_code}"
 
 
 class CommandTimedOut(CommandFailed):
     """A command took too long and was cut off."""
-
-    def _what(self, result: CommandResult) -> str:
-        return f"was cut off after {result.seconds:.0f} s"
 
 
 class SSH:
