@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubed.backends.local.simulated import facts_of
-from gpubed.hardware import catalog, drivers
+from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
 from gpubed.recipes import recipe
 from gpubed.recipes.recipe import Recipe
@@ -80,7 +80,7 @@ def _row(model: Model, of: Recipe) -> str:
 def _cell(title: str, nodes: dict[str, Facts], of: Recipe, image: str) -> str:
     wanted = drivers.Wanted.of(of.cuda, of.gpus.driver)
     try:
-        choice = drivers.choose(nodes, catalog.offers(image), wanted)
+        choice = drivers.choose(nodes, drivers.offers(image), wanted)
     except drivers.NoDriver as error:
         return f"none: {error.message}: {error.hint}"
     kinds = {"open" if name in choice.open_module else "proprietary" for name in nodes}

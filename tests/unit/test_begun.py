@@ -75,9 +75,3 @@ def test_a_node_that_is_changed_leaves_the_cluster_unfinished(
 def test_what_changes_no_node_in_use_notes_nothing(cluster, provider, method, kind, name):
     assert provider(method, kind, name) == [""]
     assert unfinished.state(cluster) == ""
-
-
-def test_a_change_that_fails_is_one_that_may_have_changed_something(cluster, provider):
-    with pytest.raises(GpubedError, match="no"):
-        provider("update", "node", "node-0", failing=True)
-    assert unfinished.state(cluster) == "interrupted"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import condition, damage
+from gpubed.cluster import condition
 from gpubed.configuration import roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -75,11 +75,6 @@ def found(monkeypatch, tmp_path):
 
     look.granted, look.asked = granted, (asked := [])
     return look
-
-
-def test_a_whole_cluster_is_ready(found):
-    now = found()
-    assert (now.state, now.words, now.damaged) == ("ready", [], {})
 
 
 def test_what_nodes_say_against_themselves_is_heard_and_no_damage(found):
@@ -187,12 +182,6 @@ def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
         assert (now.nodes, now.unheard) == ({"node-0": "unreachable"}, unheard)
 
 
-def test_a_service_that_does_not_answer_is_damage(found):
-    now = found(services={"jupyterlab": "it does not answer"})
-    assert now.state == "degraded"
-    assert now.words == ["it does not answer: it is set up again and restarted"]
-
-
 @pytest.mark.parametrize(
     ("due", "state"), [({"jupyterlab": ["node-0"]}, "ready"), ({"base": ["node-0"]}, "degraded")]
 )
@@ -243,7 +232,7 @@ def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
     assert now.state == "degraded"
     assert now.damaged == {}, "the node itself is ready"
     assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
-    assert damage.unserved(serving.plan, now) == {role: [node]}
+    assert condition.unserved(serving.plan, now) == {role: [node]}
     with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
         serving(units={(node, unit): DEAD}, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"
@@ -261,19 +250,12 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
         (cluster.applied / f"{node.id}.json").write_text(json.dumps(wanted[node.name]))
     now = serving(units=gone)
     assert now.words == [f"{python} on node-0 is missing: role python_env is applied there again"]
-    again = damage.unserved(serving.plan, now)
+    again = condition.unserved(serving.plan, now)
     assert {"python_env", "horovod", "jupyterlab"} <= set(again)
     assert again["horovod"] == [node.name for node in found.granted.nodes]
     with pytest.raises(GpubedError) as caught:
         serving(units=gone, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
-
-
-def test_what_is_being_started_is_no_damage_and_what_ends_again_and_again_is(serving):
-    starting = RUNS.replace("=active", "=activating")
-    assert serving(units={("node-1", "slurmd.service"): f"{starting}\nJob=17"}).state == "ready"
-    now = serving(units={("node-1", "slurmd.service"): starting})
-    assert [one.state for one in now.stopped] == ["activating"]
 
 
 def test_what_is_yet_to_be_set_up_is_not_damaged(serving, found, tmp_path):

@@ -155,23 +155,17 @@ def test_what_a_link_leads_to_is_not_removed(tmp_path, monkeypatch, elsewhere):
     assert [path.name for path in paths.state.iterdir()] == ["runs"]
 
 
-def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
-    """`_forget` is what `down` calls last; all that it is told to keep is left whole."""
+@pytest.mark.parametrize(("whose", "log"), [("", []), ("watch", ["logs"])])
+def test_results_outlive_the_cluster_and_so_does_the_log_of_a_watch(
+    tmp_path, monkeypatch, whose, log
+):
     paths = Project(tmp_path).cluster("lab")
-    for folder in (
-        paths.runs / "1-digits",
-        paths.state / "reports",
-        paths.checkpoints / "c1",
-        paths.campaigns / "smoke" / "points",
-        paths.facts,
-    ):
+    points, reports = paths.campaigns / "smoke" / "points", paths.state / "reports"
+    for folder in (paths.runs / "1-digits", reports, paths.checkpoints / "c1", points, paths.facts):
         folder.mkdir(parents=True)
+    paths.logs.mkdir()
     mark(paths, reshaped=True)
-    down._forget(paths, set(down.RESULTS))
-    assert sorted(path.name for path in paths.state.iterdir()) == [
-        "campaigns",
-        "checkpoints",
-        "reports",
-        "runs",
-    ]
-    assert (paths.campaigns / "smoke" / "points").is_dir()
+    take_down(tmp_path, monkeypatch, whose=whose)
+    stays = sorted(path.name for path in paths.state.iterdir())
+    assert stays == ["campaigns", "checkpoints", *log, "reports", "runs"]
+    assert points.is_dir()

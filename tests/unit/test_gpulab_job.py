@@ -13,7 +13,7 @@ from gpubed.core.errors import UsageError
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan
 from gpubed.testbeds import specification
-from gpubed.testbeds.service import Task
+from gpubed.testbeds.base import Task
 from support.gpulab import schema
 
 DOCUMENT = {

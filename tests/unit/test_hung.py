@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import hung
+from gpubed.cluster import condition
 from gpubed.cluster.condition import Condition
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError
@@ -60,7 +60,7 @@ class Ground:
         states = dict.fromkeys(NAMES, "ready") | dict.fromkeys(silent, "unreachable")
         found = Condition(states, unheard=unheard)
         cluster = Cluster(self.paths, self.plan, self.allocation)
-        return hung.bring_back(cluster, found, approve or self.approved.append, **options)
+        return condition.restart_hung(cluster, found, approve or self.approved.append, **options)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def ground(tmp_path, monkeypatch):
             if self.name in made.says:
                 raise made.says[self.name]
 
-    monkeypatch.setattr(hung, "SSH", Session)
-    monkeypatch.setattr(hung.registry, "bound", lambda *_: made)
+    monkeypatch.setattr(condition, "SSH", Session)
+    monkeypatch.setattr(condition.registry, "bound", lambda *_: made)
     monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: None)
     return made
 

@@ -5,9 +5,9 @@ import base64
 import pytest
 
 from gpubed.backends.static import access
-from gpubed.backends.static.config import Config, Host
+from gpubed.backends.static.config import Config
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.nodes import known_hosts
+from gpubed.nodes import host_keys
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +28,7 @@ def known(tmp_path):
 
     def keys(*lines, address=NAME, port=22):
         path.write_text("".join(f"{line}\n" for line in lines))
-        return known_hosts.keys(path, address, port)
+        return host_keys.keys(path, address, port)
 
     keys.path = path
     return keys
@@ -80,8 +80,3 @@ def test_a_host_whose_keys_are_revoked_is_refused_in_words(known):
     known(f"{NAME} {A}", f"@revoked * {A}")
     with pytest.raises(PrerequisiteMissing, match=r"has no host key of node\.lab that is not rev"):
         access.known_keys(config_of(known), NAME, 22)
-
-
-def test_what_a_host_says_of_itself_brings_no_revoked_key_back(known):
-    known(f"{NAME} {B}", f"@revoked {NAME} {A}")
-    assert access.trusted(config_of(known), Host(address=NAME), [A, B]) == [B]

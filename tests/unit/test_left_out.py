@@ -81,12 +81,6 @@ def run(tmp_path, monkeypatch):
     return make
 
 
-def test_a_node_that_fails_once_is_asked_for_again_at_once(run):
-    cloud, up = run("replace", {"node-2": 1})
-    assert up() == ["node-0", "node-1", "node-2"]
-    assert not record.read(cloud.paths).left_out
-
-
 def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(run):
     cloud, up = run("replace", {"node-2": 2})
     assert up() == ["node-0", "node-1"]

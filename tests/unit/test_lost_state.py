@@ -65,18 +65,6 @@ def test_audit_does_not_guess_what_is_meant(call, option):
     assert refused.hint == f"gpubed audit lab {option} --uuid {UUID}"
 
 
-@pytest.mark.parametrize("verb", [("audit",), ("plan",), ("down", "-y")])
-def test_a_uuid_that_was_cut_off_leads_back_to_the_cluster(call, tmp_path, verb):
-    """After a power cut; each verb sent to `audit`, which sent to itself."""
-    cut = tmp_path / ".gpubed/lab/uuid"
-    cut.parent.mkdir(parents=True)
-    cut.touch()
-    refused = call(verb[0], "lab", *verb[1:], "--engine", "embedded").exception
-    assert refused.hint.startswith(f"rm {cut} ")
-    cut.unlink()
-    assert f"--adopt --uuid {UUID}" in call("audit", "lab", "--engine", "embedded").stdout
-
-
 @pytest.mark.parametrize("state", [True, False])
 def test_a_lost_passphrase_is_not_made_anew(call, tmp_path, state):
     """Another one opens nothing; the state that it sealed can only be taken over."""
@@ -239,13 +227,6 @@ def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypa
     assert removed == [*NODES, DATA]
     refused = call("audit", "lab", "--remove", "--data", "--engine", "embedded").exception
     assert refused.hint == "gpubed down lab"
-
-
-def test_the_status_of_a_cluster_that_is_not_up_is_a_document_all_the_same(call):
-    done = call("status", "lab", "--json")
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["state"], told["nodes"]) == ("gpubed/status/1", "absent", [])
-    assert done.exception.exit_code == 1
 
 
 FOLDER = Existing("shared folder", "/groups/gpubed-1", "/groups/gpubed-1", UUID, data=True)

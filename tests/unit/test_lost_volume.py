@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition, status, up
+from gpubed.cluster import condition, status
 from gpubed.cluster.condition import Condition
 from gpubed.core import secret
 from gpubed.core.paths import Project
@@ -82,7 +82,7 @@ def call(tmp_path, monkeypatch, refreshed):
     monkeypatch.setattr(stack, "preview", lambda *_, **__: Result({}, (), {}, 0.0))
     monkeypatch.setattr(stack, "up", lambda *_: Result({}, (), {}, 0.0))
     monkeypatch.setattr(stack, "refresh", lambda *_: refreshed.append("refreshed"))
-    monkeypatch.setattr(up, "_require_whole", lambda *_, **__: None)
+    monkeypatch.setattr(condition, "require", lambda *_: None)
     monkeypatch.setattr(status, "status", at_its_end)
 
     def run(*words, **what):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from gpubed.core.paths import assets
-from gpubed.hardware import catalog
+from gpubed.hardware import drivers
 from support import by_path, role_variables
 
 ROLES = assets() / "roles"
@@ -24,7 +24,7 @@ def test_a_release_is_called_alike(release):
 
 @pytest.mark.parametrize("release", sorted(role_variables.RELEASES))
 def test_check_knows_the_driver_branches_that_the_role_chooses_from(release):
-    offers = catalog.offers(release)
+    offers = drivers.offers(release)
     known = {source: [asdict(offer) for offer in there] for source, there in offers.items()}
     assert any(known.values())
     assert known == role_variables.value("nvidia_driver", "__nvidia_driver_offers", release)

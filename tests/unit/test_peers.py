@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from gpubed.access import peers
+from gpubed.access import browser
 
 ANOTHER = 4_000_000
 
@@ -22,7 +22,7 @@ def met(door, client):
     """Return who the other end of a client's connection belongs to."""
     ours, there = door.accept()
     with ours, client:
-        return peers.stranger(there, ours.getsockname())
+        return browser.stranger(there, ours.getsockname())
 
 
 def test_our_own_programs_are_no_strangers(door):
@@ -57,7 +57,7 @@ def test_who_has_left_is_nobody(door):
 def test_where_the_system_does_not_tell_nobody_is_refused(door, monkeypatch, tmp_path, system):
     monkeypatch.setattr("os.getuid", lambda: ANOTHER)
     if system == "macOS":
-        monkeypatch.setattr(peers, "_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
+        monkeypatch.setattr(browser, "_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
     else:
         monkeypatch.setattr("platform.release", lambda: "6.6.87.2-microsoft-standard-WSL2")
     assert met(door, socket.create_connection(door.getsockname())) == ""
@@ -70,4 +70,4 @@ def test_another_user_is_one(door):
     with subprocess.Popen(words, user="nobody", stderr=subprocess.DEVNULL):
         ours, there = door.accept()
         with ours:
-            assert peers.stranger(there, ours.getsockname()) == "nobody"
+            assert browser.stranger(there, ours.getsockname()) == "nobody"

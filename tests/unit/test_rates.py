@@ -4,10 +4,9 @@ import subprocess
 
 import pytest
 
-from gpubed.core import record, runlock
+from gpubed.core import record
 from gpubed.core.errors import GpubedError
 from gpubed.nodes import rates
-from support.known import mark
 from support.samples import granted_cluster, sample_allocation, sample_plan
 from support.sessions import Session
 
@@ -106,11 +105,3 @@ def test_a_link_that_cannot_be_put_back_is_not_forgotten(cluster, granted, told)
     told.mute = ()
     assert list(rates.restore(cluster, granted)) == []
     assert not record.read(cluster).reshaped
-
-
-def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluster):
-    assert not rates.left_changed(cluster)
-    mark(cluster, reshaped=True)
-    assert rates.left_changed(cluster)
-    with runlock.hold(cluster.state, "bench"):
-        assert not rates.left_changed(cluster)

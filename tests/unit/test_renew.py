@@ -90,8 +90,7 @@ def test_auto_renews_by_the_policy(cluster, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--once",), ("--auto", "--for", "6 h"), ("--auto", "--until", "2026-12-01")],
+    "words", [("--once",), ("--auto", "--for", "6 h"), ("--auto", "--until", "2026-12-01")]
 )
 def test_what_would_have_no_effect_is_refused(cluster, monkeypatch, words):
     done = run(monkeypatch, Testbed(HOUR, HOUR), *words)

@@ -106,12 +106,6 @@ def test_what_is_wrong_comes_first_and_says_what_ends_it(read):
     assert next(n for n, line in enumerate(lines) if line.split()[:1] == ["node"]) > 1
 
 
-def test_a_unit_that_stopped_is_named(read):
-    one = {"role": "slurm", "unit": "munge.service", "node": "node-1", "state": "failed"}
-    lines = read(ui_document(stopped=[one]))
-    assert lines[:2] == ["✗ not whole: gpubed up lab puts it right", STOPPED]
-
-
 MUTE = "it cannot tell; repair: gpubed configure lab --tags health"
 
 
@@ -200,14 +194,3 @@ def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch
     with runlock.hold(cluster.state, "down"), pytest.raises(allocation.NotUp) as caught:
         allocation.load(cluster.allocation)
     assert not isinstance(caught.value, Locked)
-
-
-def test_programs_read_who_is_at_work(broken_state):
-    def held():
-        words = ["status", "lab", "--json"]
-        done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
-        return json.loads(done.stdout)["held_by"]
-
-    assert held() is None
-    with runlock.hold(broken_state.parents[4] / "lab", "up"):
-        assert held()["verb"] == "up"

@@ -188,8 +188,7 @@ class Clouds:
 
     def connect(self, _cloud, region):
         return SimpleNamespace(
-            current_project_id=self.project,
-            config=SimpleNamespace(region_name=region, name="mine"),
+            current_project_id=self.project, config=SimpleNamespace(region_name=region, name="mine")
         )
 
     def existing(self, testbed):

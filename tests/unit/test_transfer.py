@@ -134,15 +134,6 @@ def test_a_file_that_is_gone_since_a_put_broke_off_does_not_appear(shared, mine)
     assert tree(shared / "datasets" / "flowers") == tree(mine)
 
 
-def test_two_files_of_one_name_are_refused(shared, tmp_path):
-    for run in ("a", "b"):
-        (shared / run).mkdir()
-        (shared / run / "model.pt").write_text(run)
-    with pytest.raises(UsageError, match="same name"):
-        call("get", "lab", "a/model.pt", "b/model.pt", "--to", str(tmp_path))
-    assert not (tmp_path / "model.pt").exists()
-
-
 def test_a_list_that_breaks_off_is_no_list(shared, tmp_path, monkeypatch):
     (shared / "run").mkdir()
     lists(monkeypatch, tmp_path, ("d", 4096, "", ""))

@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.configuration import due
 from gpubed.configuration.health import NodeHealth, Quarantine
+from gpubed.configuration.systemd import Stopped
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, Locked
 from support.known import apply, mark
-from support.watched import HOUR, MINUTE, SPEC, world
+from support.watched import HOUR, MINUTE, NAMES, SPEC, world
 
 __all__ = ["world"]
 
@@ -177,3 +178,110 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     del world.states["node-1"]
     world.looks(1)
     assert world.states == {}, "node-1 answers, and is no longer in quarantine"
+
+
+STOPPED = {"stopped": (Stopped("slurm", "slurmd.service", "node-2", "failed"),)}
+
+
+def test_where_no_node_answers_nothing_is_repaired_and_nothing_spent(world):
+    """The way is down for hours, while the testbed itself answers."""
+    world.states, world.rest = dict.fromkeys(NAMES, "unreachable"), {"unheard": True}
+    assert world.looks(60) == ["amiss"] * 60
+    assert (world.repairs, world.kinds) == ([], ["unasked"])
+    assert world.events[0].why == "no node of lab answers"
+    assert world.events[0].outcome.endswith("where they hang: gpubed up lab")
+    world.states, world.rest = {}, {}
+    assert world.looks(1) == ["well"]
+    assert world.kinds == ["unasked", "well"]
+    world.states = {"node-1": "missing"}
+    world.looks(2)
+    assert len(world.repairs) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [("hidden", "on the way to it"), ("away", "only you can see to its power")]
+)
+def test_what_up_can_do_nothing_about_is_told_once_and_no_fault(world, state, said):
+    world.states = {"node-1": state}
+    assert world.looks(10) == ["amiss"] * 10
+    assert (world.repairs, world.kinds) == ([], ["unasked"])
+    assert said in world.events[0].why
+
+
+def test_a_repair_that_fails_as_the_last_one_did_is_not_counted_again(world):
+    """One host that stays dead leaves the day's repairs to others."""
+    world.rest, world.fails = STOPPED, GpubedError("node-1 does not answer SSH")
+    world.looks(200)
+    assert len(world.repairs) > 5
+    assert len(world.watch().telling.memory.repairs) == 1
+    assert "spent" not in world.kinds
+    world.fails, world.rest = None, {}
+    world.looks(1)
+    world.states = {"node-2": "missing"}
+    world.looks(2)
+    assert world.events[-1].why == "node-2 is missing"
+
+
+def test_once_remembers_the_look_of_the_process_before(world):
+    world.states = {"node-1": "missing"}
+    run = [["watch", "lab", "--once", "--json"] for _ in range(3)]
+    done = [CliRunner().invoke(cli.build(), words, standalone_mode=False) for words in run]
+    assert [each.return_value for each in done] == [1, 0, 0]
+    assert len(world.repairs) == 1
+    documents = [json.loads(line) for each in done for line in each.stdout.splitlines()]
+    assert [document["event"] for document in documents] == ["amiss", "repair"]
+    assert set(documents[0]) == {"schema", "time", "event", "why", "outcome", "nodes"}
+    assert documents[1]["schema"] == "gpubed/watch/1"
+    assert [document["nodes"] for document in documents] == [["node-1"], ["node-1"]]
+
+
+@pytest.fixture
+def watching(world, monkeypatch):
+    """A function that watches for some looks, and returns how long was waited after each."""
+
+    def watch(looks, before=lambda number: None):
+        waits = []
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == looks:
+                raise KeyboardInterrupt
+            before(len(waits))
+
+        monkeypatch.setattr("gpubed.cli.commands.watch.time.sleep", sleep)
+        done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+        return waits, done
+
+    return watch
+
+
+def test_what_nodes_say_moves_no_cursor_in_the_log(world):
+    said = "\x1b]0;title\x07\x1b[2Jred\u202eturned\x00\x9b1m" + "x" * 5_000_000
+    world.rest = {"full": {"node-1": said}}
+    world.looks(1)
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert "redturned1" not in log
+    assert "node-1: redturnedx" in log
+    assert len(log) < 5000
+
+
+def test_a_watch_ends_with_its_cluster_also_where_another_has_its_name_by_now(world, watching):
+    """`down` takes its lock along, and a second watch would find none."""
+    world.states = {"node-1": "missing"}
+
+    def made_anew(looks):
+        if looks == 1:
+            world.cluster.watching.unlink()
+            world.cluster.watch.unlink()
+
+    waits, done = watching(5, made_anew)
+    assert (len(waits), done.return_value, world.repairs) == (1, 0, [])
+    assert not world.cluster.watch.exists(), "what it knows is of the former one"
+    assert "gone: lab was taken down meanwhile" in (world.cluster.logs / "watch.log").read_text()
+
+
+def test_a_cluster_has_one_watch(world):
+    with runlock.locked(world.cluster.watching, "watch"):
+        done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+    assert isinstance(done.exception, Locked)
+    assert "`gpubed watch`" in done.exception.message

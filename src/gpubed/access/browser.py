@@ -1,37 +1,57 @@
-"""Opens pages that only this user may see in the user's browser.
+"""Brings a service of the head to the user's browser, and nobody else's.
 
 Every user of this machine can list the arguments of the browser, such as a URL with a token. So the
 browser gets a file that redirects to the URL, as with `use_redirect_file` of JupyterLab.
+
+So that the browser need not trust the service's certificate, `relay` lets it speak plain HTTP to
+loopback of this machine. The data goes on in TLS, checked here against the cluster's own
+certificate, and through SSH. No further port of the head is opened, and the service still asks for
+its token. All users share loopback, so each connection's user is looked up.
 """
 
 from __future__ import annotations
 
+import asyncio
 import html
+import os
 import platform
+import pwd
+import ssl
+import sys
 import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from socket import inet_aton
 
 from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+
+ADDRESS = "127.0.0.1"
+End = tuple[str, int]  # IPv4 address and port
+_AT_ONCE = 2**16
+_LOOK_EVERY_S = 0.5
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_IN_IPV6 = bytes(10) + b"\xff\xff"
+_OWNERLESS = "0"  # inode of a socket without a process, whose user is given as root
 
 
-def of_windows() -> bool:
-    """Say whether this Linux runs within Windows, whose browser cannot read files here."""
+def _of_windows() -> bool:
+    """Return whether this Linux runs within Windows, whose browser cannot read files here."""
     return "microsoft" in platform.release().lower()
 
 
+def show(page: Path) -> bool:
+    """Open a file in the browser; return whether a browser opened it."""
+    return not _of_windows() and webbrowser.open(page.as_uri())
+
+
 def visit(url: str, page: Path) -> bool:
-    """Open a URL that contains a secret.
+    """Open a URL that contains a secret; return whether a browser opened it.
 
-    Args:
-        url: Where to go.
-        page: The file to write the redirect to, among the cluster's secrets. It stays, since there
-            is no way to know when the browser has read it.
-
-    Returns:
-        Whether a browser opened it; if not, no page is left.
+    The redirect is written to `page`, among the cluster's secrets. It stays, since there is no way
+    to know when the browser has read it; without a browser, none is left.
     """
-    if of_windows():
-        return False
     there = html.escape(url)
     text = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>gpubed</title>\n'
@@ -45,6 +65,113 @@ def visit(url: str, page: Path) -> bool:
     return False
 
 
-def show(page: Path) -> bool:
-    """Open a file in the browser; return whether a browser opened it."""
-    return not of_windows() and webbrowser.open(page.as_uri())
+def relay(
+    certificate: Path,
+    service: End,
+    ready: Callable[[int], None],
+    require_way: Callable[[], None],
+    refused: Callable[[str], None],
+) -> None:
+    """Relay connections of this user to a service until an exception, such as Ctrl-C, ends it.
+
+    Raises `GpubedError` if the service does not answer, or shows another certificate.
+
+    Args:
+        service: Where the service, or a tunnel to it, listens.
+        ready: Called with the port of loopback once connections are accepted; it is any free
+            port, so that no other process can take it in advance.
+        require_way: Raises the exception that ends the relay once the service cannot be reached.
+        refused: Called with the name of each other user whose connection was refused.
+    """
+    asyncio.run(_relay(certificate, service, ready, require_way, refused))
+
+
+async def _relay(
+    certificate: Path,
+    service: End,
+    ready: Callable[[int], None],
+    require_way: Callable[[], None],
+    refused: Callable[[str], None],
+) -> None:
+    async def reach() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*service, ssl=context, server_hostname=ADDRESS)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here, there = (writer.get_extra_info(end) for end in ("sockname", "peername"))
+        if who := stranger(there, here):
+            writer.transport.abort()
+            refused(who)
+            return
+        try:
+            far_reader, far_writer = await reach()
+        except OSError:
+            writer.close()
+            return
+        # Pages are still open when the relay ends; Python 3.11 would print a traceback for each.
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+
+    async def watch() -> None:
+        while True:
+            require_way()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    try:  # an error is reported here, not as an empty page
+        context = ssl.create_default_context(cafile=str(certificate))
+        (await reach())[1].close()
+    except OSError as error:
+        raise GpubedError(f"the service on the head does not answer: {error}") from error
+    async with await asyncio.start_server(pass_on, ADDRESS, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        # A browser in a terminal returns only once its user quits it, hence the thread.
+        await asyncio.gather(asyncio.to_thread(ready, port), watch())
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on data until one side closes."""
+    try:
+        while data := await reader.read(_AT_ONCE):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass  # the other direction notices, too
+    finally:
+        writer.close()
+
+
+def stranger(there: End, here: End) -> str:
+    """Return the user at the other end, `there`, of a connection on loopback.
+
+    Empty for this user, who may have started this process with sudo; and on systems that do not
+    tell: macOS, and Linux within Windows, whose browser is outside.
+    """
+    if _of_windows() or not _TABLES[0].exists():
+        return ""
+    uid = _owner(there, here)
+    if uid is None:
+        return "somebody who is gone"
+    if str(uid) in (str(os.getuid()), os.environ.get("SUDO_UID")):
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _owner(there: End, here: End) -> int | None:
+    # A program may use an IPv6 socket for IPv4.
+    ends = {(_written(there, before), _written(here, before)) for before in (b"", _IN_IPV6)}
+    for table in _TABLES:
+        for line in table.read_text().splitlines() if table.exists() else ():
+            _, local, remote, _, _, _, _, uid, _, inode, *_ = line.split()
+            if (local, remote) in ends and inode != _OWNERLESS:
+                return int(uid)
+    return None
+
+
+def _written(end: End, before: bytes) -> str:
+    """Format address and port as the kernel does: 32-bit words in this machine's byte order."""
+    address = before + inet_aton(end[0])
+    words = [address[at : at + 4] for at in range(0, len(address), 4)]
+    written = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+    return f"{written}:{end[1]:04X}"

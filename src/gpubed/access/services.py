@@ -9,7 +9,6 @@ from gpubed.access import tunnel
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
@@ -40,16 +39,14 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     """Return the URL of JupyterLab or, through it, of the status page, with the token.
 
     On a testbed that only runs jobs, it is the URL of the testbed's own notebooks, without a token.
-
-    Raises:
-        GpubedError: The cluster does not have the service.
+    Raises `GpubedError` if the cluster does not have the service.
     """
     if not cluster.allocation.nodes and name != STATUS:
         # The testbed's own notebooks have their own login.
         return urls(cluster)[0]["url"]
     for service in urls(cluster):
         if service["name"] == name:
-            return f"{service['url']}?token={_token(cluster.paths)}"
+            return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"
     cluster.allocation.require_nodes()
     if name == STATUS and cluster.plan.spec.services.jupyterlab:
         raise GpubedError(
@@ -75,35 +72,21 @@ def answers(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-def jupyterlab_status(cluster: Cluster, token: str | None = None) -> int:
-    """Ask JupyterLab for its status, checking its certificate against the cluster's own.
+def jupyterlab_status(cluster: Cluster, token: str | None = None, page: str = "/api/status") -> int:
+    """Ask JupyterLab for a page, checking its certificate against the cluster's own.
 
-    Args:
-        token: By default the right one.
-
-    Returns:
-        The HTTP status code.
-
-    Raises:
-        GpubedError: JupyterLab does not answer, or shows another certificate.
+    Returns the HTTP status code. Without a `token`, the right one is sent. Raises `GpubedError` if
+    JupyterLab does not answer, or shows another certificate.
     """
-    return _status(cluster, token or _token(cluster.paths), "/api/status")
-
-
-def page_status(cluster: Cluster) -> int:
-    """Ask for the status page with the right token; see `jupyterlab_status`."""
-    return _status(cluster, _token(cluster.paths), _PAGE)
-
-
-def _status(cluster: Cluster, token: str, path: str) -> int:
-    at = jupyterlab_port.port(cluster)
-    if not cluster.paths.jupyterlab_certificate.exists():
+    at, certificate = jupyterlab_port.port(cluster), cluster.paths.jupyterlab_certificate
+    if not certificate.exists():
         raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
+    sent = {"Authorization": f"token {token or secret.text(cluster.paths.jupyterlab_token)}"}
     try:
-        context = ssl.create_default_context(cafile=str(cluster.paths.jupyterlab_certificate))
+        context = ssl.create_default_context(cafile=str(certificate))
         with tunnel.to_head(cluster, at) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
-            connection.request("GET", path, headers={"Authorization": f"token {token}"})
+            connection.request("GET", page, headers=sent)
             return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(
@@ -111,5 +94,6 @@ def _status(cluster: Cluster, token: str, path: str) -> int:
         ) from error
 
 
-def _token(paths: ClusterPaths) -> str:
-    return secret.text(paths.jupyterlab_token)
+def page_status(cluster: Cluster) -> int:
+    """Ask for the status page with the right token; see `jupyterlab_status`."""
+    return jupyterlab_status(cluster, page=_PAGE)

@@ -21,43 +21,25 @@ _LARGEST = 2**16  # bytes
 _MAKE = "gpubed configure CLUSTER --tags jupyterlab"
 _MALFORMED = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _Kind = TypeVar("_Kind", bound=x509.ExtensionType)
-_SIGNING = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
+# All but `key_cert_sign` is false.
+_SIGNING = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate that is safe to trust, since it can only vouch for one node's names.
-
-    Attributes:
-        certificate: Its file.
-        sha256: Its SHA-256 fingerprint, as browsers show it.
-        sha1: Its SHA-1 fingerprint, by which Windows finds certificates.
-        names: The host names and addresses that it may vouch for.
-    """
+    """A certificate that is safe to trust, since it can only vouch for one node's names."""
 
     certificate: Path
-    sha256: str
-    sha1: str
-    names: tuple[str, ...]
+    sha256: str  # its SHA-256 fingerprint, as browsers show it
+    sha1: str  # its SHA-1 fingerprint, by which Windows finds certificates
+    names: tuple[str, ...]  # the host names and addresses that it may vouch for
 
 
 def authority(certificate: Path, head: Node) -> Authority:
     """Return the authority of a cluster's JupyterLab, if it is harmless to trust.
 
-    The head made it, and root there could have handed over another one.
-
-    Raises:
-        GpubedError: There is none, or it could vouch for more than the head.
+    The head made it, and root there could have handed over another one. Raises `GpubedError` if
+    there is none, or it could vouch for more than the head.
     """
     kept = reading.file(certificate, _MAKE, limit=_LARGEST)
     try:
@@ -78,14 +60,12 @@ def authority(certificate: Path, head: Node) -> Authority:
 
 def _known(head: Node) -> set[str]:
     """Return the names that role jupyterlab lets the authority vouch for."""
-    found = {head.name, head.control_address, head.experiment_address, "localhost", "127.0.0.1"}
-    return {_canonical(name) for name in found if name}
-
-
-def _canonical(name: str) -> str:
-    with suppress(ValueError):
-        return str(ip_address(name))
-    return name
+    names = {head.name, head.control_address, head.experiment_address or "", "localhost"}
+    found = names | {"127.0.0.1"}
+    for name in names:
+        with suppress(ValueError):
+            found.add(str(ip_address(name)))
+    return found
 
 
 def _extension(extensions: x509.Extensions, kind: type[_Kind]) -> x509.Extension[_Kind]:
@@ -109,42 +89,40 @@ def _require_signing_alone(extensions: x509.Extensions) -> None:
 def _permitted(extensions: x509.Extensions) -> list[str]:
     """Return all that an authority may vouch for; refuse one without such limits."""
     limits = _extension(extensions, x509.NameConstraints)
-    permitted = limits.value.permitted_subtrees or []
+    permitted, found = limits.value.permitted_subtrees or [], []
     # Kinds of names that are not listed would be unlimited.
     if not limits.critical or {type(one) for one in permitted} != {x509.DNSName, x509.IPAddress}:
         raise ValueError("it is not limited to host names and addresses")
-    return [_name(one) for one in permitted]
-
-
-def _name(permitted: x509.GeneralName) -> str:
-    if not isinstance(permitted, x509.IPAddress):
-        return str(permitted.value)
-    network = ip_network(str(permitted.value))
-    if network.num_addresses != 1:
-        raise ValueError(f"it may vouch for all addresses of {network}")
-    return str(network.network_address)
+    for one in permitted:
+        found.append(str(one.value))
+        if isinstance(one, x509.IPAddress):
+            network = ip_network(found.pop())
+            if network.num_addresses != 1:
+                raise ValueError(f"it may vouch for all addresses of {network}")
+            found.append(str(network.network_address))
+    return found
 
 
 def steps(cluster: str, trusted: Authority) -> dict[str, list[str]]:
     """Return the commands that make each system or browser trust an authority, and forget it."""
     certificate = trusted.certificate
     name, path = f"gpubed-{cluster}", quote(str(certificate))
+    anchor = f"/usr/local/share/ca-certificates/{name}.crt"
+    red_hat = f"/etc/pki/ca-trust/source/anchors/{name}.crt"
+    mac = "security add-trusted-cert -r trustRoot -p ssl -k ~/Library/Keychains/login.keychain-db"
     return {
         "Debian, Ubuntu (curl, Python)": [
-            f"sudo cp {path} /usr/local/share/ca-certificates/{name}.crt",
+            f"sudo cp {path} {anchor}",
             "sudo update-ca-certificates",
-            f"# forget: sudo rm /usr/local/share/ca-certificates/{name}.crt"
-            " && sudo update-ca-certificates",
+            f"# forget: sudo rm {anchor} && sudo update-ca-certificates",
         ],
         "Fedora, RHEL (curl, Python)": [
-            f"sudo cp {path} /etc/pki/ca-trust/source/anchors/{name}.crt",
+            f"sudo cp {path} {red_hat}",
             "sudo update-ca-trust",
-            f"# forget: sudo rm /etc/pki/ca-trust/source/anchors/{name}.crt"
-            " && sudo update-ca-trust",
+            f"# forget: sudo rm {red_hat} && sudo update-ca-trust",
         ],
         "macOS (Safari, Chrome)": [
-            "security add-trusted-cert -r trustRoot -p ssl"
-            f" -k ~/Library/Keychains/login.keychain-db {path}",
+            f"{mac} {path}",
             f"# forget: security remove-trusted-cert {path}",
         ],
         "Windows (Edge, Chrome)": [

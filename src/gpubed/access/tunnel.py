@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.cluster import Cluster
 
@@ -27,48 +28,38 @@ def command(cluster: Cluster, local: int, port: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Tunnel:
-    """A local port that is forwarded to the head while its ssh runs.
-
-    Attributes:
-        port: The port of loopback.
-        process: The ssh process.
-        errors: What ssh writes to stderr.
-    """
+    """A local port that is forwarded to the head while its ssh runs."""
 
     port: int
     process: subprocess.Popen[bytes]
-    errors: IO[bytes]
+    errors: IO[bytes]  # what ssh writes to stderr
 
     def require_open(self, again: str) -> None:
         """Check that ssh still runs; it ends, for example, when this machine was asleep.
 
-        Args:
-            again: The command that opens the tunnel again.
-
-        Raises:
-            GpubedError: ssh has ended.
+        Raises `GpubedError` if it has ended, with the command `again`, which opens another tunnel.
         """
         if self.process.poll() is not None:
-            raise GpubedError(f"the tunnel to the head has ended: {self.said()}", again)
+            raise GpubedError(f"the tunnel to the head has ended: {self.said}", again)
 
     def wait(self, again: str) -> None:
         """Wait until ssh ends, then raise the error of `require_open`."""
         self.process.wait()
         self.require_open(again)
 
+    @property
     def said(self) -> str:
-        """Return the last lines that ssh wrote."""
+        """The last lines that ssh wrote."""
         self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        return "; ".join(lines[-_LAST_LINES:]) or "ssh does not say why"
+        said = reading.tail(self.errors.read().decode(errors="replace"), _LAST_LINES)
+        return "; ".join(said.splitlines()) or "ssh does not say why"
 
 
 @contextmanager
 def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
     """Yield the address and port at which a port of the head can be reached from here.
 
-    Raises:
-        GpubedError: A tunnel is needed and does not open.
+    Raises `GpubedError` if a tunnel is needed and does not open.
     """
     if not cluster.allocation.head.via:
         yield cluster.allocation.head.control_address, port
@@ -79,23 +70,17 @@ def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]:
-    """Forward a port of loopback to a port of the head.
+    """Forward a port of loopback, `local` if that is free, to a port of the head.
 
-    Args:
-        local: The port to use here if it is free; otherwise any.
-
-    Raises:
-        GpubedError: The tunnel does not open.
+    Raises `GpubedError` if the tunnel does not open.
     """
     local = free(local) or free(0)
-    started = command(cluster, local, port)
-    options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
+    ssh, *rest = command(cluster, local, port)
+    started = [ssh, "-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", *rest]
     with (
         # A file, as a full pipe would block ssh.
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [*started[:1], *options, *started[1:]], stdin=subprocess.DEVNULL, stderr=errors
-        ) as process,
+        subprocess.Popen(started, stdin=subprocess.DEVNULL, stderr=errors) as process,
     ):
         opened = Tunnel(local, process, errors)
         try:
@@ -120,12 +105,8 @@ def _await(opened: Tunnel) -> None:
     deadline = time.monotonic() + _OPEN_WITHIN_S
     while time.monotonic() < deadline and opened.process.poll() is None:
         try:
-            socket.create_connection((LOCAL, opened.port), 1).close()
+            return socket.create_connection((LOCAL, opened.port), 1).close()
         except OSError:
             time.sleep(0.1)
-            continue
-        return
-    late = opened.process.poll() is None
-    raise GpubedError(
-        f"the tunnel to the head does not open: {'it takes too long' if late else opened.said()}"
-    )
+    why = opened.said if opened.process.poll() is not None else "it takes too long"
+    raise GpubedError(f"the tunnel to the head does not open: {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -47,31 +47,18 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Audit:
-    """The comparison of a state with its testbeds.
+    """The comparison of a state with its testbeds."""
 
-    Attributes:
-        uuid: The cluster's id; None where it is unknown.
-        asked: The testbeds that were looked at; they also remove what was found.
-        recorded: Resources in the state that exist.
-        missing: Resources in the state that do not exist.
-        unrecorded: Resources with the cluster's id that are not in the state.
-        elsewhere: Resources with the cluster's id in places that only a former specification named.
-        others: Resources with the cluster's name and another id.
-        within: Data that only nodes can reach and the testbed cannot list.
-        interrupted: Operations that a killed run left unfinished, such as `creating node-1`.
-        unseen: Places that could not be checked, each with the reason.
-    """
-
-    uuid: str | None
-    asked: Testbeds
-    recorded: list[Recorded] = field(default_factory=list)
-    missing: list[Recorded] = field(default_factory=list)
-    unrecorded: list[Existing] = field(default_factory=list)
-    elsewhere: list[Left] = field(default_factory=list)
-    others: list[Existing] = field(default_factory=list)
-    within: list[Existing] = field(default_factory=list)
-    interrupted: list[str] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
+    uuid: str | None  # the cluster's id; None where it is unknown
+    asked: Testbeds  # the testbeds that were looked at; they also remove what was found
+    recorded: list[Recorded]  # resources in the state that exist
+    missing: list[Recorded]  # resources in the state that do not exist
+    unrecorded: list[Existing]  # resources with the cluster's id that are not in the state
+    elsewhere: list[Left]  # those in places that only a former specification named
+    others: list[Existing]  # resources with the cluster's name and another id
+    within: list[Existing]  # data that only nodes can reach and the testbed cannot list
+    interrupted: list[str]  # operations that a killed run left unfinished: `creating node-1`
+    unseen: list[str]  # places that could not be checked, each with the reason
 
     @property
     def extra(self) -> list[Existing]:
@@ -94,16 +81,17 @@ def audit(stack: Stack) -> Audit:
     deployment = stack.export().get("deployment", {})
     uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
-    listed = asked.existing()
-    found = listed.things
+    found, silent = asked.existing()
     left, unasked = asked.elsewhere(uuid) if uuid else ([], [])
-    there = parallel.each(partial(_is_there, asked, found), recorded)
+    is_there = parallel.each(partial(_is_there, asked, found), recorded)
+    there = list(zip(recorded, is_there, strict=True))
     known = {resource.id for resource in recorded}
+    unseen = asked.unseen(nodes(stack), nodes(stack, left=True))
     return Audit(
         uuid=uuid,
         asked=asked,
-        recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
-        missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
+        recorded=[resource for resource, is_there in there if is_there],
+        missing=[resource for resource, is_there in there if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
         elsewhere=[one for one in left if not one.thing.transient],
         others=[e for e in found if e.uuid != uuid],
@@ -112,34 +100,28 @@ def audit(stack: Stack) -> Audit:
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
         ],
-        unseen=[
-            *asked.unseen(nodes(stack), left_nodes(stack)),
-            *map(str, (*listed.unasked, *unasked)),
-        ],
+        unseen=[*unseen, *map(str, (*silent, *unasked))],
     )
 
 
-def nodes(stack: Stack) -> set[str]:
-    """Return the names of the nodes in a cluster's state, without those that failed."""
-    return {name for name, result in _nodes(stack) if "failed" not in result}
+def nodes(stack: Stack, *, left: bool = False) -> set[str]:
+    """Return the names of the nodes in a cluster's state that did not fail.
+
+    With `left`, of those that failed and whose remains could not be removed.
+    """
+    found = set()
+    for resource in _resources(stack):
+        outputs = _mapping(resource.get("outputs"))
+        result = _mapping(outputs.get("result"))
+        if outputs.get("kind") == "node" and ("left" in result if left else "failed" not in result):
+            found.add(resource["urn"].rsplit("::", 1)[-1])
+    return found
 
 
 def looked_up(stack: Stack) -> set[str]:
     """Return the names of the existing networks of a plugin's testbed that the cluster uses."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
-
-
-def left_nodes(stack: Stack) -> set[str]:
-    """Return the names of failed nodes whose remains could not be removed."""
-    return {name for name, result in _nodes(stack) if "left" in result}
-
-
-def _nodes(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
-    for resource in _resources(stack):
-        outputs = _mapping(resource.get("outputs"))
-        if outputs.get("kind") == "node":
-            yield resource["urn"].rsplit("::", 1)[-1], _mapping(outputs.get("result"))
 
 
 def _resources(stack: Stack) -> list[dict[str, Any]]:
@@ -168,8 +150,7 @@ def remember(stack: Stack) -> None:
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     """Return the testbeds in a cluster's state and former ones; without any, the specification's.
 
-    Args:
-        wanted: Testbeds on which resources are about to be made.
+    Those `wanted`, on which resources are about to be made, count as former ones.
     """
     deployment = stack.export().get("deployment", {})
     resources = list(deployment.get("resources") or ())
@@ -207,8 +188,7 @@ def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
     """Return resources with the cluster's id outside its state, without data.
 
-    Args:
-        transient: Whether to include running jobs, which end by themselves.
+    With `transient`, also running jobs, which end by themselves.
     """
     uuid = uuid_of(stack)
     if uuid is None:
@@ -216,11 +196,6 @@ def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> lis
     known = {r.id for r in _recorded(_resources(stack))}
     left = [e for e in asked.existing().things if e.uuid == uuid and e.id not in known]
     return [e for e in left if not e.data and (transient or not e.transient)]
-
-
-def remove_unrecorded(stack: Stack, asked: Testbeds) -> list[str]:
-    """Remove the resources that `unrecorded` returns, and return their names."""
-    return asked.remove(unrecorded(stack, asked))
 
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:

@@ -1,17 +1,21 @@
-"""Saves results of runs and checkpoints before a lease ends or a cluster is released."""
+"""Renews a lease by its policy; saves results before its end, or before a cluster is released."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from gpubed.cluster import collected, down, last_checkpoints
+from gpubed.cluster import down, last_checkpoints
 from gpubed.cluster import lease as leases
-from gpubed.cluster.collected import NOT_UTF_8, Thing
+from gpubed.cluster.last_checkpoints import NOT_UTF_8
+from gpubed.cluster.lease import Record
 from gpubed.configuration import use
+from gpubed.core import record as records
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.units import format_seconds
 from gpubed.jobs.runs import record
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
@@ -19,7 +23,6 @@ from gpubed.nodes.ssh import SSH, Unreachable
 _COMMAND_S = 600.0
 _FIGURES = "metrics.json"
 _UNKNOWN = "from the cluster; this controller has no record of such a run, so no verb lists it"
-_NAMED = 20  # sentences; any number of folders may belong to no run
 # Prints the type (`d` for a folder) and name of each entry; names may contain line ends.
 _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /dev/null || true"
 
@@ -33,17 +36,11 @@ class Collected:
 
 
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
-    """Do what `lease.before_end` says, without counting as use of the nodes.
+    """Do what `lease.before_end` says, without counting as use of the nodes; return what was done.
 
-    Args:
-        again: Whether the command has just been run, and is skipped.
-
-    Returns:
-        What was done, in words.
-
-    Raises:
-        GpubedError: The head could not be reached, the command failed, or not everything could
-            be saved; the rest is collected all the same.
+    With `again`, the command has just been run, and is skipped. Raises `GpubedError` if the head
+    could not be reached, the command failed, or not everything could be saved; the rest is
+    collected all the same.
     """
     policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
     wanted, allocation = policy.before_end, cluster.allocation
@@ -87,44 +84,42 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
 def collect(head: SSH, cluster: Cluster) -> Collected:
     """Copy the runs whose results are not here yet, or have changed since they were copied.
 
-    Only the job's own files are copied. The controller keeps the records of runs, and no verb
-    lists a folder without one.
-
-    Raises:
-        NotAName: The head lists a name that leads out of the folder of runs.
-        GpubedError: Not all runs could be copied; the others were.
+    Only the job's own files are copied. The controller keeps the records of runs, and no verb lists
+    a folder without one. Raises `NotAName` if the head lists a name that leads out of the folder of
+    runs, `GpubedError` if not all runs could be copied; the others were.
     """
-    here = cluster.paths.runs
-    there = f"{cluster.plan.spec.storage.shared.path}/runs"
+    here, there = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    came, failed, missing = list[str](), dict[str, str](), 0
-    with collected.remembered(cluster) as memory:
-        inside = _inside(head, there, names)
+    came, failed = list[str](), dict[str, str]()
+    with last_checkpoints.remembered(cluster) as memory:
         for name in names:
-            if _is_here(here / name, inside[name], memory.looked.get(f"runs/{name}")):
-                continue
-            missing += 1
+            folder, key = here / name, f"runs/{name}"
+            ended, had = (folder / _FIGURES).exists(), memory.looked.get(key)
+            if ended and (had is None or (folder / record.SUMS).exists()):
+                continue  # it was copied, and perhaps sealed, at its own end
             try:
-                told += _bring(head, there, here / name)
+                looks = last_checkpoints.looks(last_checkpoints.below(head, f"{there}/{name}"))
+                if looks == had and folder.is_dir():
+                    continue
+                told += _bring(head, there, folder)
             except (NotAName, Unreachable):
                 raise
             except GpubedError as error:
                 failed[name] = error.message
                 continue
-            memory.looked[f"runs/{name}"] = collected.looks(inside[name] or ())
+            memory.looked[key] = looks
             came.append(name)
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
-            f"{len(failed)} of {missing} run(s) are not wholly in {here}: {each}",
+            f"{len(failed)} of {len(failed) + len(came)} run(s) are not wholly in {here}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
-    more = [f"{len(told) - _NAMED} more are not named"] if len(told) > _NAMED else []
-    return Collected(tuple(came), (*told[:_NAMED], *more))
+    return Collected(tuple(came), tuple(last_checkpoints.named(told)))
 
 
 def _bring(head: SSH, there: str, folder: Path) -> list[str]:
-    known = (folder / record.FILE).exists()
+    known, name = (folder / record.FILE).exists(), _shown(folder.name)
     try:
         left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
     except MayNotBeRead as error:
@@ -132,33 +127,7 @@ def _bring(head: SSH, there: str, folder: Path) -> list[str]:
         if known:
             raise
         left_out = [error.message]
-    told = [f"{_shown(folder.name)}: {why}" for why in left_out]
-    return told if known else [*told, f"{_shown(folder.name)}: {_UNKNOWN}"]
-
-
-def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
-    """Return the contents of each run's folder; None for each if they cannot be listed."""
-    try:
-        things = collected.below(head, there)
-    except NotAName:
-        raise
-    except GpubedError:
-        return dict.fromkeys(names)
-    found: dict[str, list[Thing]] = {name: [] for name in names}
-    for thing in things:
-        found.setdefault(thing.path.parts[0], []).append(thing)
-    return {name: found[name] for name in names}
-
-
-def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
-    """Compare with `had`, the last copy's digest; `inside` is None if it cannot be listed."""
-    ended = (folder / _FIGURES).exists()
-    if had is None or inside is None:
-        return ended
-    if ended and (folder / record.SUMS).exists():
-        return True  # sealed at its own end
-    lacks = not ended and any(thing.path.parts[1:] == (_FIGURES,) for thing in inside)
-    return collected.looks(inside) == had and folder.is_dir() and not lacks
+    return [f"{name}: {why}" for why in (*left_out, *([] if known else [_UNKNOWN]))]
 
 
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
@@ -176,3 +145,71 @@ def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
 
 def _shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
+
+
+class Said(NamedTuple):
+    """A message of a look; a repeated one of the same matter need not be told twice."""
+
+    matter: Literal["lease", "last", "end", "nodes", ""]  # empty for what happens only once
+    event: Literal["lease", "unasked"]
+    why: str
+    outcome: str = ""
+    is_fault: bool = False  # whether something failed, and is tried again at the next look
+
+
+@dataclass
+class Looked:
+    """A lease after a look, as last known if the testbed does not answer; and the messages."""
+
+    record: Record
+    answered: bool = True
+    renewed: bool = False
+    said: list[Said] = field(default_factory=list)
+
+
+def look(cluster: Cluster) -> Looked:
+    """Ask when a lease ends, renew it if due, prepare its end if that stays, and tell the nodes."""
+    looked, policy = _asked(cluster), cluster.plan.spec.lease
+    if leases.is_ending(looked.record, policy, unasked=not looked.answered):
+        ends = f"it ends {_end(looked.record)}"
+        try:
+            done = prepare(cluster)
+            leases.ended(cluster.paths, looked.record)
+            looked.said.append(Said("", "lease", ends, "; ".join(done)))
+        except GpubedError as error:
+            looked.said.append(Said("end", "lease", ends, f"not prepared: {error.message}", True))
+        # This takes minutes, in which a person may have renewed the lease.
+        by_now = leases.known(cluster.paths)
+        looked.record = by_now if by_now.granted_until else looked.record
+    try:
+        leases.tell_nodes(cluster)
+    except GpubedError as error:
+        looked.said.append(Said("nodes", "lease", "nodes that mind it", error.message, True))
+    return looked
+
+
+def _asked(cluster: Cluster) -> Looked:
+    policy = cluster.plan.spec.lease
+    looked = Looked(leases.known(cluster.paths))
+    try:
+        looked.record = leases.read(cluster)
+        if last := leases.last_end(looked.record, policy):
+            why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
+            most = f"it lasts until {leases.local(last)} at most ({why})"
+            looked.said.append(Said("last", "lease", f"{most}; more: gpubed renew {cluster.name}"))
+        if asked := leases.due(looked.record, policy):
+            if records.read(cluster.paths).removing is not None:
+                raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
+            looked.record, looked.renewed = leases.renew(cluster, asked), True
+            until, granted = f"asked until {leases.local(asked)}", _end(looked.record)
+            looked.said.append(Said("lease", "lease", until, f"granted until {granted}"))
+    except Refused as error:
+        looked.said.append(Said("lease", "lease", f"it ends {_end(looked.record)}", error.message))
+    except GpubedError as error:
+        looked.answered, why = False, f"the lease: {error.message}"
+        looked.said.append(Said("lease", "unasked", why, error.hint or "", True))
+    return looked
+
+
+def _end(record: Record) -> str:
+    return leases.local(record.granted_until) if record.granted_until else ""

@@ -1,27 +1,48 @@
-"""Reads a cluster's present condition within seconds: nodes, disks, networks, services."""
+"""Reads a cluster's condition within seconds: nodes, disks, networks, services.
+
+`restart_hung` restarts nodes that hang: silent for longer than a boot, though the testbed calls
+them ready. Only testbeds that can restart nodes do so, and never while a run would be lost with a
+node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import due, health, jupyterlab_port, roles, systemd
+from gpubed.cluster.lost_state import Approve
+from gpubed.configuration import (
+    applied,
+    due,
+    health,
+    jupyterlab_port,
+    roles,
+    systemd,
+)
+from gpubed.configuration.due import Due
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
-from gpubed.core import parallel
-from gpubed.core.errors import GpubedError
+from gpubed.core import parallel, progress, secret
+from gpubed.core.errors import GpubedError, Locked
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs.runs import at_work
+from gpubed.nodes import allocation as allocations
 from gpubed.nodes import disks, rates
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, Unreachable, greet, is_hidden, is_silent
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
 UNREACHABLE, HIDDEN = "unreachable", "hidden"
 AWAY = "away"  # an own host that is silent: no testbed can bring it back
+BARE = ("cut", "unshaped")  # such nodes are configured from scratch
 # The condition of such a node is unknown, and no repair helps.
 _UNKNOWN = {HIDDEN, AWAY}
 # What `up` does about each state.
@@ -52,37 +73,34 @@ ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 """
 
 
+# The role of each service.
+_ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
+
+
 @dataclass(frozen=True)
 class Condition:
-    """The condition of a cluster.
+    """The condition of a cluster."""
 
-    Attributes:
-        nodes: The state of each node by name: ready, stopped, missing, or another state of the
-            testbed; or unreachable (SSH does not answer), hidden (a host on the way to it fails),
-            unrecognized (another host key answers), cut (off its experiment network), unshaped
-            (its link has no rate).
-        services: What is wrong with each service by name; empty if nothing is.
-        full: Which disks of a node are full, in words, by node; such a node is ready.
-        stopped: Units that should run on nodes and do not.
-        reshaped: Whether a killed `bench` may have left links with other rates than declared.
-        unwell: Nodes that jobs leave out, and why; this does not count as damage.
-        unheard: Whether no node answers, so that the network to them may be at fault.
-        when_silent: What `up` does about a node that does not answer; see `Backend`.
-    """
-
+    # The state of each node by name: ready, stopped, missing, or another state of the testbed; or
+    # unreachable (SSH does not answer), hidden (a host on the way to it fails), unrecognized
+    # (another host key answers), cut (off its experiment network), unshaped (its link has no rate).
     nodes: dict[str, str]
-    services: dict[str, str] = field(default_factory=dict)
-    full: dict[str, str] = field(default_factory=dict)
-    stopped: tuple[Stopped, ...] = ()
-    reshaped: bool = False
-    unwell: tuple[NodeHealth, ...] = ()
-    unheard: bool = False
-    when_silent: str = ""
+    services: dict[str, str] = field(default_factory=dict)  # what is wrong, if anything is
+    full: dict[str, str] = field(default_factory=dict)  # full disks of a node, which is ready
+    stopped: tuple[Stopped, ...] = ()  # units that should run on nodes and do not
+    reshaped: bool = False  # whether a killed `bench` may have left links with other rates
+    unwell: tuple[NodeHealth, ...] = ()  # nodes that jobs leave out; no damage
+    unheard: bool = False  # whether no node answers, so that the network to them may be at fault
+    when_silent: str = ""  # what `up` does about a node that does not answer; see `Backend`
 
     @property
     def damaged(self) -> dict[str, str]:
         """The state of each node that is not ready."""
         return {name: state for name, state in self.nodes.items() if state != "ready"}
+
+    def those(self, *states: str) -> list[str]:
+        """Return the nodes that are in one of these states."""
+        return [name for name, state in self.nodes.items() if state in states]
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -121,12 +139,14 @@ class Condition:
         return _THEN.get(state, "it is looked at again")
 
 
+Seen = tuple[Cluster, Condition]
+
+
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
     """Return the condition of a cluster; all nodes are asked at once.
 
-    Args:
-        before_roles: Whether due roles are applied next. JupyterLab's port may then not be the
-            declared one yet, and services are not asked if so.
+    If due roles are applied next (`before_roles`), JupyterLab's port may not be the declared one
+    yet, and services are not asked then.
     """
     plan, allocation = cluster.plan, cluster.allocation
     states = testbed.describe(allocation)
@@ -135,24 +155,20 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
     # If the head does not answer, workers are not asked whether they reach it.
     peer = allocation.head.experiment_address if there and allocation.head in there else ""
     see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
-    looked = parallel.each(see, there)
-    states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
-    silent = {node.name for node, found in zip(there, looked, strict=True) if found.silent}
-    unheard = not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent)
-    full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
-    stopped = _set_up(cluster, [one for found in looked for one in found.stopped])
+    looked = dict(zip((node.name for node in there), parallel.each(see, there), strict=True))
+    states |= {name: found.state for name, found in looked.items()}
+    silent = {name for name, found in looked.items() if found.silent}
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
     asked = serves and not (before_roles and jupyterlab_port.is_due(cluster))
-    answers = services.answers(cluster) if asked else {}
-    unwell = [one.health for one in looked if one.health and one.health.state != "well"]
+    health = [found.health for found in looked.values() if found.health]
     return Condition(
         states,
-        answers,
-        full,
-        tuple(stopped),
+        services.answers(cluster) if asked else {},
+        {name: found.full for name, found in looked.items() if found.full},
+        _set_up(cluster, [one for found in looked.values() for one in found.stopped]),
         rates.left_changed(cluster.paths),
-        tuple(unwell),
-        unheard,
+        tuple(one for one in health if one.state != "well"),
+        not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent),
         testbed.backend.when_silent,
     )
 
@@ -160,42 +176,36 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
 def require(testbed: Testbed, cluster: Cluster) -> Condition:
     """Return a cluster's condition, and refuse one that is damaged.
 
-    Raises:
-        HostKeyMismatch: Another host answers in a node's place.
+    Raises `HostKeyMismatch` if another host answers in a node's place.
     """
-    found = look(testbed, cluster)
+    found, name, said, hint = look(testbed, cluster), cluster.name, list[str](), ""
     recognize(cluster, found)
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == HIDDEN:
             greet(node, cluster.paths)  # the error of the host on the way says more
     if found.damaged:
-        listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
-        raise GpubedError(
-            f"{listed}, and {cluster.allocation.backend} could not change that",
-            made_again(cluster.name),
-        )
-    if found.full:
-        listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
-        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
-    if found.stopped:
+        listed = ", ".join(f"{node} is {state}" for node, state in found.damaged.items())
+        said = [f"{listed}, and {cluster.allocation.backend} could not change that"]
+        hint = made_again(name)
+    elif found.full:
+        said = [f"{node}: {why}" for node, why in found.full.items()]
+        hint = free(name, next(iter(found.full)))
+    elif found.stopped:
         first = found.stopped[0]
         tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
-        raise GpubedError(
-            "; ".join(one.why for one in found.stopped),
-            f"gpubed ssh {cluster.name} {first.node} {tells} {first.unit}",
-        )
-    if found.broken:
-        raise GpubedError(
-            "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
-        )
+        said = [one.why for one in found.stopped]
+        hint = f"gpubed ssh {name} {first.node} {tells} {first.unit}"
+    elif found.broken:
+        said, hint = list(found.broken.values()), f"gpubed ssh {name} head journalctl -b"
+    if said:
+        raise GpubedError("; ".join(said), hint)
     return found
 
 
 def made_again(cluster: str) -> str:
     """Return what to do about a node that its testbed cannot bring back."""
     return (
-        "see what its console says; a node that is removed there is made again by "
-        f"gpubed up {cluster}"
+        f"see what its console says; a node that is removed there comes again: gpubed up {cluster}"
     )
 
 
@@ -207,35 +217,151 @@ def free(cluster: str, node: str) -> str:
 def recognize(cluster: Cluster, found: Condition) -> None:
     """Refuse to go on if another host key answers: only a person can decide whether to trust it.
 
-    Raises:
-        HostKeyMismatch: Another host answers in a node's place.
+    Raises `HostKeyMismatch` if another host answers in a node's place.
     """
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
             greet(node, cluster.paths)  # its error says more than a state
 
 
+def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
+    """Look at the present nodes before `up`; None if there are none or they cannot be read.
+
+    They are looked at on their own testbed, even if the specification names another one by now.
+    """
+    try:
+        if not secret.public_key(paths.private_key):
+            return None  # no login without the key, which is exchanged like a changed one
+        allocation = allocations.load(paths.allocation)
+    except GpubedError:
+        return None  # an unreadable file is written again
+    testbed = registry.bound(allocation.backend, paths)
+    cluster = Cluster(paths, plan, allocation)
+    return cluster, look(testbed, cluster, before_roles=True)
+
+
+def damaged(seen: Seen | None) -> Seen | None:
+    """Return the result of a look if the cluster is not ready, else None."""
+    return seen if seen and seen[1].state != "ready" else None
+
+
+def prepare_repair(cluster: Cluster, found: Condition) -> None:
+    """Mark damaged nodes as not configured and the cluster as not verified.
+
+    Call this only once the costs of the repair are approved.
+    """
+    # Before the verification is removed, which shows that roles were applied.
+    lost, stopped = found.those(*BARE), unserved(cluster.plan, found)
+    applied.forget(cluster.paths, cluster.allocation, lost, stopped)
+    cluster.paths.verification.unlink(missing_ok=True)
+
+
+def unserved(plan: ClusterPlan, found: Condition) -> Due:
+    """Return the nodes on which roles' services do not work, by role."""
+    unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
+    for one in found.stopped:
+        unserved.setdefault(one.role, []).append(one.node)
+    if roles.ENVIRONMENT in unserved:  # packages installed into it may be lost with it
+        for role in roles.active(plan):
+            if "environment" in roles.reads(plan, role):
+                unserved[role] = list(found.nodes)
+    return unserved
+
+
+class StaysSilent(GpubedError):
+    """A restarted node still does not answer."""
+
+
+def restart_hung(
+    cluster: Cluster,
+    found: Condition,
+    approve: Approve,
+    *,
+    spared: Collection[str] = (),
+    given_time: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Restart the nodes that hang, wait until they answer, and return their names.
+
+    `approve` is called where the network may be at fault instead of the node. Nodes `spared` will
+    be removed anyway, and those `given_time` have been silent for as long as a boot takes. Raises
+    `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart was not
+    approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no node
+    answers, or the testbed could not restart one.
+    """
+    testbed = registry.bound(cluster.allocation.backend, cluster.paths)
+    wanted = {node.name for node in cluster.plan.nodes} - {*spared}
+    silent = [
+        node
+        for node in cluster.allocation.nodes
+        if node.name in wanted and found.nodes[node.name] == UNREACHABLE
+    ]
+    if not silent or not testbed.backend.restarts:
+        return ()
+    patience = testbed.backend.boots_within_s
+    names = [node.name for node in silent]
+    if {*names} <= {*given_time}:
+        patience = 0.0
+    else:
+        message = f"{', '.join(names)}: no answer; a node that boots has {patience:g} s to give one"
+        progress.emit("note", message=message)
+    faults = _silence(cluster, silent, patience)
+    hung = [node for node in silent if is_silent(node, faults.get(node.name))]
+    if not hung:
+        return ()
+    listed, name = ", ".join(node.name for node in hung), cluster.name
+    if found.unheard and len(hung) == len(silent):
+        # The network may be at fault, and restarts would end what runs on nodes that work.
+        if len(hung) > 1:
+            raise GpubedError(
+                f"no node of {name} answers, and {NO_WAY}",
+                f"where they hang, restart one there; then gpubed up {name} does the rest",
+            )
+        why = "no node answers, and where it works all the same, what runs on it ends"
+        approve([f"restart node {listed}: {why}"])
+    if run := at_work.ends_with_nodes(cluster.paths):
+        raise Locked(
+            f"{listed}: silent, and not restarted while run {run.run_id} is at work",
+            f"wait for its end, or end it: gpubed cancel {name} {run.run_id}",
+        )
+    by = testbed.backend.name
+    progress.emit("note", message=f"{listed}: silent, and restarted by {by}")
+    parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
+    if still := _silence(cluster, hung, testbed.backend.boots_within_s):
+        raise StaysSilent(
+            f"{', '.join(still)}: restarted by {by}, and not to be logged in to all the same",
+            made_again(name),
+        )
+    return tuple(node.name for node in hung)
+
+
+def _silence(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[str, GpubedError]:
+    deadline = time.monotonic() + patience
+
+    def fault(node: Node) -> GpubedError | None:
+        try:
+            with SSH(node, cluster.paths) as ssh:
+                ssh.wait_ready(max(0.0, deadline - time.monotonic()))
+        except GpubedError as error:
+            return error
+        return None
+
+    said = parallel.each(fault, nodes)
+    return {node.name: error for node, error in zip(nodes, said, strict=True) if error}
+
+
 @dataclass(frozen=True)
 class _Looked:
-    """The condition of one node; see `Condition`.
-
-    Attributes:
-        silent: Whether the node did not answer at all, so that its condition is unknown.
-    """
+    """The condition of one node; see `Condition`."""
 
     state: str
-    silent: bool = False
+    silent: bool = False  # whether the node did not answer at all, so that its condition is unknown
     full: str = ""
     stopped: Sequence[Stopped] = ()
     health: NodeHealth | None = None
 
 
 def _node(
-    cluster: Cluster,
-    peer: str | None,
-    units: Sequence[Unit],
-    shaped: bool,
-    node: Node,
+    cluster: Cluster, peer: str | None, units: Sequence[Unit], shaped: bool, node: Node
 ) -> _Looked:
     try:
         with SSH(node, cluster.paths) as ssh:
@@ -267,16 +393,12 @@ def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[s
     return len(states) > 1 or not vouched
 
 
-def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:
+def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> tuple[Stopped, ...]:
     """Leave out units that are missing because their role has yet to be applied."""
-    if not any(one.state == systemd.MISSING for one in stopped):
-        return list(stopped)
-    yet = due.now(cluster)
-    return [
-        one
-        for one in stopped
-        if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
-    ]
+    missing = [one for one in stopped if one.state == systemd.MISSING]
+    yet = due.now(cluster) if missing else {}
+    early = [one for one in missing if one.node in yet.get(one.role, ())]
+    return tuple(one for one in stopped if one not in early)
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gpubed.cluster.audit import Recorded
@@ -15,34 +15,23 @@ _HARMLESS = {
     *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
     *("QosPolicy", "QosBandwidthLimitRule"),
 }
-
-_LOSES = {
-    "Node": "what is on its own disks is lost",
-    "Instance": "what is on its own disks is lost",
-}
 _NODES = {"Node", "Instance"}
 _LINKS = {"Network", "Subnet", "Port", "QosPolicy", "QosBandwidthLimitRule"}
 _CHANGES = {"update", "replace", "delete-replaced"}
-_VOLUME_STAYS = "the old one stays on the testbed"
-_NEW_VOLUME = f"a new one takes its place, {_VOLUME_STAYS}"
-_NO_VOLUME = f"{_VOLUME_STAYS}, unused, until `gpubed down` removes it"
-_HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 
 def doomed(planned: Result) -> list[ResourceEvent]:
     """Return the steps that delete or replace anything but failed nodes; volumes come first."""
-    steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
+    replaced = {step.urn for step in planned.steps if step.op == "replace"}
+    going = [step for step in planned.steps if step.op in ("delete", "replace")]
+    going += [
+        replace(step, op="delete")
+        for step in planned.steps
+        if step.op == "delete-replaced" and step.urn not in replaced
+    ]
+    steps = [step for step in going if tuple(step.why) != ("failed",)]
     costly = [step for step in steps if kind_of(step) not in _HARMLESS]
     return sorted(costly, key=lambda step: kind_of(step) != "Volume")
-
-
-def _going(planned: Result) -> Iterator[ResourceEvent]:
-    replaced = {step.urn for step in planned.steps if step.op == "replace"}
-    for step in planned.steps:
-        if step.op in ("delete", "replace"):
-            yield step
-        elif step.op == "delete-replaced" and step.urn not in replaced:
-            yield replace(step, op="delete")
 
 
 def makes_nodes(planned: Result) -> bool:
@@ -65,8 +54,8 @@ def nodes_that_go(planned: Result | None) -> set[str]:
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
     """Return what a plan costs, a line each: volumes first, then `left_behind` shared folders."""
     steps = doomed(planned)
-    made = any(step.op in ("create", "replace") for step in planned.steps if _is_volume(step))
-    volumes = [cost(step, new_volume=made) for step in steps if _is_volume(step)]
+    made = {kind_of(step) for step in planned.steps if step.op in ("create", "replace")}
+    volumes = [cost(step, "Volume" in made) for step in steps if kind_of(step) == "Volume"]
     return [*volumes, *left_behind, *(cost(step) for step in steps if kind_of(step) != "Volume")]
 
 
@@ -79,32 +68,24 @@ def beyond(lines: Sequence[str], nodes: Collection[str]) -> list[str]:
 
 def gone(volumes: Sequence[Recorded]) -> list[str]:
     """Return a line for each volume that has vanished from the testbed."""
-    return [
-        f"the volume {volume.called} is gone; an empty one is made in its place"
-        for volume in volumes
-    ]
+    return [f"the volume {v.called} is gone; an empty one is made in its place" for v in volumes]
 
 
-def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
+def cost(step: ResourceEvent, new_volume: bool = True) -> str:
     """Return what a step that deletes or replaces something costs.
 
-    Args:
-        new_volume: Whether the plan makes a new volume in place of this one.
+    `new_volume` tells whether the plan makes a new volume in place of a deleted one.
     """
     what, why = kind_of(step), f" ({', '.join(step.why)})" if step.why else ""
-    loses = _HOST_STAYS if what == "Node" and not _removes_disks(step) else _LOSES.get(what)
-    if _is_volume(step):
-        loses = _NEW_VOLUME if new_volume else _NO_VOLUME
-    return f"{step.op} {what} {step.name}{why}" + (f": {loses}" if loses else "")
-
-
-def _removes_disks(step: ResourceEvent) -> bool:
+    loses = ": what is on its own disks is lost" if what in _NODES else ""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
-    return made_by is None or backend_config.named(made_by[1]).removes_disks
-
-
-def _is_volume(step: ResourceEvent) -> bool:
-    return kind_of(step) == "Volume"
+    if what == "Node" and made_by and not backend_config.named(made_by[1]).removes_disks:
+        loses = ": its host leaves the cluster, and what is on its disks stays"
+    if what == "Volume" and new_volume:
+        loses = ": a new one takes its place, the old one stays on the testbed"
+    elif what == "Volume":
+        loses = ": the old one stays on the testbed, unused, until `gpubed down` removes it"
+    return f"{step.op} {what} {step.name}{why}{loses}"
 
 
 def kind_of(step: ResourceEvent) -> str:

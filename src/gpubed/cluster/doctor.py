@@ -26,17 +26,26 @@ _PYTHON = (3, 11)
 
 def examine(paths: ClusterPaths | None) -> list[Finding]:
     """Check this machine and, for a cluster, its testbed."""
-    findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
+    version, ssh = ".".join(map(str, sys.version_info[:3])), shutil.which("ssh")
+    strategy = (
+        "present" if find_spec("ansible_mitogen") else "absent: Ansible's own strategy is used"
+    )
+    findings = [
+        Finding("python", sys.version_info >= _PYTHON, version, "use Python 3.11 or newer"),
+        Finding(
+            "ssh", ssh is not None, ssh or "ssh is not on PATH", "apt-get install openssh-client"
+        ),
+        Finding("mitogen", True, strategy),
+    ]
     if paths is None:
-        findings.append(_engine(None))
-        for name in backend_config.names():
-            findings += registry.backend(name).doctor()
-        return findings
+        own = [one for name in backend_config.names() for one in registry.backend(name).doctor()]
+        return [*findings, _engine(None), *own]
     spec = load(paths.spec)
     testbed = registry.bound(spec_backend(spec), paths)
-    findings += [_engine(testbed.backend), *testbed.doctor(spec)]
     return [
         *findings,
+        _engine(testbed.backend),
+        *testbed.doctor(spec),
         *gpu_hosts(paths),
         *owners_packages(paths, load_plan(paths.spec)),
     ]
@@ -98,40 +107,19 @@ def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
 def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
     """Install Pulumi's CLI and, for a cluster, the Pulumi plugins that its testbed needs."""
     if shutil.which("pulumi") is None or paths is None:
-        _install_cli(say)
+        try:
+            # Imports the whole SDK, which only this needs.
+            from pulumi import automation
+
+            command = automation.PulumiCommand.install()
+        except Exception as error:  # the installer raises whatever its download raised
+            raise GpubedError(
+                f"Pulumi's CLI could not be installed: {error}",
+                "the embedded engine works without it: gpubed up CLUSTER --engine embedded",
+            ) from error
+        say(f"installed {command.command}; put its folder on PATH")
     if paths:
         registry.backend(spec_backend(load(paths.spec))).repair(say)
-
-
-def _install_cli(say: Callable[[str], None]) -> None:
-    try:
-        # Imports the whole SDK, which only this needs.
-        from pulumi import automation
-
-        command = automation.PulumiCommand.install()
-    except Exception as error:  # the installer raises whatever its download raised
-        raise GpubedError(
-            f"Pulumi's CLI could not be installed: {error}",
-            "the embedded engine works without it: gpubed up CLUSTER --engine embedded",
-        ) from error
-    say(f"installed {command.command}; put its folder on PATH")
-
-
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", sys.version_info >= _PYTHON, version, "use Python 3.11 or newer")
-
-
-def _program(name: str, fix: str) -> Finding:
-    path = shutil.which(name)
-    return Finding(name, path is not None, path or f"{name} is not on PATH", fix)
-
-
-def _mitogen() -> Finding:
-    message = (
-        "present" if find_spec("ansible_mitogen") else "absent: Ansible's own strategy is used"
-    )
-    return Finding("mitogen", True, message)
 
 
 def _engine(backend: Backend | None) -> Finding:
@@ -145,20 +133,15 @@ def _engine(backend: Backend | None) -> Finding:
 def exposed(engine: EngineName, backend: Backend | None) -> Sequence[str]:
     """Say what other users of the controller can reach while Pulumi works, and what helps.
 
-    Empty for the embedded engine.
-
-    Args:
-        engine: The engine that works.
-        backend: The cluster's backend; None for any.
+    Empty for the embedded engine; without a cluster's `backend`, for any.
     """
     if engine == "embedded":
         return []
-    needed = backend is not None and backend.engine_required == "cli"
-    instead = (
-        "run it where nobody else logs in, or in a container or network namespace of its own"
-        if needed
-        else "where others log in: --engine embedded"
-    )
+    instead = "where others log in: --engine embedded"
+    if backend is not None and backend.engine_required == "cli":
+        instead = (
+            "run it where nobody else logs in, or in a container or network namespace of its own"
+        )
     return [
         "while Pulumi's CLI runs, other users of this machine can reach its SDK on loopback and "
         f"become you; {instead} (docs/concepts/security.md)"

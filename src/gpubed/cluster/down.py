@@ -29,24 +29,16 @@ RESULTS = ("runs", "reports", "checkpoints", "campaigns")
 
 @dataclass(frozen=True)
 class Removal:
-    """The outcome of a `down`.
-
-    Attributes:
-        kept: Data that was to be kept.
-        survivors: Resources that could not be removed.
-        others: Resources with the cluster's name and another UUID; they are left alone.
-        unseen: Places that could not be checked for resources of the cluster, each with the reason.
-        unasked: Former testbeds that could not be asked, each with the reason.
-        without: What stays on the hosts named by `without`.
-    """
+    """The outcome of a `down`."""
 
     removed: list[str]
-    kept: list[str]
-    survivors: list[str]
-    others: list[Existing]
+    kept: list[str]  # data that was to be kept
+    survivors: list[str]  # resources that could not be removed
+    others: list[Existing]  # those with the cluster's name and another UUID; they are left alone
+    # Places that could not be checked for resources of the cluster, each with the reason.
     unseen: list[str] = field(default_factory=list)
-    unasked: list[Unasked] = field(default_factory=list)
-    without: list[str] = field(default_factory=list)
+    unasked: list[Unasked] = field(default_factory=list)  # former testbeds, likewise
+    without: list[str] = field(default_factory=list)  # what stays on the hosts named by `without`
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
@@ -64,16 +56,11 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
     """Return the error that says why there is no volume to keep."""
     paths.project.prepare()
     stack = Stack(paths, engine)
-    plain = f"gpubed down {paths.name}"
-    if gone := audits.missing_data(stack, audits.testbeds(stack)):
-        listed = ", ".join(map(str, gone))
-        return UsageError(f"there is no volume to keep any more: {listed} is gone", plain)
-    if not audits.nodes(stack):
-        return UsageError("there is no volume to keep, and no node is known either", plain)
-    return UsageError(
-        "there is no volume to keep: what was written is on the nodes' own disks",
-        f"copy it first, then {plain}",
-    )
+    gone = ", ".join(map(str, audits.missing_data(stack, audits.testbeds(stack))))
+    why = "; what was written is on the nodes' own disks" if audits.nodes(stack) else ""
+    why = f" any more: {gone} is gone" if gone else why
+    again = f"gpubed down {paths.name}   (first copy what is to stay)"
+    return UsageError(f"there is no volume to keep{why}", again)
 
 
 def shared_disk(paths: ClusterPaths) -> str:
@@ -103,14 +90,12 @@ def down(
     """Remove every resource with the cluster's id, and the cluster's state.
 
     Results of jobs (`runs/`, `reports/`, `checkpoints/`) and of campaigns (`campaigns/`) stay.
+    Raises `AnotherTestbed` if the testbed that answers is not the one that the cluster was made on.
 
     Args:
         keep_data: Whether to keep volumes, which the next `up` takes over.
         without: Own hosts, by node or address, that are left as they are if they refuse a login.
         whose: What removes the cluster, if not a person; written to the record while it works.
-
-    Raises:
-        AnotherTestbed: The testbed that answers is not the one that the cluster was made on.
     """
     paths.project.prepare()
     with runlock.hold(paths.state, "down"):
@@ -119,7 +104,14 @@ def down(
         audits.remember(stack)
         asked = audits.testbeds(stack)
         if not asked and record.uuid(paths):
-            raise _nowhere(paths)
+            restore = (
+                f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
+            )
+            raise GpubedError(
+                f"something of {paths.name} may have been kept, and its specification, which alone "
+                "says where, cannot be read",
+                f"{restore}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
+            )
         asked.require_engine(engine)
         _note_without(paths, _left(stack, asked, without))
         try:
@@ -132,15 +124,6 @@ def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
     if set(record.read(paths).without) != hosts:
         with record.changed(paths) as known:
             known.without = sorted(hosts)
-
-
-def _nowhere(paths: ClusterPaths) -> GpubedError:
-    helps = f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
-    return GpubedError(
-        f"something of {paths.name} may have been kept, and its specification, which alone says "
-        "where, cannot be read",
-        f"{helps}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
-    )
 
 
 def _hosts_of_state(stack: Stack) -> dict[str, str]:
@@ -183,7 +166,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     within = asked.data_within() if keep_data else []
     # Such data can only be removed through nodes, while they exist.
     stays = [] if keep_data else asked.remove_data()
-    known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
+    known, uncleared = audits.nodes(stack), audits.nodes(stack, left=True)
     # Resources outside the state go first: a port or volume in use would block those in the
     # state. If they are themselves in use, they are removed at the end.
     removed: list[str] = []
@@ -219,7 +202,9 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     if not (survivors or unseen or unasked or (others and uuid is None)):
         of_data = [paths.record.name, paths.specifications.name]
         of_data += [name for testbed in asked for name in testbed.backend.data_records]
-        removed += _forget(paths, {*RESULTS, *(of_data if kept else ())})
+        # The log of a watch says why the watch released the cluster.
+        logs = [paths.logs.name] if whose and not paths.state.is_symlink() else []
+        removed += _forget(paths, {*RESULTS, *logs, *(of_data if kept else ())})
     said = [str(thing) for thing in kept]
     return Removal(removed, said, survivors, others, unseen, unasked, without)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpubed.core import progress
@@ -47,20 +47,3 @@ def event_file(paths: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[
         yield path
     finally:
         os.environ.pop(progress.VARIABLE, None)
-
-
-@contextmanager
-def look_file(paths: ClusterPaths, verb: str) -> Iterator[Path]:
-    """Yield an event file for a read-only verb; remove it if the cluster has no folder yet."""
-    is_new = not paths.state.exists()
-    with ExitStack() as after, event_file(paths, verb, None) as path:
-        if is_new:
-            after.callback(_forget, path, paths.state)
-        yield path
-
-
-def _forget(path: Path, state: Path) -> None:
-    path.unlink(missing_ok=True)
-    with suppress(OSError):  # another run has written files there
-        path.parent.rmdir()
-        state.rmdir()

@@ -11,9 +11,7 @@ from typing import Literal, get_args
 from gpubed.configuration import inventory
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
-from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Backend
 from gpubed.testbeds.specification import load_plan
 
 Kind = Literal["espec", "rspec", "ssh-config", "inventory"]
@@ -29,12 +27,8 @@ def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
         return {"hosts.yml": inventory.text(allocations.load(paths.allocation))}
     plan = load_plan(paths.spec)
     backend = registry.backend(plan.backend)
-    if kind == "espec":
-        return _espec(backend, plan)
-    return {f"{paths.name}.rspec": backend.export(plan, kind)}
-
-
-def _espec(backend: Backend, plan: ClusterPlan) -> dict[str, str]:
+    if kind == "rspec":
+        return {f"{paths.name}.rspec": backend.export(plan, kind)}
     return {
         "experiment-specification.yml": backend.export(plan, "espec"),
         "cluster.rspec": backend.export(plan, "rspec"),

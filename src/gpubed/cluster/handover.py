@@ -13,6 +13,7 @@ from gpubed.configuration import (
     due,
     inventory,
     jupyterlab_port,
+    node_lease,
     roles,
     served_folder,
     unfinished,
@@ -34,11 +35,8 @@ _FILE = f"{_FOLDER}/gpubed.prom"
 def hand_over(cluster: Cluster) -> None:
     """Make the nodes of an allocation a verified cluster.
 
-    Only roles that are due are applied, only on the nodes where they are due.
-
-    Raises:
-        ConfigurationFailed: A role failed.
-        VerificationFailed: At least one check failed.
+    Only roles that are due are applied, only on the nodes where they are due. Raises
+    `ConfigurationFailed` if a role failed, `VerificationFailed` if at least one check failed.
     """
     bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
     with unfinished.noted(cluster.paths):
@@ -49,7 +47,9 @@ def hand_over(cluster: Cluster) -> None:
             _configure(cluster)
             served_folder.remember(cluster)
             jupyterlab_port.remember(cluster)
-            leases.tell_of_new(cluster)
+            if node_lease.are_to_mind(cluster.plan):
+                leases.read(cluster)
+            leases.tell_nodes(cluster, anew=True)
     if not bare:  # bare nodes are ready when the testbed says so
         verify_cluster(cluster)
 
@@ -57,8 +57,7 @@ def hand_over(cluster: Cluster) -> None:
 def await_nodes(cluster: Cluster) -> None:
     """Wait until all nodes accept a login.
 
-    Raises:
-        Unreachable: A node did not, within the testbed's time to boot.
+    Raises `Unreachable` if a node did not, within the testbed's time to boot.
     """
     patience = registry.backend(cluster.allocation.backend).boots_within_s
     deadline = time.monotonic() + patience
@@ -83,8 +82,7 @@ def _configure(cluster: Cluster) -> None:
 def render(cluster: Cluster) -> list[str]:
     """Write inventory, variables, ssh_config, known_hosts and the secrets they point to.
 
-    Returns:
-        The files that changed, relative to the project.
+    Returns the files that changed, relative to the project.
     """
     for name in roles.secrets(cluster.plan) if cluster.allocation.nodes else ():
         secret.ensure_token(cluster.paths.secrets / name)
@@ -96,8 +94,7 @@ def render(cluster: Cluster) -> list[str]:
 def verify_cluster(cluster: Cluster) -> Verification:
     """Verify a cluster and keep the result; runs, which would disturb it, cannot begin meanwhile.
 
-    Raises:
-        VerificationFailed: At least one check failed.
+    Raises `VerificationFailed` if at least one check failed.
     """
     cluster.allocation.require_nodes()
     emit("phase", phase="checks", status="started")

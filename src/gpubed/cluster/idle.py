@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
 from gpubed.cluster import before_end, down
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
-from gpubed.cluster.watch_memory import RELEASES, Event, Telling, Warned, in_words, kept_log, log
+from gpubed.cluster.watch_memory import RELEASES, Event, Telling, Warned, in_words, log
 from gpubed.configuration import use as uses
 from gpubed.configuration.use import Use
 from gpubed.core import reading, runlock
@@ -46,9 +47,8 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
 def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use | None:
     """Return the use that nodes and the controller report; None if nodes do not report any.
 
-    Args:
-        held: Nodes in quarantine, with the reasons; a person may be at work on them.
-        begun: Whether a release has begun, so that silent nodes may be gone.
+    `held` are nodes in quarantine, with the reasons. If a release has `begun`, silent nodes may be
+    gone.
     """
     found = uses.look(cluster, who_answers=begun)
     if found is None:
@@ -76,12 +76,20 @@ def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
         act = decide(use, warned, policy)
         if act == "back":
             telling.remember(warned=None)
-            telling.tell("idle", why, _take_back(cluster) + hook(cluster.paths, policy, act, use))
+            text = f"gpubed: {cluster.name} stays: the warning is taken back"
+            with suppress(GpubedError):
+                uses.warn(cluster.paths, cluster.allocation.nodes, text, back=True)
+            done = "the warning is taken back" + hook(cluster.paths, policy, act, use)
+            telling.tell("idle", why, done)
         elif act == "warn" and policy:
-            done = _warn(cluster, use, policy)
+            then = "whoever needs it no more can give it back"
+            if policy.then == "release":
+                then = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
+            text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
+            uses.warn(cluster.paths, cluster.allocation.nodes, text)
             telling.remember(warned=Warned(use.idle_s, use.spell))
             # The hook runs last, so that its failure causes no second warning.
-            telling.tell("idle", why, done + hook(cluster.paths, policy, act, use))
+            telling.tell("idle", why, f"warned: {then}" + hook(cluster.paths, policy, act, use))
         elif act == "release" and warned:
             return _release(telling, engine, cluster, warned, why)
     except Locked as error:
@@ -120,10 +128,9 @@ def go_on(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
 
     Attempts become rarer. If the cluster was used meanwhile, a person has to decide.
     """
-    warned, policy = telling.memory.warned, cluster.plan.spec.lease.idle
+    warned, policy, name = telling.memory.warned, cluster.plan.spec.lease.idle, cluster.name
     if warned is None or not telling.releases:
         return False
-    name = cluster.name
     why = f"the release of {name} did not come to its end"
     telling.remember(amiss={})
     if telling.waits or telling.memory.left == why:
@@ -134,11 +141,9 @@ def go_on(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
         if policy and use.idle_s >= warned.idle_s:
             _give_back(telling, engine, cluster, use, why)
         else:
-            since = (
-                f"there is use since: {use.why}" if policy else "cluster.yml wants none any more"
-            )
-            back = f"gpubed down {name}; to have it back: gpubed up {name}"
+            since = f"there is use since: {use.why}" if policy else "cluster.yml wants none"
             telling.remember(left=why)
+            back = f"gpubed down {name}; to have it back: gpubed up {name}"
             telling.leave(f"{why}: {since}", back)
     except Locked as error:
         telling.tell_once("idle", "waits", why, error.message)
@@ -156,8 +161,7 @@ def _give_back(
     done: Sequence[str] = (),
 ) -> None:
     paths, nodes = cluster.paths, tuple(node.name for node in cluster.allocation.nodes)
-    is_linked = paths.state.is_symlink()
-    with kept_log(paths), runlock.measuring(paths.state, RELEASES):
+    with runlock.measuring(paths.state, RELEASES):
         steps = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", steps):
             gone = down.down(paths, engine, keep_data=True, whose=RELEASES)
@@ -169,27 +173,9 @@ def _give_back(
     outcome = "; ".join([*done, f"released {len(nodes)} node(s)", *kept])
     outcome += hook(paths, cluster.plan.spec.lease.idle, "released", use)
     told = Event(leases.now(), "idle", why, outcome, nodes)
-    if not is_linked:
+    if paths.logs.exists():  # it is gone with a link to the cluster's folder
         log(paths, told)
     telling.hear(told)
-
-
-def _warn(cluster: Cluster, use: Use, policy: Idle) -> str:
-    then = "whoever needs it no more can give it back"
-    if policy.then == "release":
-        then = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
-    text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
-    uses.warn(cluster.paths, cluster.allocation.nodes, text)
-    return f"warned: {then}"
-
-
-def _take_back(cluster: Cluster) -> str:
-    text = f"gpubed: {cluster.name} stays: the warning is taken back"
-    try:
-        uses.warn(cluster.paths, cluster.allocation.nodes, text, back=True)
-    except GpubedError as error:
-        return f"the warning is taken back (not told: {error.message})"
-    return "the warning is taken back"
 
 
 def _minutes(seconds: float) -> str:

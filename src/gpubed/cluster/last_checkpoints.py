@@ -1,29 +1,38 @@
 """Copies the newest intact checkpoint of each folder of checkpoints, with its SHA-256.
 
 A checkpoint is a file or folder in such a folder. One with a `.sha256` beside it is intact if its
-copy has that sum; any other if it did not change while it was copied.
+copy has that sum; any other if it did not change while it was copied. `collected.json` remembers
+what was collected. Nodes report sizes and times; a false report only keeps that node's own data
+from being copied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 
-from gpubed.cluster import collected
-from gpubed.cluster.collected import NOT_UTF_8, Memory, Thing
-from gpubed.core import copying, files
-from gpubed.core.copying import NotAName
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.cluster import lease as leases
+from gpubed.core import copying, files, reading
+from gpubed.core.copying import NotAName, as_name
 from gpubed.core.errors import GpubedError
+from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
+NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"
+"""Stands in a command's output for what is none."""
 _SUM = ".sha256"
 # Drafts, checksums, and damaged checkpoints that were set aside.
 _NO_CHECKPOINT = re.compile(r"\..*|draft.*|.*\.(part|tmp|sha256)|.*\.damaged[0-9]*", re.DOTALL)
@@ -32,7 +41,85 @@ _SUM_S = 1800.0
 # The digest may be anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TRIED = 5  # checkpoints per folder
-_NAMED = 20  # sentences; users may write any number of files there
+_LIST_S = 120.0
+_NAMED = 20
+# Prints the type (`d` for a folder), size in bytes, modification time and path of each entry.
+_LIST = "find %s/ -mindepth 1 -printf '%%y\\t%%s\\t%%T@\\t%%P\\0' 2> /dev/null || true"
+_ONE = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)", re.DOTALL)
+
+
+class Memory(BaseModel):
+    """What was collected from a storage."""
+
+    model_config = ConfigDict(extra="ignore")  # a newer version may keep more
+
+    version: Literal[1] = 1
+    of: str  # the id of the node that has the storage
+    place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]  # subfolder for its checkpoints
+    looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
+    changed: dict[str, float] = {}  # when each checkpoint changed, by the storage's clock
+
+
+@contextmanager
+def remembered(cluster: Cluster) -> Iterator[Memory]:
+    """Yield the memory of the present storage, and write it back even if the work fails."""
+    allocation = cluster.allocation
+    name = cluster.plan.spec.storage.shared.server or allocation.head.name
+    nodes = (node.id for node in allocation.nodes if node.name == name)
+    # A new folder, so that copies from another storage stay as they are.
+    place = leases.now().strftime("%Y%m%d-%H%M%S")
+    memory = Memory(of=next(nodes, allocation.head.id), place=place)
+    with suppress(Unreadable):
+        found = reading.file(cluster.paths.collected).json(Memory)
+        memory = found if found.of == memory.of else memory
+    try:
+        yield memory
+    finally:
+        with suppress(OSError):  # a full disk; something is then copied twice
+            files.write(cluster.paths.collected, memory.model_dump_json(indent=1).encode())
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An entry below a folder, as `find` lists it: a file (`f`), folder (`d`) or other kind."""
+
+    kind: str
+    size: int
+    changed: str
+    path: PurePosixPath
+
+
+def below(head: SSH, folder: str) -> list[Thing]:
+    """Return all entries below a folder; none if the folder does not exist.
+
+    Raises `NotAName` if a name leads out of the folder.
+    """
+    said = head.run(_LIST, folder, timeout=_LIST_S).stdout
+    # Too long an output is cut off.
+    if said and not said.endswith("\0"):
+        raise GpubedError(f"there is more in {folder} than can be listed", "remove some of it")
+    things = []
+    for one in filter(None, said.split("\0")):
+        if not (found := _ONE.fullmatch(one)):
+            raise GpubedError(f"what is in {folder} is listed as {one[:80]!r}", "look at the head")
+        kind, size, changed, path = found.groups()
+        things.append(
+            Thing(kind, int(size), changed, PurePosixPath(*map(as_name, path.split("/"))))
+        )
+    return things
+
+
+def looks(things: Iterable[Thing]) -> str:
+    """Return a digest of entries, which changes when one of them does."""
+    told = sorted(f"{one.path}\t{one.kind}\t{one.size}\t{one.changed}" for one in things)
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def named(sentences: list[str]) -> list[str]:
+    """Return the first sentences; users may write any number of odd things there."""
+    more = [f"{len(sentences) - _NAMED} more are not named"] if len(sentences) > _NAMED else []
+    return [*sentences[:_NAMED], *more]
+
 
 Known = Collection[PurePosixPath]
 """Folders of checkpoints that runs name."""
@@ -57,20 +144,15 @@ class _Checkpoint:
 
     @property
     def looks(self) -> str:
-        return collected.looks(self.things)
+        return looks(self.things)
 
 
 def collect(head: SSH, cluster: Cluster) -> list[str]:
     """Copy the newest intact checkpoint of each folder, unless it is already here.
 
-    An older copy from the same storage is removed once a newer one of its folder is here.
-
-    Returns:
-        What was done and left out, in words.
-
-    Raises:
-        NotAName: The head lists a name that leads out of the folder.
-        GpubedError: Something could not be copied; the rest was.
+    An older copy from the same storage is removed once a newer one of its folder is here. Raises
+    `NotAName` if the head lists a name that leads out of the folder, `GpubedError` if something
+    could not be copied; the rest was. Returns what was done and left out, in words.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
@@ -79,24 +161,20 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     found, lost = _folders(things, known)
     lost += unlisted
     came, told = 0, list[str]()
-    with collected.remembered(cluster) as memory:
+    with remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
         saving = _Saving(head, there, known, place, memory)
         # A training that still runs has written last, and comes first.
         for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
             came += saving.newest(folder, found[folder], told, lost)
     if lost:
+        each = "; ".join(named(lost))
         raise GpubedError(
-            f"{len(lost)} thing(s) in {there} are not in {place}: {'; '.join(_named(lost))}",
+            f"{len(lost)} thing(s) in {there} are not in {place}: {each}",
             "see to what is named; nothing is collected with lease.before_end.collect: false",
         )
     done = [f"collected {came} checkpoint(s) into {place}"] if came else []
-    return [*done, *_named(told)]
-
-
-def _named(sentences: list[str]) -> list[str]:
-    more = len(sentences) - _NAMED
-    return [*sentences[:_NAMED], f"{more} more are not named"] if more > 0 else sentences
+    return [*done, *named(told)]
 
 
 def _folders(
@@ -108,23 +186,22 @@ def _folders(
         if thing.kind != "f":
             continue
         above = [*thing.path.parents][:-1]  # the nearest first
-        if not above:
-            if not _NO_CHECKPOINT.fullmatch(thing.path.name):
-                odd.add(f"{_shown(thing.path)}: it is in no folder: move it into one")
-            continue
-        folder = next((one for one in above if one in known), above[-1])
-        path = folder / thing.path.relative_to(folder).parts[0]
-        grouped[folder].setdefault(path, []).append(thing)
+        if above:
+            folder = next((one for one in above if one in known), above[-1])
+            path = folder / thing.path.relative_to(folder).parts[0]
+            grouped[folder].setdefault(path, []).append(thing)
+        elif not _NO_CHECKPOINT.fullmatch(thing.path.name):
+            odd.add(f"{_shown(thing.path)}: it is in no folder: move it into one")
     found = {folder: _checkpoints(folder, named) for folder, named in grouped.items()}
     return {folder: some for folder, some in found.items() if some}, sorted(odd)
 
 
 def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    things, lost = collected.below(head, there), list[str]()
+    things, lost = below(head, there), list[str]()
     ways = {way for name in known for way in (name, *name.parents)}
     for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
         try:
-            inside = collected.below(head, f"{there}/{link}")
+            inside = below(head, f"{there}/{link}")
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -169,9 +246,7 @@ class _Saving:
     ) -> bool:
         """Copy the newest intact checkpoint of a folder if it is not here; return whether it did.
 
-        Args:
-            told: Receives sentences for the user.
-            lost: Receives sentences about data that is not here and is lost with the storage.
+        `told` receives sentences for the user; `lost` those about data that is not here and goes.
         """
         damaged = list[str]()
         for one in found[:_TRIED]:
@@ -188,16 +263,16 @@ class _Saving:
             lost += damaged  # the checksums may be wrong instead
             return False
         told += damaged
-        lost += self.memory.lacks.get(_key(folder), ())
         return came
 
     def _take(
         self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
     ) -> bool | None:
+        """Copy a checkpoint unless it is here, and remove older ones; None if it is damaged."""
         if one.unfit:
             raise GpubedError(one.unfit)
-        into, key = self.place / checkpoint_folder.lock_name(str(folder)), _key(folder)
-        is_here, memory = (into / one.path.name).exists(), self.memory
+        into, key = self.place / checkpoint_folder.lock_name(str(folder)), f"checkpoints/{folder}"
+        is_here, memory, changed = (into / one.path.name).exists(), self.memory, one.changed[0]
         if is_here and memory.looked.get(key) == one.looks:
             return False
         wanted = ""
@@ -208,15 +283,14 @@ class _Saving:
             if wanted not in _DIGEST.findall(said[64:].lower()):
                 damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
                 return False if is_here else None  # the copy here was made while it was intact
-        left_out = [f"{_shown(one.path)}: {why}" for why in self._bring(folder, one, wanted, into)]
-        lacks = [why for why in left_out if why.endswith(copying.ELSEWHERE)]
-        told += [why for why in left_out if why not in lacks]
-        if not lacks and one.changed[0] >= memory.changed.get(key, one.changed[0]):
-            for other in into.iterdir():
-                if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
-                    _remove(other)
-        memory.looked[key], memory.lacks[key] = one.looks, lacks
-        memory.changed[key] = one.changed[0]
+        left_out = self._bring(folder, one, wanted, into)
+        if lacks := [why for why in left_out if why.endswith(copying.ELSEWHERE)]:
+            raise GpubedError("; ".join(lacks))
+        told += [f"{_shown(one.path)}: {why}" for why in left_out]
+        for other in into.iterdir() if changed >= memory.changed.get(key, changed) else ():
+            if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
+                _remove(other)
+        memory.looked[key], memory.changed[key] = one.looks, changed
         return True
 
     def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
@@ -243,10 +317,6 @@ class _Saving:
             came.replace(into / came.name)
             files.write(into / f"{came.name}{_SUM}", sums.encode(), durable=True)
         return left_out
-
-
-def _key(folder: PurePosixPath) -> str:
-    return f"checkpoints/{folder}"
 
 
 def _remove(path: Path) -> None:

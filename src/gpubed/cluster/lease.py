@@ -31,31 +31,22 @@ _OTHERS_S = 10.0  # wait for other processes, which hold the lock only briefly
 
 
 class Record(BaseModel):
-    """A lease; times are timezone-aware.
-
-    Attributes:
-        granted_until: The end that the testbed confirmed, or the cluster's own; None where nodes
-            do not expire.
-        since: When gpubed first saw the lease; `lease.renewal.most` is counted from here. A lease
-            that is granted after the end of another is a new one.
-        read_at: When the testbed last answered.
-        ended_for: The end for which `before_end` was done, most recently at `ended_at`.
-        commanded_for: The end before which the command of `before_end` was run.
-        own: Whether the end is the cluster's own, on a testbed without leases.
-        told: What nodes that act on the end were told of it, by node id.
-    """
+    """A lease; times are timezone-aware."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)  # a newer version may keep more
 
+    # The end that the testbed confirmed, or the cluster's own; None where nodes do not expire.
     granted_until: Moment | None = None
     requested_until: Moment | None = None
+    # When gpubed first saw the lease, from when `lease.renewal.most` is counted. A lease that is
+    # granted after the end of another is a new one.
     since: Moment | None = None
-    read_at: Moment | None = None
-    ended_for: Moment | None = None
+    read_at: Moment | None = None  # when the testbed last answered
+    ended_for: Moment | None = None  # the end for which `before_end` was done, last at `ended_at`
     ended_at: Moment | None = None
-    commanded_for: Moment | None = None
-    own: bool = False
-    told: dict[str, str] = {}
+    commanded_for: Moment | None = None  # the end before which the command of it was run
+    own: bool = False  # whether the end is the cluster's own, on a testbed without leases
+    told: dict[str, str] = {}  # what nodes that act on the end were told of it, by node id
 
     @property
     def remaining_s(self) -> float | None:
@@ -94,10 +85,9 @@ def local(moment: datetime) -> str:
 
 
 def last(paths: ClusterPaths) -> Record:
-    """Return the testbed's last answer.
+    """Return the testbed's last answer; an unreadable record is no lease without end, but raises.
 
-    Raises:
-        Unreadable: The record cannot be read, which does not mean a lease without end.
+    The error is `Unreadable`.
     """
     name = paths.name
     hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
@@ -136,11 +126,7 @@ def read(cluster: Cluster) -> Record:
 
 
 def renew(cluster: Cluster, until: datetime) -> Record:
-    """Ask for a longer lease, and keep what was granted.
-
-    Raises:
-        Refused: The testbed refused; the lease is unchanged.
-    """
+    """Ask for a longer lease, and keep what was granted; `Refused` leaves the lease as it is."""
     own, granted = _is_own(cluster), None
     if not own:
         testbed = registry.bound(cluster.allocation.backend, cluster.paths)
@@ -155,22 +141,18 @@ def renew(cluster: Cluster, until: datetime) -> Record:
     return _change(cluster.paths, renewed, heals=True, is_told=not own)
 
 
-def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = None) -> None:
+def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
     """Tell the nodes that act on the end of the lease when it ends.
 
-    Args:
-        anew: Whether to tell nodes again that already know it, as after they were set up anew.
-        answer: The testbed's last answer, in case a full disk prevented its recording.
+    With `anew`, also those that know it, as after they were set up anew.
     """
-    record = there = last(cluster.paths)
-    if answer and answer.read_at and (there.read_at is None or there.read_at < answer.read_at):
-        record = answer
+    record = last(cluster.paths)
     if not (record.told or node_lease.are_to_mind(cluster.plan)):
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
     told, failed = node_lease.tell(cluster, record.granted_until, left, had)
     by_now = _change(cluster.paths, lambda known: known.model_copy(update={"told": told}))
-    if by_now.granted_until != there.granted_until:
+    if by_now.granted_until != record.granted_until:
         tell_nodes(cluster)  # renewed meanwhile; nodes may have got the older end last
     elif failed:
         each = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -180,18 +162,12 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False, answer: Record | None = 
         )
 
 
-def tell_of_new(cluster: Cluster) -> None:
-    """Tell nodes that were just set up when the lease ends, if they act on it."""
-    if node_lease.are_to_mind(cluster.plan):
-        read(cluster)
-    tell_nodes(cluster, anew=True)
-
-
 def due(record: Record, wanted: Wanted) -> datetime | None:
     """Return the end that the policy asks for now; None if no renewal is due."""
     if record.state(asked_at(wanted)) != "expiring" or record.since is None:
         return None
-    until = min(now() + timedelta(seconds=wanted.duration), _most(record.since, wanted))
+    most = record.since + timedelta(seconds=wanted.renewal.most)
+    until = min(now() + timedelta(seconds=wanted.duration), most)
     gained = (until - (record.granted_until or until)).total_seconds()
     return until if gained > _GAIN_S else None
 
@@ -201,7 +177,7 @@ def last_end(record: Record, wanted: Wanted) -> datetime | None:
     end, since = record.granted_until, record.since
     if end is None or since is None or end <= now():
         return None
-    found = max(end, _most(since, wanted))
+    found = max(end, since + timedelta(seconds=wanted.renewal.most))
     left = (found - now()).total_seconds()
     return found if left < max(_AHEAD_S, asked_at(wanted)) else None
 
@@ -209,8 +185,7 @@ def last_end(record: Record, wanted: Wanted) -> datetime | None:
 def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
     """Return whether `before_end` is due: at its margin, and twice more closer to the end.
 
-    Args:
-        unasked: Whether the testbed does not answer; it gets some minutes to grant more time.
+    A testbed that could not be asked gets some minutes to grant more time.
     """
     end, margin, asked = record.granted_until, wanted.before_end.margin, asked_at(wanted)
     if unasked:
@@ -236,14 +211,10 @@ def asked_at(wanted: Wanted) -> float:
     return max(margin, wanted.before_end.margin)
 
 
-def _most(since: datetime, wanted: Wanted) -> datetime:
-    return since + timedelta(seconds=wanted.renewal.most)
-
-
-def ended(paths: ClusterPaths, record: Record) -> Record:
+def ended(paths: ClusterPaths, record: Record) -> None:
     """Record that `before_end` was done for the end that `record` has."""
     done = {"ended_for": record.granted_until, "ended_at": now()}
-    return _change(paths, lambda known: known.model_copy(update=done))
+    _change(paths, lambda known: known.model_copy(update=done))
 
 
 def is_commanded(record: Record) -> bool:
@@ -263,15 +234,12 @@ def check_not_expired(paths: ClusterPaths) -> None:
     """Refuse to work with nodes whose lease has ended."""
     record = last(paths)
     if record.granted_until and record.state(0) == "expired":
+        why, hint = "its nodes run no job any more", f"gpubed renew {paths.name}"
+        if not record.own:
+            why = "the testbed has taken its nodes back"
+            hint = f"gpubed up {paths.name} --refresh   (asks for new nodes)"
         ended = f"the lease of {paths.name} ended at {local(record.granted_until)}"
-        if record.own:
-            raise GpubedError(
-                f"{ended}: its nodes run no job any more", f"gpubed renew {paths.name}"
-            )
-        raise GpubedError(
-            f"{ended}: the testbed has taken its nodes back",
-            f"gpubed up {paths.name} --refresh   (asks for new nodes)",
-        )
+        raise GpubedError(f"{ended}: {why}", hint)
 
 
 def _answered(before: Record, end: datetime | None, *, own: bool) -> Record:
@@ -294,14 +262,8 @@ def _change(
 ) -> Record:
     """Change the record under a lock, and write it.
 
-    Args:
-        change: Makes the new record; must not block, since others wait for the lock.
-        heals: Whether to replace an unreadable record.
-        is_told: Whether the testbed can be asked again, so that failing to write does no harm.
-
-    Raises:
-        Unreadable: The record cannot be read.
-        Locked: Another process holds the lock for too long.
+    `change` must not block, since others wait for the lock. With `heals`, an unreadable record is
+    replaced. With `is_told`, the testbed can be asked again, so that failing to write does no harm.
     """
     if not paths.state.is_dir():  # the cluster is gone
         return change(Record())

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from packaging.markers import default_environment
 from packaging.utils import canonicalize_name
@@ -26,7 +27,7 @@ from gpubed.checks.context import Context
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
-from gpubed.nodes.verification import Check
+from gpubed.nodes.verification import Check, Result
 from gpubed.recipes import fatbin, recipe
 from gpubed.recipes.fatbin import Architectures
 from gpubed.recipes.recipe import Locked, Recipe
@@ -42,7 +43,9 @@ _HERE = {key: str(value) for key, value in default_environment().items()}
 
 def check(of: Recipe) -> Iterator[Check]:
     """Check a recipe against its own files and the package index."""
-    yield _lock_is_the_recipes(of)
+    found, why = of.lock_sha256(), f"write the lock's checksum into {of.folder / 'recipe.yml'}"
+    why = "" if found == of.lock.sha256 else why
+    yield _judged("lock.checksum", why, found, of.lock.sha256, "")
     yield _lock_has_what_is_wanted(of)
     yield _lock_resolves(of)
     yield _packages_serve_the_gpus(of)
@@ -85,27 +88,16 @@ def with_gpu_code(of: Recipe) -> list[Locked]:
 def _download(entry: Locked, folder: Path) -> Path:
     hashes = " ".join(f"--hash={text}" for text in entry.hashes)
     (folder / "wanted.txt").write_text(f"{entry} {hashes}\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", *_DOWNLOAD, "--dest", folder, "-r", folder / "wanted.txt"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    wanted = str(folder / "wanted.txt")
+    done = _run([sys.executable, "-m", *_DOWNLOAD, "--dest", str(folder), "-r", wanted])
     if done.returncode:
         raise GpubedError(f"{entry} cannot be downloaded:\n{done.stderr.strip()[-600:]}")
     return next(folder.glob("*.whl"))
 
 
-def _lock_is_the_recipes(of: Recipe) -> Check:
-    found = of.lock_sha256()
-    right = found == of.lock.sha256
-    return Check(
-        id="lock.checksum",
-        result="pass" if right else "fail",
-        value=found,
-        limit=of.lock.sha256,
-        reason="" if right else f"write the lock's checksum into {of.folder / 'recipe.yml'}",
-    )
+def _judged(id_: str, reason: str, value: int | str, limit: str, unit: str = "packages") -> Check:
+    result: Result = "fail" if reason else "pass"
+    return Check(id=id_, result=result, value=value, unit=unit, limit=limit, reason=reason)
 
 
 def _lock_has_what_is_wanted(of: Recipe) -> Check:
@@ -116,17 +108,8 @@ def _lock_has_what_is_wanted(of: Recipe) -> Check:
         if locked.get(name := canonicalize_name(one.name)) is None
         or not one.specifier.contains(locked[name], prereleases=True)
     ]
-    return Check(
-        id="lock.wanted",
-        result="fail" if lacking else "pass",
-        value=len(wanted),
-        unit="packages",
-        limit="all of requirements.in",
-        reason=f"not in the lock: {', '.join(lacking)}; lock it again, as "
-        "src/gpubed/recipes/README.md says"
-        if lacking
-        else "",
-    )
+    why = f"not in the lock: {', '.join(lacking)}; lock it again (src/gpubed/recipes/README.md)"
+    return _judged("lock.wanted", why if lacking else "", len(wanted), "all of requirements.in")
 
 
 def _lock_resolves(of: Recipe) -> Check:
@@ -135,26 +118,14 @@ def _lock_resolves(of: Recipe) -> Check:
     if uv is None:
         return Check(id=id_, result="skip", reason="uv is not installed: pip install uv")
     wanted = "\n".join(f"{e} ; {e.marker}" if e.marker else str(e) for e in locked)
-    done = subprocess.run(
-        [uv, *_RESOLVE],
-        input=wanted,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "UV_SYSTEM_CERTS": "1"},
-    )
+    environment = {**os.environ, "UV_SYSTEM_CERTS": "1"}
+    done = _run([uv, *_RESOLVE], input=wanted, env=environment)
     if done.returncode:
         return Check(id=id_, result="fail", reason=done.stderr.strip())
     index = {str(entry): set(entry.hashes) for entry in recipe.parse_lock(done.stdout)}
     strange = [str(e) for e in locked if not e.hashes or not set(e.hashes) <= index[str(e)]]
-    return Check(
-        id=id_,
-        result="fail" if strange else "pass",
-        value=len(locked),
-        unit="packages",
-        limit="all in the index, with the lock's hashes",
-        reason=f"the index has other files of {', '.join(strange)}" if strange else "",
-    )
+    why = f"the index has other files of {', '.join(strange)}" if strange else ""
+    return _judged(id_, why, len(locked), "all in the index, with the lock's hashes")
 
 
 def _packages_serve_the_gpus(of: Recipe) -> Check:
@@ -165,11 +136,9 @@ def _packages_serve_the_gpus(of: Recipe) -> Check:
     stale = {str(entry) for entry in with_gpu_code(of)} ^ record.keys()
     lacking = [f"{name} is not both locked and measured" for name in sorted(stale)]
     lacking += recipe.unserved(of, record)
-    return Check(
-        id=id_,
-        result="fail" if lacking else "pass",
-        value=len(record),
-        unit="packages",
-        limit=f"have code for {', '.join(of.gpus.architectures)}",
-        reason="; ".join(lacking) + (f"; gpubed recipe measure {of.name}" if stale else ""),
-    )
+    why = "; ".join(lacking) + (f"; gpubed recipe measure {of.name}" if stale else "")
+    return _judged(id_, why, len(record), f"have code for {', '.join(of.gpus.architectures)}")
+
+
+def _run(words: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, **how)

@@ -11,20 +11,18 @@ from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import applied, jupyterlab_port, unfinished
 from gpubed.core import progress, record, runlock, secret
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
-from gpubed.nodes import allocation as allocations
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
-from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import JobTestbed, Testbed
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.base import JobTestbed
+from gpubed.testbeds.specification import load_current
 
 _HERE = {"Identity", "Key", "Image"}  # resources on the controller
 
@@ -34,29 +32,38 @@ def status(
 ) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
+    Raises `NotUp` if the cluster has no nodes; see `of_none`.
+
     Args:
         use: Whether to ask nodes what they are used for; `use` is null if they do not tell.
         seen: The cluster's condition, if it was just looked at.
-
-    Raises:
-        NotUp: The cluster has no nodes; see `of_none`.
     """
-    allocation = allocations.load(paths.allocation)
+    cluster = load_current(paths, lambda said: _note(f"{said}; {record.put_back(paths)}"))
+    allocation = cluster.allocation
     testbed = registry.bound(allocation.backend, paths)
-    cluster = Cluster(paths, _wanted(paths, allocation.backend), allocation)
     now = seen or condition.look(testbed, cluster)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine)
-    verified = _verified(paths)
     found = hardware.of_cluster(paths.facts, allocation)
     # If `up` configures nothing, it would not finish an interrupted `configure`.
     goes_on = cluster.plan.spec.configure or record.read(paths).unfinished == "nodes"
     begun = unfinished.state(paths) if goes_on else ""
+    asked = dict[str, Any]()
+    if use:
+        held = {n: one["reason"] for n, one in unwell.items() if one["state"] == "quarantined"}
+        used = idle.look(cluster, held)
+        asked["use"] = used and used.document()
+    if isinstance(testbed, JobTestbed):
+        asked["jobs"] = [asdict(job) for job in testbed.jobs(allocation.uuid)]
+    lease = current_lease(cluster, now)
+    ends_soon = lease.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
+    holder, verified = runlock.holder(paths.state), _verified(paths)
+    configured = applied.digest(paths, allocation)
     return {
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),
         "unreadable": unreadable,
-        "held_by": _held_by(paths),
+        "held_by": holder and holder.model_dump(),
         "configured": cluster.plan.spec.configure,
         "nodes": [
             {
@@ -66,23 +73,31 @@ def status(
             for node in allocation.nodes
         ],
         "failed": [failure.model_dump() for failure in allocation.failed],
-        "lease": _lease(cluster, now),
-        "services": _services(cluster, now),
+        "lease": {**lease.document(), "ends_soon": ends_soon},
+        "services": [
+            {**one, "reason": now.services.get(one["name"], "")}
+            for one in (services.urls(cluster) if cluster.plan.spec.configure else ())
+        ],
         "pending": jupyterlab_port.pending(cluster),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
-        **({"use": _use(cluster, unwell)} if use else {}),
-        **_jobs(testbed, allocation),
-        "verification": verified and _verification(cluster, verified),
+        **asked,
+        "verification": verified
+        and {**verified.summary(), "current": verified.is_of(allocation, configured)},
     }
 
 
 def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """Return the document of `status` for a cluster without nodes: absent, or partly made."""
-    there = "allocated" if _holds_something(paths, engine) else "absent"
+    there = False  # whether the state names, or may have begun, a resource on the testbed
+    if paths.project.pulumi.exists():
+        stack = Stack(paths, engine)
+        recorded = stack.export().get("deployment", {}).get("resources") or ()
+        made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
+        there = bool(made - _HERE) or stack.interrupted()
     return {
         "engine": engine,
-        "state": unfinished.state(paths) or there,
+        "state": unfinished.state(paths) or ("allocated" if there else "absent"),
         "nodes": [],
         "lease": leases.Record().document(),
         "services": [],
@@ -90,89 +105,29 @@ def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     }
 
 
-def _holds_something(paths: ClusterPaths, engine: EngineName) -> bool:
-    """Return whether the state names, or may have begun, a resource on the testbed."""
-    if not paths.project.pulumi.exists():
-        return False
-    stack = Stack(paths, engine)
-    recorded = stack.export().get("deployment", {}).get("resources") or ()
-    made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
-    return bool(made - _HERE) or stack.interrupted()
-
-
-def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
-    """Return the cluster's plan; if the specification is unusable, the one last applied."""
-    try:
-        if paths.spec.exists():
-            return load_plan(paths.spec_in_use, paths.name)
-    except UsageError as error:
-        if not record.put_back(paths):
-            raise
-        progress.emit("note", message=f"{error.message}; shown is what was applied last")
-        return plan(registry.reach(backend, paths).applied())
-    former = plan(registry.reach(backend, paths).specification)
-    message = f"{paths.spec} is gone; what was applied last comes back with:"
-    progress.emit("note", message=f"{message} {record.put_back(paths)}")
-    return former
-
-
-def _use(
-    cluster: Cluster,
-    unwell: dict[str, dict[str, str]],
-) -> dict[str, Any] | None:
-    said = {name: one["reason"] for name, one in unwell.items() if one["state"] == "quarantined"}
-    found = idle.look(cluster, said)
-    return found.document() if found else None
-
-
-def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
-    if not isinstance(testbed, JobTestbed):
-        return {}
-    return {"jobs": [asdict(job) for job in testbed.jobs(allocation.uuid)]}
-
-
-def _held_by(paths: ClusterPaths) -> dict[str, Any] | None:
-    """Return the run that changes the cluster now; `up` does until its checks are done."""
-    who = runlock.holder(paths.state)
-    return who.model_dump() if who else None
-
-
 def _verified(paths: ClusterPaths) -> Verification | None:
     try:
         return Verification.last(paths.verification)
     except Unreadable as error:
-        progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
+        _note(f"{error.message}: it counts as none, {error.hint}")
         return None
 
 
-def _verification(cluster: Cluster, verified: Verification) -> dict[str, Any]:
-    current = verified.is_of(cluster.allocation, applied.digest(cluster.paths, cluster.allocation))
-    return {**verified.summary(), "current": current}
-
-
 def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
-    found = []
+    found = list[GpubedError]()
     try:
         if cluster.allocation.nodes:
             secret.require_key(cluster.paths)
     except Unreadable:
         pass  # an unreadable key is not lost
     except GpubedError as error:
-        found.append({"message": error.message, "hint": error.hint or ""})
-    if not cluster.paths.project.pulumi.exists():
-        return found
+        found.append(error)
     try:
-        Stack(cluster.paths, engine).export()
+        if cluster.paths.project.pulumi.exists():
+            Stack(cluster.paths, engine).export()
     except GpubedError as error:
-        found.append({"message": error.message, "hint": error.hint or ""})
-    return found
-
-
-def _services(cluster: Cluster, now: Condition) -> list[dict[str, str]]:
-    if not cluster.plan.spec.configure:
-        return []
-    known = services.urls(cluster)
-    return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
+        found.append(error)
+    return [{"message": error.message, "hint": error.hint or ""} for error in found]
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:
@@ -198,18 +153,16 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
     }
 
 
-def _lease(cluster: Cluster, now: Condition) -> dict[str, Any]:
-    known = current_lease(cluster, now)
-    ends_soon = known.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
-    return {**known.document(), "ends_soon": ends_soon}
-
-
 def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
     """Return the lease; empty if the nodes were taken back before its end."""
     try:
         known = leases.read(cluster)
     except GpubedError as error:
-        progress.emit("note", message=f"the lease is what was known before: {error.message}")
+        _note(f"the lease is what was known before: {error.message}")
         known = leases.known(cluster.paths)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
     return leases.Record() if gone and known.state(0) != "expired" else known
+
+
+def _note(message: str) -> None:
+    progress.emit("note", message=message)

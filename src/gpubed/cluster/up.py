@@ -1,4 +1,4 @@
-"""`gpubed up`: makes a cluster match its specification."""
+"""`gpubed up` makes a cluster match its specification; `gpubed plan` tells what that changes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, damage, doctor, handover, hung, lost_state
+from gpubed.cluster import condition, costs, doctor, handover, lost_state
 from gpubed.cluster import lease as leases
-from gpubed.cluster.condition import Condition
-from gpubed.cluster.damage import Seen
+from gpubed.cluster.condition import Condition, Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import jupyterlab_port, owners_variables, served_folder
+from gpubed.configuration import due, jupyterlab_port, owners_variables, served_folder
+from gpubed.configuration.due import Due
 from gpubed.core import parallel, progress, record, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
@@ -25,7 +25,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import left_out, made_on, registry
-from gpubed.testbeds.base import Fault, Finding, Testbed
+from gpubed.testbeds.base import Existing, Fault, Finding, Testbed
 from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.specification import frozen, load_plan
 
@@ -34,32 +34,22 @@ _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of an `up`.
-
-    Attributes:
-        seen: The cluster's condition at the last look; None if it was changed since.
-        restarted: Nodes that hung and were restarted.
-    """
+    """The outcome of an `up`."""
 
     result: Result
-    seen: Condition | None = None
-    restarted: tuple[str, ...] = ()
+    seen: Condition | None = None  # the last look at the cluster; None if it was changed since
+    restarted: tuple[str, ...] = ()  # nodes that hung and were restarted
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of `up`.
-
-    Attributes:
-        asked: The testbeds that may have resources of the cluster.
-        approve: Called with what would be lost.
-    """
+    """One run of `up`."""
 
     plan: ClusterPlan
     testbed: Testbed
     stack: Stack
-    asked: Testbeds
-    approve: Approve
+    asked: Testbeds  # the testbeds that may have resources of the cluster
+    approve: Approve  # called with what would be lost
 
     @property
     def paths(self) -> ClusterPaths:
@@ -79,12 +69,9 @@ def up(
 ) -> Done:
     """Make the cluster match its specification, ready and verified.
 
-    Args:
-        still_wanted: Called once the lock is held; raises to give the run up.
-        given_time: Nodes that have been silent for as long as a boot may take.
-
-    Raises:
-        Locked: Another run holds the cluster.
+    Raises `Locked` if another run holds the cluster. `still_wanted` is called once the lock is
+    held, and raises to give the run up. The nodes `given_time` have been silent for as long as a
+    boot may take.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -105,13 +92,13 @@ def up(
         try:
             lost_state.mind(stack, testbed, plan, approve)
         except (PrerequisiteMissing, Refused):
-            _require(testbed, plan)  # says what is missing here
+            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))  # says what is missing here
             raise
         if not stack.outputs():
-            _require(testbed, plan)
+            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
         killed = _note_begin(stack)
         seen, planned = _look_first(run, refresh=refresh or killed)
-        damaged = damage.damaged(seen)
+        damaged = condition.damaged(seen)
         if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
@@ -122,23 +109,34 @@ def up(
             with record.changed(paths) as known:
                 known.killed = False
         made_on.forget_attempts(testbed)
-        cluster = Cluster(paths, plan, allocations.load(paths.allocation))
-        if record.uuid(paths) != cluster.allocation.uuid:
-            record.keep_uuid(paths, cluster.allocation.uuid)
-        current_lease(cluster, None)
-        _restore_rates(paths, last=True)
+        # An earlier look is enough if it found no damage and nothing was changed since.
+        found = seen[1] if seen and not (damaged or refresh or killed) else None
+        return replace(done, seen=_finish(run, done.result, found, damaged, verify=verify))
+
+
+def _finish(
+    run: Run, result: Result, found: Condition | None, damaged: Seen | None, *, verify: bool
+) -> Condition | None:
+    """Return the condition at the last look; None if the engine configured and verified since."""
+    paths, backend, same = run.paths, run.testbed.backend, not changed(result)
+    cluster = Cluster(paths, run.plan, allocations.load(paths.allocation))
+    if record.uuid(paths) != cluster.allocation.uuid:
+        record.keep_uuid(paths, cluster.allocation.uuid)
+    current_lease(cluster, None)
+    _restore_rates(paths, last=True)
+    if not (damaged or same):
         found = None
-        if damaged or not changed(done.result):
-            # An earlier look is enough if it found no damage and nothing was changed since.
-            found = seen[1] if seen and not (damaged or refresh or killed) else None
-            found = found or _require_whole(testbed, cluster, started=changed(done.result))
-        leases.tell_nodes(cluster)
-        if not changed(done.result) and plan.spec.configure and cluster.allocation.nodes:
-            served_folder.remember(cluster)  # a former version did not
-            jupyterlab_port.remember(cluster)
-            if verify:
-                handover.verify_cluster(cluster)
-    return replace(done, seen=found)
+    elif not found:
+        if not same and backend.boots_later:
+            handover.await_nodes(cluster)
+        found = condition.require(run.testbed, cluster)
+    leases.tell_nodes(cluster)
+    if same and run.plan.spec.configure and cluster.allocation.nodes:
+        served_folder.remember(cluster)  # a former version did not
+        jupyterlab_port.remember(cluster)
+        if verify:
+            handover.verify_cluster(cluster)
+    return found
 
 
 def _note_begin(stack: Stack) -> bool:
@@ -165,17 +163,11 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
         progress.emit("note", message=message)
 
 
-def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:
-    if started and testbed.backend.boots_later:
-        handover.await_nodes(cluster)
-    return condition.require(testbed, cluster)
-
-
 def _up(
     run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
 ) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
-    with left_out.of_run(paths, run.plan) as failed:
+    with left_out.of_run(paths, run.plan) as note_failed:
         if _remove_faulty(run):
             planned = None  # the state has changed
         planned = _look_ahead(run, planned)
@@ -184,11 +176,13 @@ def _up(
         if damaged:
             # Silent nodes are no part of a plan.
             spared = costs.nodes_that_go(planned)
-            restarted = hung.bring_back(*damaged, run.approve, spared=spared, given_time=given_time)
+            restarted = condition.restart_hung(
+                *damaged, run.approve, spared=spared, given_time=given_time
+            )
             if restarted:
                 # Services and networks may not have come back with the boot.
-                damaged = damage.look(paths, run.plan) or damaged
-            damage.prepare_repair(*damaged)
+                damaged = condition.before_up(paths, run.plan) or damaged
+            condition.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
         # Conflicts with the owner's packages are refused before hosts are changed.
@@ -205,7 +199,7 @@ def _up(
                 # why. Faulty nodes are removed, and `up` tries again.
                 if not (faults := _remove_faulty(run)):
                     raise
-                failed.add(faults)
+                note_failed(faults)
 
 
 def _applied(run: Run, planned: Result | None) -> Result:
@@ -281,11 +275,11 @@ def _refresh(run: Run) -> None:
 
 def _remove_leftovers(run: Run) -> None:
     """Remove what a killed run left; nodes only if approved: a restored state may lack them."""
-    if nodes := [str(one) for one in audits.unrecorded(run.stack, run.asked) if one.node]:
-        run.approve(
-            [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
-        )
-    if gone := audits.remove_unrecorded(run.stack, run.asked):
+    left = audits.unrecorded(run.stack, run.asked)
+    why = "it is in no state, as one that a killed run was making"
+    if nodes := [f"{one}: {why}" for one in left if one.node]:
+        run.approve(nodes)
+    if gone := run.asked.remove(left):
         progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
@@ -297,22 +291,21 @@ def changed(result: Result) -> bool:
 def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]:
     """Look at the cluster's condition, and refresh the state if something is damaged.
 
-    Returns:
-        The cluster and its condition, or None if it could not be looked at; and the engine's
-        preview, if it was computed meanwhile and still holds.
+    Returns the cluster and its condition, or None if it could not be looked at; and the engine's
+    preview, if it was computed meanwhile and still holds.
     """
     paths, stack = run.paths, run.stack
     if not refresh:
         leases.check_not_expired(paths)
     planned, told = None, list[ResourceEvent | LogEvent]()
-    with parallel.beside(lambda: damage.look(paths, run.plan)) as looking:
+    with parallel.beside(lambda: condition.before_up(paths, run.plan)) as looking:
         # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
         # which nodes an earlier run left out only once this run has begun.
         if not refresh and not record.read(paths).left_out and stack.has_resources():
             with suppress(GpubedError):  # a later preview reports the error
                 planned = stack.preview(told.append)
         seen = looking.result()
-    damaged = damage.damaged(seen)
+    damaged = condition.damaged(seen)
     if damaged:
         if not refresh:
             condition.recognize(*damaged)
@@ -326,17 +319,92 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     return seen, planned
 
 
-def _require(testbed: Testbed, plan: ClusterPlan) -> None:
-    _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
-
-
 def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
     missing = [finding for finding in findings if not finding.ok]
     if missing:
-        first = missing[0]
-        rest = "".join(
-            f"\n  {finding.message}"
-            + (f"\n    → {finding.fix}" if finding.fix != first.fix else "")
-            for finding in missing[1:]
+        first, *more = missing
+        rest = [
+            f"\n  {one.message}" + (f"\n    → {one.fix}" if one.fix != first.fix else "")
+            for one in more
+        ]
+        raise error(first.message + "".join(rest), first.fix)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What `up` would do."""
+
+    plan: ClusterPlan
+    steps: Result
+    damage: Sequence[str]  # damage that `up` would repair, a sentence each
+    roles: Due  # the nodes on which roles would be applied, by role
+    lost: Sequence[str]  # what `up` would ask about, a sentence each
+    refused: Sequence[Finding]  # by the testbed; asked only if something would be lost
+    notes: Sequence[str]
+
+
+def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
+    """Compute what `up` would do; nothing is changed.
+
+    Raises `Locked` if another run is changing the cluster.
+    """
+    plan = load_plan(paths.spec)
+    owners_variables.require_readable(paths)
+    testbed = registry.bound(plan.backend, paths)
+    testbed.backend.require_engine(engine)
+    runlock.require_free(paths.state)
+    paths.project.prepare()
+    stack = Stack(paths, engine)
+    audits.testbeds(stack, testbed).require_same(testbed)
+    seen = condition.damaged(condition.before_up(paths, plan))
+    audits.remember(stack)
+    gone = list[str]()
+    if seen:
+        asked = audits.testbeds(stack, testbed)
+        gone = costs.gone(audits.missing_data(stack, asked))
+        asked.require_refreshable()
+    planned = stack.preview(emit, refresh=seen is not None)
+    there, given_up, notes = _known_again(stack, testbed, plan)
+    steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
+    left = served_folder.left_behind(paths, plan, steps, there)
+    lost = costs.lost(planned, left)
+    refused = testbed.refusals(plan) if lost else []
+    found = seen[1] if seen else Condition({})
+    runlock.require_free(paths.state)  # another run may have begun meanwhile
+    roles: Due = {}
+    if plan.spec.configure and plan.spec.backend.lends_nodes:
+        allocation = None
+        with suppress(GpubedError):
+            allocation = allocations.load(paths.allocation)
+        roles = due.foreseen(
+            paths,
+            plan,
+            allocation,
+            anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+            strange=found.those(condition.UNRECOGNIZED),
+            cut=found.those(*condition.BARE),
+            broken=condition.unserved(plan, found),
         )
-        raise error(first.message + rest, first.fix)
+    return Preview(plan, planned, found.words, roles, [*given_up, *gone, *lost], refused, notes)
+
+
+def _known_again(
+    stack: Stack, testbed: Testbed, plan: ClusterPlan
+) -> tuple[list[Existing] | None, list[str], list[str]]:
+    """Return what `up` would do with resources that a lost state knew.
+
+    Returns the existing resources, or None if the testbed was not asked; those that `up` would give
+    up; and those that it would take over, or why it would stop.
+    """
+    uuid = record.uuid(stack.paths)
+    if uuid is None and (said := lost_state.renamed(stack.paths)):
+        return None, [], [said]
+    if uuid is None or stack.has_resources() or stack.interrupted():
+        return None, [], []
+    try:
+        found = lost_state.known_again(uuid, testbed)
+        lost = lost_state.given_up(found, testbed, plan)
+    except GpubedError as error:
+        return None, [], [f"`up` would stop: {error.message}"]
+    said = lost_state.taken_over(found, plan)
+    return found, lost, [said] if said else []

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from traceback import format_exception
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from gpubed.cluster import condition, costs, hung, idle, renewal, up
+from gpubed.cluster import before_end, condition, costs, idle, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
@@ -39,8 +38,7 @@ State = Literal["well", "amiss", "busy", "gone"]
 _OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """A fault that `up` would repair; `state` is empty if it is not about a node."""
 
     key: str
@@ -48,14 +46,17 @@ class Fault:
     why: str
     state: str = ""
 
+    @property
+    def boots(self) -> bool:
+        """Whether its node may be booting."""
+        return self.state == condition.UNREACHABLE
+
 
 class Watch:
-    """The watch of one cluster.
+    """The watch of one cluster; as many `repairs` may begin within 24 hours.
 
-    Args:
-        repairs: How many repairs may begin within 24 hours.
-        hear: Called with each event after it was logged.
-        following: Shows a repair's progress, given its event file.
+    `hear` is called with each event after it was logged; `following` shows a repair's progress,
+    given its event file.
     """
 
     def __init__(
@@ -90,9 +91,8 @@ class Watch:
     def try_look(self) -> tuple[str, float]:
         """Look once; return the result, and the seconds to wait after a look that failed.
 
-        Raises:
-            UsageError: The command line or the specification is wrong.
-            BrokenPipeError: The reader of the output is gone.
+        Raises `UsageError` if the specification is wrong, and `BrokenPipeError` if the reader of
+        the output is gone.
         """
         try:
             state = self.look()
@@ -102,81 +102,70 @@ class Watch:
         except (UsageError, BrokenPipeError):
             raise
         except Exception as error:
-            self._broken += 1
-            self._tell_of_failed(error, f"a look failed: {in_words(error)}")
-            return "not looked at", backed_off(self._broken)
-        return state, 0.0
-
-    def _tell_of_failed(self, error: Exception, said: str) -> None:
-        details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
-        with suppress(OSError):  # a full disk may be what broke the look
-            self.telling.remember(amiss={})  # no fault counts as seen twice in a row
-        if said == self._said:
-            return
-        self._said = said
+            said = f"a look failed: {in_words(error)}"
+            details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
+        else:
+            return state, 0.0
+        self._broken += 1
         try:
-            again = "looked at again in a minute, then ever more seldom"
-            self.telling.tell("failed", said, again, details=details)
+            self.telling.remember(amiss={})  # no fault counts as seen twice in a row
+            if said != self._said:
+                self._said = said
+                again = "looked at again in a minute, then ever more seldom"
+                self.telling.tell("failed", said, again, details=details)
         except BrokenPipeError:
             raise
         except OSError:
-            pass
+            pass  # a full disk may be what broke the look
+        return "not looked at", backed_off(self._broken)
 
     def look(self) -> State:
-        """Look once, and do what is due.
-
-        Raises:
-            OSError: Log or memory cannot be written.
-        """
-        paths, name = self._paths, self._paths.name
+        """Look once, and do what is due."""
+        paths, name, telling = self._paths, self._paths.name, self.telling
         # `down` removes the lock, and a new cluster may have the same name.
         if self.is_over or (self._guards and not self._has_lock):
             why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
-            self.telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
+            telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
             return "gone"
-        known = self.telling.memory.by(leases.now())
-        if known != self.telling.memory:
-            self.telling.remember(**dict(known))
+        known = telling.memory.by(leases.now())
+        if known != telling.memory:
+            telling.remember(**dict(known))
             why = f"{paths.watch} has times that are yet to come: the clock was ahead"
-            self.telling.tell("clock", why, "they count as none: repairs are as due as ever")
+            telling.tell("clock", why, "they count as none: repairs are as due as ever")
         who = runlock.holder(paths.state)
-        if who and self.telling.is_going:
+        if who and telling.is_going:
             return self._pass()
-        warned = self.telling.memory.warned if self.telling.releases else None
+        warned = telling.memory.warned if telling.releases else None
         try:
             cluster = load_current(paths, granted=warned.granted if warned else None)
         except GpubedError as error:
             error = _begun_down(paths) or error
-            self.telling.leave(error.message, error.hint)
+            telling.leave(error.message, error.hint)
             return "amiss"
-        self._keep_lease(cluster)
-        return self._pass() if who else self._look(cluster)
+        said = before_end.look(cluster).said
+        for one in said:
+            telling.tell_once(one.matter, one.event, one.why, one.outcome)
+        if not any(one.matter == "nodes" for one in said):
+            telling.settle("nodes", "all nodes know until when the lease lasts")
+        if who:
+            return self._pass()
+        if idle.go_on(telling, self._engine, cluster):
+            return "gone" if self.is_over else "amiss"
+        return self._look(cluster)
 
     def _pass(self) -> State:
         """Do nothing while another run is at work, and forget the faults seen before it."""
         self.telling.remember(amiss={})
         return "busy"
 
-    def _keep_lease(self, cluster: Cluster) -> None:
-        said = renewal.look(cluster).said
-        for one in said:
-            if one.matter:
-                self.telling.tell_once(one.matter, one.event, one.why, one.outcome)
-            else:
-                self.telling.tell(one.event, one.why, one.outcome)
-        if not any(one.matter == "nodes" for one in said):
-            self.telling.settle("nodes", "all nodes know until when the lease lasts")
-
     def _look(self, cluster: Cluster) -> State:
         telling, lender = self.telling, cluster.allocation.backend
-        if idle.go_on(telling, self._engine, cluster):
-            return "gone" if self.is_over else "amiss"
         testbed = registry.bound(lender, self._paths)
         try:
             found = condition.look(testbed, cluster)
         except GpubedError as error:
-            why = f"{lender} cannot be asked: {error.message}"
             telling.remember(amiss={})
+            why = f"{lender} cannot be asked: {error.message}"
             telling.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
@@ -187,14 +176,10 @@ class Watch:
             telling.remember(amiss={})
             return "amiss"
         faults, now, before = self._faults(found, cluster), leases.now(), telling.memory.amiss
-        silent = telling.memory.quarantined.items()
         # If a quarantined node is silent, its last answer counts.
-        held = {name: why for name, why in silent if name in found.damaged}
-        held |= {
-            one.node: one.quarantine.reason
-            for one in found.unwell
-            if one.quarantine and one.quarantine.is_by_hand
-        }
+        held = {n: why for n, why in telling.memory.quarantined.items() if n in found.damaged}
+        said = {one.node: one.quarantine for one in found.unwell if one.quarantine}
+        held |= {name: one.reason for name, one in said.items() if one.is_by_hand}
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         telling.remember(amiss=since, quarantined=held)
         if idle.care(telling, self._engine, cluster):
@@ -202,7 +187,11 @@ class Watch:
         spared = self._spared([fault for fault in faults if fault.node in held])
         broken = [fault for fault in faults if fault.node not in held]
         if not broken:
-            return self._rest(found, spared)
+            if found.unknown:
+                return "amiss"
+            self._repaired()
+            telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
+            return "amiss" if spared or found.full else "well"
         if all(_is_lasting(fault, before, testbed) for fault in broken):
             return "well" if self._repair(cluster, found, broken, spared) else "amiss"
         if not telling.memory.failures:
@@ -227,40 +216,25 @@ class Watch:
         return listed
 
     def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
-        telling, name = self.telling, self._paths.name
-        if found.full:
-            why = "; ".join(f"{node}: {why}" for node, why in found.full.items())
-            first = condition.free(name, next(iter(found.full)))
-            telling.tell_once("disks", "person", why, first)
-        else:
-            telling.settle("disks", "disks have space again")
+        report, name = self.telling.report, self._paths.name
+        full = "; ".join(f"{node}: {why}" for node, why in found.full.items())
+        first = condition.free(name, next(iter(found.full))) if full else ""
+        report("disks", "person", full, first, "disks have space again")
+        unknown, outcome = "; ".join(found.unknown.values()), ""
         if found.unheard:
+            unknown = f"no node of {name} answers"
             outcome = f"{condition.NO_WAY}; where they hang: gpubed up {name}"
-            telling.tell_once("unknown", "unasked", f"no node of {name} answers", outcome)
-        elif found.unknown:
-            telling.tell_once("unknown", "unasked", "; ".join(found.unknown.values()))
-        else:
-            telling.settle("unknown", "nodes are heard of again")
+        report("unknown", "unasked", unknown, outcome, "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
         held, name = self.telling.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
-        if said:
-            outcome = (
-                f"left alone; gpubed up {name} repairs it all the same; "
-                f"gpubed health {name} --requalify NODE takes back one that answers"
-            )
-            self.telling.tell_once("quarantine", "left", said, outcome)
-        else:
-            self.telling.settle("quarantine")
+        outcome = (
+            f"left alone; gpubed up {name} repairs it all the same; "
+            f"gpubed health {name} --requalify NODE takes back one that answers"
+        )
+        self.telling.report("quarantine", "left", said, outcome)
         return said
-
-    def _rest(self, found: Condition, spared: str) -> State:
-        if found.unknown:
-            return "amiss"
-        self._repaired()
-        self.telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
-        return "amiss" if spared or found.full else "well"
 
     def _repaired(self) -> None:
         self.telling.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
@@ -303,7 +277,7 @@ class Watch:
                 telling.leave(f"{why}; {error.message}", error.hint)
                 return False
             said = f"{why}: {error.message}"
-            if said == before.failed and not isinstance(error, hung.StaysSilent):
+            if said == before.failed and not isinstance(error, condition.StaysSilent):
                 # It failed as before and changed nothing, so it does not count.
                 telling.remember(repairs=before.repairs)
             telling.remember(failed=said)
@@ -352,30 +326,21 @@ class Watch:
                 raise Locked(f"another run has changed {paths.name} meanwhile")
             self._require_ours(cluster)
 
-        # Keeps jobs from starting unless they outlive nodes: their ranks would share processors
-        # with the repair, and soon end on broken nodes.
-        outlives = at_work.outlive_nodes(paths)
-        with (
-            nullcontext() if outlives else runlock.measuring(paths.state, "watch"),
-            event_file(paths, "watch", None) as path,
-            self._following(path),
-        ):
+        booting = {fault.node for fault in broken if fault.boots}
+        with ExitStack() as held:
+            if not at_work.outlive_nodes(paths):
+                # Jobs that begin would share processors with the repair, and end on broken nodes.
+                held.enter_context(runlock.measuring(paths.state, "watch"))
+            path = held.enter_context(event_file(paths, "watch", None))
+            held.enter_context(self._following(path))
             return up.up(
-                paths,
-                self._engine,
-                approve=approve,
-                still_wanted=still_wanted,
-                given_time={fault.node for fault in broken if _boots(fault)},
+                paths, self._engine, approve=approve, still_wanted=still_wanted, given_time=booting
             )
-
-
-def _boots(fault: Fault) -> bool:
-    return fault.state == condition.UNREACHABLE
 
 
 def _is_lasting(fault: Fault, before: dict[str, Moment], testbed: Testbed) -> bool:
     """Return whether the last look saw a fault, too, and a silent node has had time to boot."""
-    patience = testbed.backend.boots_within_s if _boots(fault) else 0.0
+    patience = testbed.backend.boots_within_s if fault.boots else 0.0
     since = before.get(fault.key)
     return since is not None and (leases.now() - since).total_seconds() >= patience
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
@@ -53,51 +49,32 @@ class Event:
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning that a cluster is idle.
-
-    Attributes:
-        idle_s: Seconds for which the cluster had been idle.
-        spell: Changes with each use of the nodes.
-        saved: Whether results were saved since.
-        granted: The nodes being released; the file that lists them is removed before they are.
-    """
+    """A warning that a cluster is idle."""
 
     idle_s: float
-    spell: str
-    saved: bool = False
+    spell: str  # changes with each use of the nodes
+    saved: bool = False  # whether results were saved since
+    # The nodes being released; the file that lists them is removed before they are.
     granted: Allocation | None = None
 
 
 class Memory(BaseModel):
-    """What a watch remembers between looks, also those of other processes.
-
-    Attributes:
-        amiss: Faults of the last look, and since when each was seen without a break.
-        quarantined: Nodes in quarantine when they last answered, with the reasons.
-        repairs: When the repairs of the last day began.
-        failures: Failed repairs or releases since the last success.
-        failed: The last failure, in words.
-        wait_until: When the next attempt may begin.
-        unfinished: Whether the last repair did not end.
-        left: The fault that was left to a person, while it stays the same.
-        warned: The warning in effect while the cluster stays idle.
-        told: The last event of each matter, which is not repeated.
-    """
+    """What a watch remembers between looks, also those of other processes."""
 
     # A newer version may keep more; the repairs still count.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: Literal[1] = 1
-    amiss: dict[str, Moment] = {}
-    quarantined: dict[str, str] = {}
-    repairs: tuple[Moment, ...] = ()
-    failures: NonNegativeInt = 0
-    failed: str = ""
-    wait_until: Moment | None = None
-    unfinished: bool = False
-    left: str = ""
-    warned: Warned | None = None
-    told: dict[str, str] = {}
+    amiss: dict[str, Moment] = {}  # faults of the last look; since when each was seen at each look
+    quarantined: dict[str, str] = {}  # nodes in quarantine when they last answered, with reasons
+    repairs: tuple[Moment, ...] = ()  # when the repairs of the last day began
+    failures: NonNegativeInt = 0  # failed repairs or releases since the last success
+    failed: str = ""  # the last failure, in words
+    wait_until: Moment | None = None  # when the next attempt may begin
+    unfinished: bool = False  # whether the last repair did not end
+    left: str = ""  # the fault that was left to a person, while it stays the same
+    warned: Warned | None = None  # the warning in effect while the cluster stays idle
+    told: dict[str, str] = {}  # the last event of each matter, which is not repeated
 
     def by(self, now: datetime) -> Memory:
         """Return a copy without times in the future, which a clock that was ahead has set."""
@@ -115,10 +92,9 @@ class Memory(BaseModel):
 
 
 class Telling:
-    """Memory and log of one cluster's watch.
+    """Memory and log of one cluster's watch; `hear` is called with each event after it is logged.
 
-    Args:
-        hear: Called with each event after it was logged.
+    Methods that write raise `OSError` if the disk is full.
     """
 
     def __init__(self, paths: ClusterPaths, hear: Callable[[Event], None]) -> None:
@@ -145,12 +121,13 @@ class Telling:
         # On a full disk, the lock's verb may be missing.
         return self.is_gone or (who is not None and who.verb in ("down", ""))
 
-    def remember(self, **changes: Any) -> None:
-        """Change the memory and write it.
+    @property
+    def waits(self) -> bool:
+        """Whether the next attempt after a failure is not due yet."""
+        return self.memory.wait_until is not None and leases.now() < self.memory.wait_until
 
-        Raises:
-            OSError: The file cannot be written.
-        """
+    def remember(self, **changes: Any) -> None:
+        """Change the memory and write it."""
         memory = self.memory.model_copy(update=changes)
         if memory != self.memory:
             self.memory = memory
@@ -167,14 +144,7 @@ class Telling:
         *,
         details: str = "",
     ) -> None:
-        """Log an event and pass it to `hear`.
-
-        Args:
-            details: Lines to write below the event in the log.
-
-        Raises:
-            OSError: The log cannot be written.
-        """
+        """Log an event, with `details` below it, and pass it to `hear`."""
         told = Event(leases.now(), event, why, outcome, tuple(nodes))
         try:
             if not self.is_going:
@@ -185,10 +155,11 @@ class Telling:
     def tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
     ) -> None:
-        """Report an event unless it is the last one of its matter."""
+        """Report an event unless it is the last one of its matter; always without a matter."""
         said = f"{event}: {why}: {outcome}"
-        if self.memory.told.get(matter) != said:
-            self.remember(told={**self.memory.told, matter: said})
+        if not matter or self.memory.told.get(matter) != said:
+            if matter:
+                self.remember(told={**self.memory.told, matter: said})
             self.tell(event, why, outcome, nodes)
 
     def settle(self, matter: str, well: str = "") -> None:
@@ -197,6 +168,13 @@ class Telling:
             self.remember(told={k: said for k, said in self.memory.told.items() if k != matter})
             if well:
                 self.tell("well", well)
+
+    def report(self, matter: str, event: str, why: str, outcome: str = "", well: str = "") -> None:
+        """Report a matter once if there is a reason `why`; settle it if there is none."""
+        if why:
+            self.tell_once(matter, event, why, outcome)
+        else:
+            self.settle(matter, well)
 
     def leave(self, why: str, hint: str | None) -> None:
         """Report once that a fault is left to a person."""
@@ -209,11 +187,6 @@ class Telling:
         until = leases.now() + timedelta(seconds=wait)
         self.remember(amiss={}, failures=failures, wait_until=until)
         return f"failed: {in_words(error)}; not again for {wait / 60:g} min"
-
-    @property
-    def waits(self) -> bool:
-        """Whether the next attempt after a failure is not due yet."""
-        return self.memory.wait_until is not None and leases.now() < self.memory.wait_until
 
 
 def load(paths: ClusterPaths) -> Memory:
@@ -228,34 +201,11 @@ def load(paths: ClusterPaths) -> Memory:
 
 
 def log(paths: ClusterPaths, event: Event, details: str = "") -> None:
-    """Append an event to the log.
-
-    Raises:
-        OSError: The disk is full.
-    """
+    """Append an event to the log."""
     paths.logs.mkdir(parents=True, exist_ok=True)
     with (paths.logs / "watch.log").open("a", encoding="utf-8") as file:
         file.write(f"{event.line}\n")
         file.writelines(f"  {line}\n" for line in harmless.text(details).splitlines())
-
-
-@contextmanager
-def kept_log(paths: ClusterPaths) -> Iterator[None]:
-    """Restore the log if the cluster's folder is removed meanwhile.
-
-    Raises:
-        OSError: The disk is full.
-    """
-    path = paths.logs / "watch.log"
-    if paths.state.is_symlink() or not path.exists():
-        yield  # the target of a link is not removed
-        return
-    with TemporaryDirectory() as folder:
-        copy = Path(shutil.copy2(path, folder))
-        yield
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(copy, path)
 
 
 def stamp(moment: datetime) -> str:

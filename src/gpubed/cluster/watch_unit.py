@@ -64,28 +64,29 @@ def file(paths: ClusterPaths) -> Path:
 
 def text(paths: ClusterPaths, options: Sequence[str]) -> str:
     """Return the unit's content for a watch with these options."""
-    root = str(paths.project.root)
+    program, root = Path(sys.executable).with_name("gpubed"), str(paths.project.root)
+    found = str(program) if program.is_file() else shutil.which("gpubed")
+    if found is None:
+        raise PrerequisiteMissing("gpubed is not on PATH", "install it, as README.md says")
     set_ = {name: os.environ[name] for name in (*_KEPT, *_WAYS) if os.environ.get(name)}
     kept = {name: value for name, value in set_.items() if name in _KEPT or "@" not in value}
-    words = (_quoted(word).replace("$", "$$") for word in ("watch", paths.name, *options))
-    plain = root.replace("%", "%%").replace("\n", " ")
     variables = {**kept, "GPUBED_ROOT": root}
+    # systemd expands no variable in the program's path.
+    words = (_quoted(word).replace("$", "$$") for word in ("watch", paths.name, *options))
     return _UNIT.format(
         name=paths.name,
-        root=plain,
+        root=root.replace("%", "%%").replace("\n", " "),
         environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
-        # systemd expands no variable in the program's path.
-        command=" ".join([_quoted(_program()), *words]),
+        command=" ".join([_quoted(found), *words]),
     )
 
 
 def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
     """Write the unit, start it, and enable it at login; return its path.
 
-    Raises:
-        LoginRefused: Nodes are behind a host whose key no SSH agent holds.
+    Raises `LoginRefused` if nodes are behind a host whose key no SSH agent holds.
     """
-    _require_systemd(paths)
+    _systemctl("show", "--property=Version")
     for node in keys_of_agents(paths).values():
         try:
             ssh.greet(node, paths)
@@ -105,21 +106,10 @@ def remove(paths: ClusterPaths) -> Path | None:
     path = file(paths)
     if not path.exists():
         return None
-    _require_systemd(paths)
     _systemctl("disable", "--now", path.name)
     path.unlink()
     _systemctl("daemon-reload")
     return path
-
-
-def _require_systemd(paths: ClusterPaths) -> None:
-    instead = f"gpubed watch {paths.name} in a terminal; from cron, with --once"
-    if shutil.which("systemctl") is None:
-        raise PrerequisiteMissing("there is no systemd on this machine", instead)
-    done = _call("systemctl", "--user", "show", "--property=Version")
-    if done.returncode:
-        said = done.stderr.strip() or "no word"
-        raise PrerequisiteMissing(f"no systemd of {getpass.getuser()} answers: {said}", instead)
 
 
 def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
@@ -132,10 +122,8 @@ def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
 
 def lingers() -> bool:
     """Return whether the user's systemd keeps running after logout."""
-    if shutil.which("loginctl") is None:
-        return False
-    done = _call("loginctl", "show-user", getpass.getuser(), "--property=Linger")
-    return done.stdout.strip() == "Linger=yes"
+    words = ("show-user", getpass.getuser(), "--property=Linger")
+    return _call("loginctl", *words).stdout.strip() == "Linger=yes"
 
 
 def _systemctl(*words: str) -> None:
@@ -143,20 +131,16 @@ def _systemctl(*words: str) -> None:
     if done.returncode:
         raise PrerequisiteMissing(
             f"systemctl --user {' '.join(words)} failed: {done.stderr.strip() or 'no word'}",
-            "see what it says: journalctl --user -e",
+            "journalctl --user -e; without systemd: gpubed watch CLUSTER in a terminal; from cron, "
+            "with --once",
         )
 
 
 def _call(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-
-
-def _program() -> str:
-    beside = Path(sys.executable).with_name("gpubed")
-    found = str(beside) if beside.is_file() else shutil.which("gpubed")
-    if found is None:
-        raise PrerequisiteMissing("gpubed is not on PATH", "install it, as README.md says")
-    return found
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(words, 127, "", "there is no systemd on this machine")
 
 
 def _quoted(word: str) -> str:

@@ -26,8 +26,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
-from gpubed.nodes import programs
-from gpubed.nodes.ssh import SSH
+from gpubed.nodes.ssh import SSH, run_program
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Finding
 
@@ -80,7 +79,7 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
     }
-    said = programs.run(ssh, "base/files/packages.py", "look", json.dumps(asked))
+    said = run_program(ssh, "base/files/packages.py", "look", json.dumps(asked))
     looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
     return list(_findings(looked.json(Looked), plan, node))
 
@@ -94,7 +93,7 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
     facts = {}
     for name, ssh in sessions.items():
         with suppress(GpubedError):
-            said = programs.run(ssh, "hardware/files/gpubed-facts", "--table", table)
+            said = run_program(ssh, "hardware/files/gpubed-facts", "--table", table)
             facts[name] = reading.reply(said.stdout, f"what {name} is made of").json(Facts)
     if not facts:
         return {}

@@ -18,19 +18,12 @@ _DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 @dataclass(frozen=True)
 class Binding:
-    """What one rank of a node uses.
+    """What one rank of a node uses."""
 
-    Attributes:
-        rank: The rank's number on its node.
-        gpu: The driver's index of its GPU.
-        cpus: Its CPUs as `0-4,40-44`; empty if unknown.
-        hca: The nearest RDMA device that carries traffic, if any.
-    """
-
-    rank: int
-    gpu: int
-    cpus: str
-    hca: str | None
+    rank: int  # the rank's number on its node
+    gpu: int  # the driver's index of its GPU
+    cpus: str  # its CPUs as `0-4,40-44`; empty if unknown
+    hca: str | None  # the nearest RDMA device that carries traffic, if any
 
 
 def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:

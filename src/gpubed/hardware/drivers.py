@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 from packaging.version import Version
+from pydantic import TypeAdapter
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import assets
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import Generation, table
 
 UNKNOWN = "unknown"
 _NO_END = 10**6
+_VARIABLES = TypeAdapter(dict[str, Any])
 
 
 class NoDriver(GpubedError):
@@ -34,20 +39,32 @@ class Offer:
     subnet_manager: bool = False
 
 
+@cache
+def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
+    """Return what role nvidia_driver has for a system (`debian-12`), the preferred source first."""
+    role = assets() / "roles" / "nvidia_driver"
+    release = image.replace("-", " ").capitalize()
+    known = reading.file(role / f"vars/{release.split()[0]}.yml").yaml(_VARIABLES)
+    defaults = reading.file(role / "defaults" / "main.yml").yaml(_VARIABLES)
+    managers = ("fabric_manager", "subnet_manager")
+    return {
+        source: tuple(
+            Offer(row["branch"], *(row.get(manager, False) for manager in managers))
+            for row in known["__nvidia_driver_catalog"][source]
+            if row["release"] in (release, "")
+        )
+        for source in defaults["nvidia_driver_sources"]
+    }
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """Requirements on the driver; None is no requirement.
-
-    Attributes:
-        version: Exactly this version.
-        oldest: At least this version.
-        cuda: CUDA major version that has to run.
-    """
+    """Requirements on the driver; None is no requirement."""
 
     branch: int | None = None
     version: str | None = None
     oldest: str | None = None
-    cuda: int | None = None
+    cuda: int | None = None  # CUDA major version that has to run
 
     @classmethod
     def of(cls, cuda: str | None, oldest: str | None) -> Self:
@@ -62,27 +79,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class DriverChoice:
-    """The drivers that the nodes run.
+    """The drivers that the nodes run."""
 
-    Attributes:
-        branch: Driver branch of nodes that get one, such as 580.
-        source: Package source of that branch: a key of the offers.
-        kept: Version by node, if the installed driver stays.
-        replaced: Reason by node, if the installed driver does not stay.
-        open_module: Nodes that take the open kernel module; the rest take the proprietary one.
-        fabric_manager: Nodes that need Fabric Manager, of exactly the driver's version.
-        subnet_manager: Of these, the nodes that also need the NVLink subnet manager.
-        cuda: The newest CUDA major version that runs on all nodes.
-    """
-
-    branch: int
-    source: str
-    open_module: tuple[str, ...]
-    fabric_manager: tuple[str, ...]
-    subnet_manager: tuple[str, ...]
-    cuda: int
-    kept: dict[str, str] = field(default_factory=dict)
-    replaced: dict[str, str] = field(default_factory=dict)
+    branch: int  # driver branch of nodes that get one, such as 580
+    source: str  # package source of that branch: a key of the offers
+    open_module: tuple[str, ...]  # nodes with the open kernel module; others: proprietary
+    fabric_manager: tuple[str, ...]  # nodes that need it, of exactly the driver's version
+    subnet_manager: tuple[str, ...]  # of these, the nodes that also need the NVLink subnet manager
+    cuda: int  # the newest CUDA major version that runs on all nodes
+    kept: dict[str, str] = field(default_factory=dict)  # version, if the installed driver stays
+    replaced: dict[str, str] = field(default_factory=dict)  # reason, if it does not stay
 
 
 def choose(
@@ -94,16 +100,14 @@ def choose(
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
     Nodes without a driver that serves take the branch of those that have one if it is available,
-    else the newest of the first source that has one for them.
+    else the newest of the first source that has one for them. Raises `NoDriver` if a node has no
+    GPU, a GPU is unknown and no branch is asked for, no branch serves all, or a driver cannot be
+    replaced.
 
     Args:
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
         asked: Number of GPUs that nodes are to have, by name; all GPUs of other nodes count.
-
-    Raises:
-        NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch serves
-            all, or a driver cannot be replaced.
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)
@@ -115,7 +119,12 @@ def choose(
     kept = {n: nodes[n].driver.installed or "" for n, reason in against.items() if reason == ""}
     rest = {name: facts for name, facts in nodes.items() if name not in kept}
     replaced = {name: reason for name, reason in against.items() if reason}
-    _require_packages(rest, replaced)
+    for name, reason in replaced.items():
+        if nodes[name].driver.runfile:
+            raise NoDriver(
+                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
+                "remove it on that node (nvidia-uninstall), then run this again",
+            )
     # If all nodes keep their drivers, the newest of these stands for them.
     branches = sorted({branch_of(version) for version in kept.values()}, reverse=True)
     branch, source = _pick(rest, offers, wanted, branches) if rest else (branches[0], "")
@@ -176,7 +185,7 @@ def _require_agreement(wanted: Wanted) -> None:
 def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
     if bare := [name for name, facts in nodes.items() if not facts.gpus]:
         raise NoDriver(
-            f"no NVIDIA GPU is on the PCI bus of {_listed(bare)}",
+            f"no NVIDIA GPU is on the PCI bus of {', '.join(bare)}",
             "set gpus: 0 for that group in cluster.yml, or take nodes that have GPUs",
         )
     if wanted.pinned is None:
@@ -218,15 +227,6 @@ def _can_be_served(name: str, facts: Facts, wanted: Wanted) -> bool:
     return True
 
 
-def _require_packages(rest: Mapping[str, Facts], replaced: Mapping[str, str]) -> None:
-    for name, reason in replaced.items():
-        if rest[name].driver.runfile:
-            raise NoDriver(
-                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
-                "remove it on that node (nvidia-uninstall), then run this again",
-            )
-
-
 def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     """Return why the installed driver cannot stay, empty if it can; None if none is installed."""
     installed = facts.driver.installed
@@ -234,7 +234,7 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
         return None
     # A loaded driver works, even if apt could not finish the installation of its packages.
     if facts.driver.unfinished and installed != facts.driver.loaded and not facts.driver.runfile:
-        broken = _listed(facts.driver.unfinished)
+        broken = ", ".join(facts.driver.unfinished)
         return f"has driver {installed}, whose installation did not end ({broken})"
     if wanted.version is not None and installed != wanted.version:
         return f"has driver {installed}, and {wanted.version} is asked for"
@@ -249,14 +249,15 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
 
 
 def _against_module(facts: Facts) -> str:
+    driver = facts.driver
     kinds = {limits.open_module for limits in _known(facts.generations).values()}
-    if facts.driver.open is None or facts.driver.loaded != facts.driver.installed:
+    if driver.open is None or driver.loaded != driver.installed:
         return ""
-    needed = "proprietary" if facts.driver.open and "no" in kinds else ""
-    needed = "open" if not facts.driver.open and "only" in kinds else needed
-    loaded = "open" if facts.driver.open else "proprietary"
-    return needed and (
-        f"has the {loaded} kernel module of driver {facts.driver.installed}, and "
+    if ("no" if driver.open else "only") not in kinds:
+        return ""
+    loaded, needed = ("open", "proprietary") if driver.open else ("proprietary", "open")
+    return (
+        f"has the {loaded} kernel module of driver {driver.installed}, and "
         f"{', '.join(facts.generations)} needs the {needed} one"
     )
 
@@ -273,7 +274,7 @@ def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]
         too_old = [f"{n} ({g})" for n, g, s in served if s.last_cuda and s.last_cuda < cuda]
         if too_old:
             raise NoDriver(
-                f"CUDA {cuda} has no code for {_listed(too_old)}",
+                f"CUDA {cuda} has no code for {', '.join(too_old)}",
                 "choose a recipe with an older CUDA",
             )
     first = max(served, key=lambda row: row[2].first_branch, default=None)
@@ -309,7 +310,7 @@ def _pick(
     said = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
     if wanted.pinned is not None and not fits(wanted.pinned):
         raise NoDriver(
-            f"driver branch {wanted.pinned} does not serve {_listed(nodes)}: it has to be {said}",
+            f"driver branch {wanted.pinned} does not serve {', '.join(nodes)}: it has to be {said}",
             "change nvidia_driver_branch",
         )
     switched = any(facts.fabric for facts in nodes.values())
@@ -333,27 +334,17 @@ def _pick(
         if fitting := [branch for branch in branches if fits(branch)]:
             return max(fitting), source
     there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
+    hint = "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA"
+    if newest is not None and any(b > newest for branches in had.values() for b in branches):
+        hint = "use an image with Debian 12, whose sources have older branches"
+        if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
+            hint += ", or give each generation of GPUs a cluster of its own"
     raise NoDriver(
-        f"{_listed(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
+        f"{', '.join(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
         f"{' with Fabric Manager' if switched else ''}"
         f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
-        _way_out(nodes, had, newest),
+        hint,
     )
-
-
-def _way_out(
-    nodes: Mapping[str, Facts], had: Mapping[str, Sequence[int]], newest: int | None
-) -> str:
-    another = "allow another source (nvidia_driver_sources)"
-    too_new = newest is not None and any(b > newest for there in had.values() for b in there)
-    if not too_new:
-        return f"{another} or choose a recipe with an older CUDA"
-    # An older CUDA would not help: the nodes need an older driver.
-    ways = [another] if len(had) == 1 else []
-    ways.append("use an image with Debian 12, whose sources have older branches")
-    if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
-        ways.append("give each generation of GPUs a cluster of its own")
-    return ", or ".join(ways)
 
 
 def _open(name: str, facts: Facts, branch: int) -> bool:
@@ -367,7 +358,3 @@ def _open(name: str, facts: Facts, branch: int) -> bool:
             "take one of them out, or pass them to machines of their own",
         )
     return bool(only) or (not never and branch >= table().open_default)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

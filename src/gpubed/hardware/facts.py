@@ -36,35 +36,25 @@ class Pcie(_Model):
 
 
 class GPU(_Model):
-    """A GPU on a node's PCI bus.
+    """A GPU on a node's PCI bus."""
 
-    Attributes:
-        pci: Address, as `0000:1b:00.0`.
-        device_id: PCI device id, four hexadecimal digits.
-        generation: NVIDIA's name of it (`Hopper`); None if the id is unknown.
-        numa_node: None if the firmware does not tell.
-        cpus: The CPUs next to it, as `0-19,40-59`.
-        pcie: The narrowest link to its CPU, by what card, bridges and slot can do; None if unknown.
-        index: The driver's number; None if no driver sees it.
-        mig: Whether it is divided into instances (MIG); None if the driver has no such mode.
-        links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`,
-            `NODE`, `SYS`, as nvidia-smi writes it.
-    """
-
-    pci: str
-    device_id: str
+    pci: str  # address, as `0000:1b:00.0`
+    device_id: str  # PCI device id, four hexadecimal digits
     chip: str | None = None
-    generation: str | None = None
+    generation: str | None = None  # NVIDIA's name of it (`Hopper`); None if the id is unknown
     compute_capability: str | None = None
-    numa_node: int | None = None
-    cpus: str | None = None
+    numa_node: int | None = None  # none if the firmware does not tell
+    cpus: str | None = None  # the CPUs next to it, as `0-19,40-59`
+    # The narrowest link to its CPU, by what card, bridges and slot can do; None if unknown.
     pcie: Pcie | None = None
-    index: int | None = None
+    index: int | None = None  # the driver's number; None if no driver sees it
     name: reading.Name | None = None
     uuid: str | None = None
     memory_mib: int | None = None
     driver: reading.Name | None = None
-    mig: bool | None = None
+    mig: bool | None = None  # whether it is divided into instances; None without that mode
+    # Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`, `NODE`,
+    # `SYS`, as nvidia-smi writes it.
     links: Mapping[str, str] = {}
 
     @property
@@ -75,21 +65,13 @@ class GPU(_Model):
 
 
 class Driver(_Model):
-    """The driver of a node.
+    """The driver of a node."""
 
-    Attributes:
-        loaded: Version of the loaded kernel module.
-        installed: Version on disk; after an upgrade it may not be loaded yet.
-        unfinished: Its packages whose installation began and did not end.
-        runfile: Whether NVIDIA's installer put it there, without apt.
-        open: Whether the module is the open one.
-    """
-
-    loaded: reading.Name | None = None
-    installed: reading.Name | None = None
-    unfinished: tuple[str, ...] = ()
-    runfile: bool = False
-    open: bool | None = None
+    loaded: reading.Name | None = None  # version of the loaded kernel module
+    installed: reading.Name | None = None  # the version on disk, which may not be loaded yet
+    unfinished: tuple[str, ...] = ()  # its packages whose installation began and did not end
+    runfile: bool = False  # whether NVIDIA's installer put it there, without apt
+    open: bool | None = None  # whether the module is the open one
     nouveau: bool = False
 
 
@@ -149,12 +131,7 @@ class NumaNode(_Model):
 
 
 class Facts(_Model):
-    """The hardware of a node.
-
-    Attributes:
-        nvswitches: PCI addresses of NVSwitches, or of the bridges that manage them.
-        simulated: The model of its GPUs if they are simulated.
-    """
+    """The hardware of a node."""
 
     schema_: Literal["gpubed/facts/2"] = Field(alias="schema")
     host: reading.Name
@@ -163,12 +140,12 @@ class Facts(_Model):
     memory_kib: int = Field(lt=2**60)
     numa: tuple[NumaNode, ...] = ()
     gpus: tuple[GPU, ...] = ()
-    nvswitches: tuple[str, ...] = ()
+    nvswitches: tuple[str, ...] = ()  # PCI addresses of them, or of bridges that manage them
     driver: Driver = Driver()
     interfaces: tuple[Interface, ...] = ()
     hcas: tuple[HCA, ...] = ()
     disks: tuple[Disk, ...] = ()
-    simulated: reading.Name | None = None
+    simulated: reading.Name | None = None  # the model of its GPUs if they are simulated
 
     @property
     def generations(self) -> frozenset[str]:

@@ -29,25 +29,15 @@ THREADS_OF_A_RANK = 3
 
 @dataclass(frozen=True)
 class Place:
-    """The properties of a node that its settings follow from.
+    """The properties of a node that its settings follow from."""
 
-    Attributes:
-        cores: CPUs that the node's processes may use, a container's quota rounded up.
-        ranks: Number of ranks that a job starts on it.
-        shares_cpus: Whether other nodes compute on the same CPUs (containers of one machine).
-        gpus: Number of GPUs that compute; simulated ones do not count.
-        rate_bps: Declared rate of each node's link, in bit/s; None if undeclared.
-        latency_s: Declared one-way delay of the network of jobs, in seconds.
-        rdma: Whether jobs use RDMA there.
-    """
-
-    cores: int
-    ranks: int
-    shares_cpus: bool = False
-    gpus: int = 0
-    rate_bps: int | None = None
-    latency_s: float = 0.0
-    rdma: bool = False
+    cores: int  # CPUs that the node's processes may use, a container's quota rounded up
+    ranks: int  # number of ranks that a job starts on it
+    shares_cpus: bool = False  # whether other nodes compute on the same CPUs (containers)
+    gpus: int = 0  # number of GPUs that compute; simulated ones do not count
+    rate_bps: int | None = None  # declared rate of each node's link, in bit/s; None if undeclared
+    latency_s: float = 0.0  # declared one-way delay of the network of jobs, in seconds
+    rdma: bool = False  # whether jobs use RDMA there
 
     @property
     def cores_per_rank(self) -> int:
@@ -57,25 +47,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a node's ranks.
+    """Settings of a node's ranks."""
 
-    Attributes:
-        threads: Number of threads that a rank computes with.
-        fusion_mb: MiB of gradients that are sent together; None leaves Horovod's default.
-        wait_us: How long a waiting rank sleeps between two polls, in µs; 0 yields instead.
-    """
-
-    threads: int
-    fusion_mb: float | None
-    wait_us: int
+    threads: int  # number of threads that a rank computes with
+    fusion_mb: float | None  # MiB of gradients that are sent together; None: Horovod's default
+    wait_us: int  # how long a waiting rank sleeps between two polls, in µs; 0 yields instead
 
 
 def derive(place: Place) -> Settings:
     """Return the settings for a node."""
     return Settings(
-        threads=place.cores_per_rank,
-        fusion_mb=fusion_mb(place),
-        wait_us=wait_us(place),
+        threads=place.cores_per_rank, fusion_mb=fusion_mb(place), wait_us=wait_us(place)
     )
 
 

@@ -15,15 +15,20 @@ compared, but the maximum speeds of card and slot.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import reading
-from gpubed.nodes import programs
-from gpubed.nodes.ssh import SSH
+from gpubed.nodes.ssh import SSH, run_program
 from gpubed.testbeds.base import Finding
+
+# Names of the keys that DKMS makes on Debian and on Ubuntu: it signs with them even if the firmware
+# does not know them.
+_OWN_KEY = re.compile(r"DKMS|Secure Boot Module Signature key")
+# nouveau has a check of its own.
+_DRIVERS = (None, "nvidia", "nouveau")
 
 
 class _Model(BaseModel):
@@ -40,66 +45,42 @@ class Link(_Model):
 
 
 class Module(_Model):
-    """NVIDIA's kernel module.
+    """NVIDIA's kernel module."""
 
-    Attributes:
-        loaded: Version of the loaded module.
-        installed: Whether there is a module to load.
-        signer: Owner of the key that signed it, from the module's file.
-        key: Path of the certificate of the key that DKMS made on this host.
-        key_enrolled: Whether the firmware's list of machine owner keys has that key.
-    """
-
-    loaded: str | None = None
-    installed: bool = False
-    signer: str | None = None
-    key: str | None = None
-    key_enrolled: bool = False
+    loaded: str | None = None  # version of the loaded module
+    installed: bool = False  # whether there is a module to load
+    signer: str | None = None  # owner of the key that signed it, from the module's file
+    key: str | None = None  # path of the certificate of the key that DKMS made on this host
+    key_enrolled: bool = False  # whether the firmware's list of machine owner keys has that key
 
 
 class HostGPU(_Model):
-    """A GPU and its way to the root of the PCI bus.
-
-    Attributes:
-        driver: The kernel driver that holds it: nvidia, nouveau, vfio-pci, None.
-        slot: The link that the nearest bridge offers; None without a bridge (in a VM).
-        bar1_mib: Size of the window to its memory, in MiB.
-        bar1_largest_mib: Largest possible size, in MiB; None if the kernel does not tell.
-        iommu: How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None without an IOMMU.
-        redirecting: Bridges above it that send peer-to-peer traffic up to the root.
-        bridges_seen: Whether the bridges could be read, which may need root.
-        power_limit_w: Its power limit in W; `power_default_w` is the maker's.
-        mig: Whether it is divided into instances; None if the driver has no such mode.
-    """
+    """A GPU and its way to the root of the PCI bus."""
 
     pci: str
-    driver: str | None = None
+    driver: str | None = None  # the kernel driver that holds it: nvidia, nouveau, vfio-pci, None
     link: Link = Link()
-    slot: Link | None = None
-    bar1_mib: int | None = None
+    slot: Link | None = None  # what the nearest bridge offers; None without one (in a VM)
+    bar1_mib: int | None = None  # size of the window to its memory, in MiB
+    # Largest possible size, in MiB; None if the kernel does not tell.
     bar1_largest_mib: int | None = None
-    iommu: str | None = None
-    redirecting: tuple[str, ...] = ()
-    bridges_seen: bool = True
-    power_limit_w: float | None = None
+    iommu: str | None = None  # how addresses are translated: `identity`, `DMA`, `DMA-FQ`
+    redirecting: tuple[str, ...] = ()  # bridges above that send peer traffic to the root
+    bridges_seen: bool = True  # whether the bridges could be read, which may need root
+    power_limit_w: float | None = None  # its power limit in W; `power_default_w` is the maker's
     power_default_w: float | None = None
     persistence: bool | None = None
-    mig: bool | None = None
+    mig: bool | None = None  # whether it is divided into instances; None without that mode
 
 
 class GpuHost(_Model):
-    """The state of a host that its GPUs depend on.
-
-    Attributes:
-        secure_boot: None without UEFI.
-        headers: Headers of the running kernel: `installed`, or `offered` by a package source.
-    """
+    """The state of a host that its GPUs depend on."""
 
     schema_: Literal["gpubed/gpu-host/1"] = Field(alias="schema")
     kernel: str
     simulated: str | None = None
-    secure_boot: bool | None = None
-    headers: Literal["installed", "offered"] | None = None
+    secure_boot: bool | None = None  # none without UEFI
+    headers: Literal["installed", "offered"] | None = None  # of the running kernel
     module: Module = Module()
     nouveau: bool = False
     gpus: tuple[HostGPU, ...] = ()
@@ -107,7 +88,7 @@ class GpuHost(_Model):
 
 def look(ssh: SSH) -> GpuHost:
     """Collect the state of a host, without changing it; nothing needs to be installed there."""
-    said = programs.run(ssh, "hardware/files/gpubed-gpu-host")
+    said = run_program(ssh, "hardware/files/gpubed-gpu-host")
     return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
 
 
@@ -124,18 +105,23 @@ def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
 
 def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield for each check: its id, what is wrong, the message if nothing is, and the repair."""
-    here = len(host.gpus)
+    here, gpus = len(host.gpus), host.gpus
     yield (
         "count",
         f"has {here} NVIDIA GPUs, {asked} are asked for" if here < asked else "",
         f"{here} GPUs",
         "set gpus in cluster.yml to what there is; or lspci -d 10de:, and the seat of the card",
     )
+    built = (
+        "" if host.module.key else "let gpubed up CLUSTER build the driver, which makes a key, and "
+    )
     yield (
         "secure_boot",
         _unsigned(host),
         "Secure Boot does not stand in the way",
-        _enrolment(host.module),
+        f"switch Secure Boot off in the firmware, or {built}enrol the key of DKMS: sudo apt-get "
+        f"install mokutil && sudo mokutil --import {host.module.key or '/var/lib/dkms/mok.pub'}; "
+        "then sudo reboot, and confirm it at the machine's console (MOK management)",
     )
     yield (
         "nouveau",
@@ -144,27 +130,73 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf; "
         "sudo update-initramfs -u; sudo reboot",
     )
+    lacks = host.headers is None and host.module.loaded is None
     yield (
         "headers",
-        f"there are no headers of kernel {host.kernel}, and no driver yet"
-        if host.headers is None and host.module.loaded is None
-        else "",
+        f"there are no headers of kernel {host.kernel}, and no driver yet" if lacks else "",
         f"headers of kernel {host.kernel} are {host.headers or 'not needed: a driver is loaded'}",
         f"install linux-headers-{host.kernel}, or boot a kernel of the distribution",
     )
-    yield from _bus(host.gpus)
-    cut = [gpu.pci for gpu in host.gpus if gpu.mig]
+    taken = (f"{gpu.pci} by {gpu.driver}" for gpu in gpus if gpu.driver not in _DRIVERS)
+    yield (
+        "driver",
+        _each("held by another driver", taken),
+        "no other driver holds a GPU",
+        "take it out of /etc/modprobe.d and the kernel's command line (vfio-pci.ids), reboot",
+    )
+    yield (
+        "pcie",
+        _each("PCIe links below what the card can", map(_narrow, gpus)),
+        "PCIe links are as wide and as fast as the cards",
+        "seat the card anew, in a slot with all lanes; look at its riser and at the firmware",
+    )
+    yield (
+        "bar1",
+        _each(
+            "BAR1 is smaller than it could be",
+            (_less(gpu, gpu.bar1_mib, gpu.bar1_largest_mib, "MiB") for gpu in gpus),
+        ),
+        "BAR1 is as large as the card offers, as far as the kernel tells",
+        "switch Above 4G Decoding and Resizable BAR on in the firmware",
+    )
+    yield _peers(gpus)
     yield (
         "mig",
-        f"MIG is on: {_listed(cut)}; nothing can use such a GPU whole" if cut else "",
+        _each(
+            "nothing can use a GPU whole, since MIG is on", (g.pci if g.mig else "" for g in gpus)
+        ),
         "no GPU is cut into instances, as far as the driver tells",
         "end what uses the GPUs, then: sudo nvidia-smi -mig 0; if it stays pending: sudo reboot",
     )
-    yield from _power(host.gpus)
+    yield (
+        "power",
+        _each(
+            "power is capped",
+            (_less(gpu, gpu.power_limit_w, gpu.power_default_w, "W") for gpu in gpus),
+        ),
+        "no GPU has less power than its maker gives it, as far as the driver tells",
+        f"sudo nvidia-smi -pl {max((gpu.power_default_w or 0 for gpu in gpus), default=0):g}",
+    )
+    yield (
+        "persistence",
+        _each("set up anew for each job", (g.pci if g.persistence is False else "" for g in gpus)),
+        "GPUs stay initialised, as far as the driver tells",
+        "gpubed up CLUSTER has nvidia-persistenced do it where it installs the driver; "
+        "by hand: sudo nvidia-smi -pm 1",
+    )
+
+
+def _each(why: str, found: Iterable[str]) -> str:
+    listed = ", ".join(filter(None, found))
+    return f"{why}: {listed}" if listed else ""
+
+
+def _less(gpu: HostGPU, has: float | None, could: float | None, unit: str) -> str:
+    return f"{gpu.pci} {has:g} of {could:g} {unit}" if has and could and has < could else ""
 
 
 def _unsigned(host: GpuHost) -> str:
-    module = host.module
+    module, why = host.module, ""
     if not host.secure_boot or module.loaded:
         return ""
     if not module.installed:
@@ -173,47 +205,7 @@ def _unsigned(host: GpuHost) -> str:
         why = "its driver is not signed"
     elif _OWN_KEY.search(module.signer) and not module.key_enrolled:
         why = f"its driver is signed by {module.signer}, which the firmware does not know"
-    else:
-        why = ""
     return f"Secure Boot is on, and {why}: the kernel will refuse it" if why else ""
-
-
-def _enrolment(module: Module) -> str:
-    built = "" if module.key else "let gpubed up CLUSTER build the driver, which makes a key, and "
-    return (
-        f"switch Secure Boot off in the firmware, or {built}enrol the key of DKMS: sudo apt-get"
-        f" install mokutil && sudo mokutil --import {module.key or '/var/lib/dkms/mok.pub'}; then"
-        " sudo reboot, and confirm it at the machine's console (MOK management)"
-    )
-
-
-def _bus(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
-    taken = [f"{gpu.pci} by {gpu.driver}" for gpu in gpus if gpu.driver not in _DRIVERS]
-    yield (
-        "driver",
-        f"held by another driver: {_listed(taken)}" if taken else "",
-        "no other driver holds a GPU",
-        "take it out of /etc/modprobe.d and the kernel's command line (vfio-pci.ids), reboot",
-    )
-    narrow = [found for gpu in gpus if (found := _narrow(gpu))]
-    yield (
-        "pcie",
-        f"PCIe links below what the card can: {_listed(narrow)}" if narrow else "",
-        "PCIe links are as wide and as fast as the cards",
-        "seat the card anew, in a slot with all lanes; look at its riser and at the firmware",
-    )
-    small = [
-        f"{gpu.pci} {gpu.bar1_mib} of {gpu.bar1_largest_mib} MiB"
-        for gpu in gpus
-        if gpu.bar1_mib and gpu.bar1_largest_mib and gpu.bar1_mib < gpu.bar1_largest_mib
-    ]
-    yield (
-        "bar1",
-        f"BAR1 is smaller than it could be: {_listed(small)}" if small else "",
-        "BAR1 is as large as the card offers, as far as the kernel tells",
-        "switch Above 4G Decoding and Resizable BAR on in the firmware",
-    )
-    yield _peers(gpus)
 
 
 def _narrow(gpu: HostGPU) -> str:
@@ -229,11 +221,9 @@ def _narrow(gpu: HostGPU) -> str:
 def _peers(gpus: tuple[HostGPU, ...]) -> tuple[str, str, str, str]:
     bridges = sorted({bridge for gpu in gpus for bridge in gpu.redirecting})
     translated = [f"{gpu.pci} ({gpu.iommu})" for gpu in gpus if gpu.iommu not in (None, "identity")]
-    why = ""
+    why = f"an IOMMU translates the addresses of {', '.join(translated)}" if translated else ""
     if bridges:
-        why = f"ACS redirects traffic between GPUs and NICs at {_listed(bridges)}"
-    elif translated:
-        why = f"an IOMMU translates the addresses of {_listed(translated)}"
+        why = f"ACS redirects traffic between GPUs and NICs at {', '.join(bridges)}"
     seen = all(gpu.bridges_seen for gpu in gpus)
     return (
         "peer_to_peer",
@@ -242,37 +232,3 @@ def _peers(gpus: tuple[HostGPU, ...]) -> tuple[str, str, str, str]:
         "switch ACS and the IOMMU (VT-d, AMD-Vi) off in the firmware, or boot with iommu=pt; "
         "a virtual machine needs both on its host",
     )
-
-
-def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
-    capped = [
-        f"{gpu.pci} {gpu.power_limit_w:g} of {gpu.power_default_w:g} W"
-        for gpu in gpus
-        if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < gpu.power_default_w
-    ]
-    default = max((gpu.power_default_w or 0 for gpu in gpus), default=0)
-    yield (
-        "power",
-        f"power is capped: {_listed(capped)}" if capped else "",
-        "no GPU has less power than its maker gives it, as far as the driver tells",
-        f"sudo nvidia-smi -pl {default:g}",
-    )
-    off = [gpu.pci for gpu in gpus if gpu.persistence is False]
-    yield (
-        "persistence",
-        f"set up anew for each job: {_listed(off)}" if off else "",
-        "GPUs stay initialised, as far as the driver tells",
-        "gpubed up CLUSTER has nvidia-persistenced do it where it installs the driver; "
-        "by hand: sudo nvidia-smi -pm 1",
-    )
-
-
-# Names of the keys that DKMS makes on Debian and on Ubuntu: it signs with them even if the firmware
-# does not know them.
-_OWN_KEY = re.compile(r"DKMS|Secure Boot Module Signature key")
-# nouveau has a check of its own.
-_DRIVERS = (None, "nvidia", "nouveau")
-
-
-def _listed(words: list[str]) -> str:
-    return ", ".join(words)

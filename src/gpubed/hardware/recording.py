@@ -42,7 +42,11 @@ def model(report: Report, name: str) -> dict[str, Any]:
     version = log.findtext("driver_version", "unknown")
     return {
         "model": name,
-        **_identity(gpu, node),
+        "name": gpu.findtext("product_name"),
+        "brand": gpu.findtext("product_brand"),
+        "architecture": node.facts["gpus"][0]["generation"],
+        "compute_capability": node.facts["gpus"][0]["compute_capability"],
+        "cuda_cores": None,
         "sources": [
             {"document": f"GPU report of {report.at:%Y-%m-%d}, driver {version}", "url": None}
         ],
@@ -54,22 +58,13 @@ def model(report: Report, name: str) -> dict[str, Any]:
     }
 
 
-def _identity(gpu: etree._Element, node: NodeReport) -> dict[str, Any]:
-    return {
-        "name": gpu.findtext("product_name"),
-        "brand": gpu.findtext("product_brand"),
-        "architecture": node.facts["gpus"][0]["generation"],
-        "compute_capability": node.facts["gpus"][0]["compute_capability"],
-        "cuda_cores": None,
-    }
-
-
 def _card(node: NodeReport) -> dict[str, Any]:
     device = node.pci[node.facts["gpus"][0]["pci"]]
     word = {key: str(value).removeprefix("0x") for key, value in device.items()}
     speed = re.match(r"[0-9.]+", word["max_link_speed"])
+    same = (model.board for model in models().values() if model.pci.device == word["device"])
     return {
-        "board": _board(word["device"]),
+        "board": next(same, "pcie"),
         "pci": {
             "device": word["device"],
             "subsystem_vendor": word["subsystem_vendor"],
@@ -97,11 +92,6 @@ def _bars(resource: str) -> list[dict[str, int]]:
         if last:
             found.append({"index": index, "bytes": last - first + 1})
     return found
-
-
-def _board(device: str) -> str:
-    same = (model.board for model in models().values() if model.pci.device == device)
-    return next(same, "pcie")
 
 
 def _values(gpu: etree._Element) -> dict[str, Any]:
@@ -156,10 +146,7 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
                 "application": number("applications_clocks/graphics_clock"),
                 "max": number("max_clocks/graphics_clock"),
             },
-            "memory": {
-                "idle": number("clocks/mem_clock"),
-                "max": number("max_clocks/mem_clock"),
-            },
+            "memory": {"idle": number("clocks/mem_clock"), "max": number("max_clocks/mem_clock")},
             "video": {
                 "idle": number("clocks/video_clock"),
                 "max": number("max_clocks/video_clock"),
@@ -193,24 +180,19 @@ def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
     if not speeds:
         return None
     version = _NVLINKS.get(node.facts["gpus"][0]["generation"])
-    return {
-        "version": version,
-        "links": len(speeds),
-        "megabytes_per_second": int(speeds[0] * 1000),
-    }
+    return {"version": version, "links": len(speeds), "megabytes_per_second": int(speeds[0] * 1000)}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Print the model that is recorded from a report."""
     if len(arguments) != 2:
         raise UsageError("python -m gpubed.hardware.recording REPORT MODEL")
     found = model(read(Path(arguments[0])), arguments[1])
     sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        main(sys.argv[1:])
     except GpubedError as error:
         sys.exit(f"{error}")

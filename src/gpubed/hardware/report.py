@@ -1,13 +1,27 @@
 """The GPU report: all that is needed to simulate a node's GPUs, in one file.
 
-`gpubed verify CLUSTER --gpu-report FILE` makes it. Nothing in it names a person, a machine or a
-card (`anonymous`). `recording` makes a model for simulated nodes of it.
+`gpubed verify CLUSTER --gpu-report FILE` makes it, and `recording` a model for simulated nodes of
+it. Nothing in it names a person, a machine or a card: equal names are replaced by equal ones.
+
+| what | becomes |
+| --- | --- |
+| UUIDs, of GPUs and others | `GPU-00000000-0000-0000-0000-000000000001`, … |
+| serial numbers and GUIDs | digits of the same length |
+| hardware (MAC) addresses | `02:00:00:00:00:01`, … |
+| IP addresses | `192.0.2.1`, … and `2001:db8::1`, … (for documentation: RFC 5737, RFC 3849) |
+| host names | `host-1`, … |
+| programs that used a GPU | left out; in the kernel's log `name=program` |
+
+PCI addresses, part numbers, versions of VBIOS, InfoROM and packages stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +31,22 @@ from gpubed import __version__
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
-from gpubed.hardware.anonymous import Anonymous
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 
 # Facts that have nothing to do with GPUs.
 _NOT_ASKED = ("failed_units", "disks")
 _ANSWER = TypeAdapter(dict[str, Any])
+_PROCESSES = re.compile(r"<processes>.*?</processes>", re.DOTALL)
+_PROGRAM = re.compile(r"\bname=[^,\s]+")
+# An element of nvidia-smi's XML; N/A, where a card has no number, does not match.
+_SERIAL = re.compile(r"(<\w*(?:serial|guid)\w*>\s*)((?:0x)?[0-9][\w-]*)")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
+# Candidates for addresses: `ip_address` tells them from versions and PCI addresses.
+_IP = re.compile(
+    r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}|(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w.:])"
+)
 
 
 class _Model(BaseModel):
@@ -31,29 +54,18 @@ class _Model(BaseModel):
 
 
 class NodeReport(_Model):
-    """The report of one node, as its programs and files print it.
-
-    Attributes:
-        simulated: The model of its GPUs if they are simulated.
-        facts: Output of `gpubed-facts`.
-        host: Output of `gpubed-gpu-host`.
-        commands: Output by command line: nvidia-smi's XML, topology and NVLinks.
-        proc: Files of the driver in /proc, by path.
-        pci: Attributes of NVIDIA's PCI devices in sysfs by address, with the `bridges` above.
-        packages: Versions of installed packages of drivers and CUDA, by name.
-        log: Lines of the kernel's log about GPUs.
-    """
+    """The report of one node, as its programs and files print it."""
 
     name: str
-    simulated: str | None
+    simulated: str | None  # the model of its GPUs if they are simulated
     kernel: str
-    facts: dict[str, Any]
-    host: dict[str, Any]
-    commands: dict[str, str]
-    proc: dict[str, str]
-    pci: dict[str, dict[str, Any]]
-    packages: dict[str, str]
-    log: tuple[str, ...]
+    facts: dict[str, Any]  # output of `gpubed-facts`
+    host: dict[str, Any]  # output of `gpubed-gpu-host`
+    commands: dict[str, str]  # output by command line: nvidia-smi's XML, topology and NVLinks
+    proc: dict[str, str]  # files of the driver in /proc, by path
+    pci: dict[str, dict[str, Any]]  # NVIDIA's devices in sysfs by address, with `bridges` above
+    packages: dict[str, str]  # versions of installed packages of drivers and CUDA, by name
+    log: tuple[str, ...]  # lines of the kernel's log about GPUs
 
 
 class Report(_Model):
@@ -93,7 +105,7 @@ def collect(ssh: SSH) -> dict[str, Any]:
 def make(collected: Mapping[str, Mapping[str, Any]]) -> Report:
     """Return an anonymous report of what was collected, by node name."""
     hosts = {*collected, *(str(found["facts"]["host"]) for found in collected.values())}
-    anonymous = Anonymous(sorted(hosts))
+    anonymous = _Anonymous(sorted(hosts))
     nodes = [{"name": name, **found} for name, found in collected.items()]
     return Report.model_validate(
         {
@@ -128,3 +140,57 @@ def read(path: Path) -> Report:
 def _ask(ssh: SSH, command: str, stdin: str = "") -> dict[str, Any]:
     said = ssh.run(command, stdin=stdin, timeout=300)
     return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(_ANSWER)
+
+
+class _Anonymous:
+    """Replaces names, and remembers the replacements.
+
+    `hosts` are host names, which cannot be told from other words of a text.
+    """
+
+    def __init__(self, hosts: list[str]) -> None:
+        self._known: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        for host in hosts:
+            self._become("host", host, lambda number: f"host-{number}")
+        words = "|".join(map(re.escape, sorted(hosts, key=len, reverse=True))) or "(?!)"
+        self._hosts = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])")
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value with all its texts anonymous; keys stay."""
+        if isinstance(value, dict):
+            return {key: self.value(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.value(inner) for inner in value]
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, text: str) -> str:
+        text = _PROCESSES.sub("<processes></processes>", text)
+        text = _PROGRAM.sub("name=program", text)
+        text = _SERIAL.sub(self._serial, text)
+        uuid = "00000000-0000-0000-0000-{:012d}".format
+        text = _UUID.sub(lambda m: self._become("uuid", m[0].lower(), uuid), text)
+        text = _MAC.sub(lambda m: self._become("mac", m[0].lower(), _mac), text)
+        text = _IP.sub(lambda m: self._address(m[0]), text)
+        return self._hosts.sub(lambda m: self._known[m[0]], text)
+
+    def _become(self, kind: str, value: str, shape: Callable[[int], str]) -> str:
+        if value not in self._known:
+            self._counts[kind] += 1
+            self._known[value] = shape(self._counts[kind])
+        return self._known[value]
+
+    def _serial(self, match: re.Match[str]) -> str:
+        width = len(match[2])
+        return match[1] + self._become("serial", match[2], lambda number: f"{number:0{width}d}")
+
+    def _address(self, text: str) -> str:
+        try:
+            before = {4: "192.0.2.{}", 6: "2001:db8::{:x}"}[ip_address(text).version]
+        except ValueError:
+            return text
+        return self._become(before, text, before.format)
+
+
+def _mac(number: int) -> str:
+    return "02:00:00:" + number.to_bytes(3).hex(":")

@@ -15,21 +15,14 @@ from gpubed.core.paths import assets
 
 
 class Generation(BaseModel):
-    """What serves a generation of GPUs.
-
-    Attributes:
-        first_branch: The oldest driver branch that serves it.
-        last_branch: The newest one; None while new branches still serve it.
-        open_module: Whether NVIDIA's open kernel module serves it, or only that one does.
-        last_cuda: The newest CUDA major version with code for it; None as above.
-    """
+    """What serves a generation of GPUs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first_branch: int
-    last_branch: int | None
-    open_module: Literal["no", "yes", "only"]
-    last_cuda: int | None
+    first_branch: int  # the oldest driver branch that serves it
+    last_branch: int | None  # the newest one; None while new branches still serve it
+    open_module: Literal["no", "yes", "only"]  # whether NVIDIA's open module serves it
+    last_cuda: int | None  # the newest CUDA major version with code for it; None as above
 
 
 class Chip(BaseModel):
@@ -45,26 +38,17 @@ class Chip(BaseModel):
 
 
 class Table(BaseModel):
-    """The part of the file that choices depend on.
-
-    Attributes:
-        open_default: The first branch that prefers the open kernel module.
-        cuda: The oldest driver branch for a CUDA major version.
-        nvlink5: Chips whose NVSwitches are not on the PCI bus.
-        nvlink5_board: How many of these are on a baseboard with NVSwitches.
-        nvswitches: PCI device ids of NVSwitches that need Fabric Manager.
-        chips: By device id; of several that fit, the first counts.
-    """
+    """The part of the file that choices depend on."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     generations: dict[str, Generation]
-    open_default: int
-    cuda: dict[int, int]
-    nvlink5: frozenset[str]
-    nvlink5_board: int
-    nvswitches: tuple[str, ...]
-    chips: tuple[Chip, ...]
+    open_default: int  # the first branch that prefers the open kernel module
+    cuda: dict[int, int]  # the oldest driver branch for a CUDA major version
+    nvlink5: frozenset[str]  # chips whose NVSwitches are not on the PCI bus
+    nvlink5_board: int  # how many of these are on a baseboard with NVSwitches
+    nvswitches: tuple[str, ...]  # PCI device ids of NVSwitches that need Fabric Manager
+    chips: tuple[Chip, ...]  # by device id; of several that fit, the first counts
 
 
 @cache

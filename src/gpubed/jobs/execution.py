@@ -44,8 +44,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import made_on, registry
-from gpubed.testbeds.base import JobBackend
-from gpubed.testbeds.service import JobService, Task, World
+from gpubed.testbeds.base import JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes

@@ -11,7 +11,6 @@ from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 
-_MAKES = "up"  # the verb that creates an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
 # Restricted, because values from testbeds and nodes go into ssh_config and known_hosts.
 _Word = Annotated[str, Field(pattern=r'^[^\s"]+$')]
@@ -24,50 +23,33 @@ class _Model(BaseModel):
 
 
 class Hop(_Model):
-    """A host on the way to nodes.
+    """A host on the way to nodes."""
 
-    Attributes:
-        address: Where SSH answers.
-        host_keys: Public host keys (`type base64`), collected out of band.
-        identity: Private key on the controller, or one that an SSH agent holds; the
-            cluster's own key when None.
-    """
-
-    address: _Word
+    address: _Word  # where SSH answers
     port: Port = 22
     user: _Word
-    host_keys: tuple[_Key, ...]
+    host_keys: tuple[_Key, ...]  # public host keys (`type base64`), collected out of band
+    # Private key on the controller, or one that an SSH agent holds; the cluster's own key when
+    # None.
     identity: str | None = None
 
 
 class Node(_Model):
-    """One granted node.
+    """One granted node."""
 
-    Attributes:
-        name: Unique in the cluster; also the host name.
-        id: The testbed's id (container id, server UUID, sliver URN). A replaced node has a new one.
-        group: The node group of the specification.
-        control_address: Where SSH answers.
-        experiment_address: On the experiment network, if there is one.
-        user: Login that may become root.
-        host_keys: Public host keys (`type base64`), collected out of band.
-        slots: Ranks that a job starts here; 0 on a node without GPUs if others have some.
-        gpus: Number of requested GPUs.
-        via: The hops to the node, first one first.
-    """
-
-    name: str
+    name: str  # unique in the cluster; also the host name
+    # The testbed's id (container id, server UUID, sliver URN). A replaced node has a new one.
     id: str
-    group: str
+    group: str  # the node group of the specification
     role: Literal["head", "worker"]
-    control_address: _Word
-    experiment_address: _Word | None = None
+    control_address: _Word  # where SSH answers
+    experiment_address: _Word | None = None  # on the experiment network, if there is one
     port: Port = 22
-    user: _Word = "gpubed"
-    host_keys: tuple[_Key, ...]
-    slots: int = 1
-    gpus: int = 0
-    via: tuple[Hop, ...] = ()
+    user: _Word = "gpubed"  # login that may become root
+    host_keys: tuple[_Key, ...]  # public host keys (`type base64`), collected out of band
+    slots: int = 1  # ranks that a job starts here; 0 on a node without GPUs if others have some
+    gpus: int = 0  # number of requested GPUs
+    via: tuple[Hop, ...] = ()  # the hops to the node, first one first
 
     @property
     def is_own_door(self) -> bool:
@@ -90,6 +72,11 @@ def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
     )
 
 
+def known_as(address: str, port: int) -> str:
+    """Return an address as OpenSSH writes it in `known_hosts`."""
+    return address if port == 22 else f"[{address}]:{port}"
+
+
 class Failure(_Model):
     """A node that the testbed could not provide, and the reason."""
 
@@ -106,11 +93,7 @@ class Network(_Model):
 
 
 class Allocation(_Model):
-    """All nodes and networks of a cluster, head first.
-
-    Attributes:
-        failed: Nodes that the testbed could not provide, and that the cluster does without.
-    """
+    """All nodes and networks of a cluster, head first."""
 
     version: Literal[1] = 1
     cluster: str
@@ -119,7 +102,7 @@ class Allocation(_Model):
     nodes: tuple[Node, ...]
     control: Network
     experiment: Network | None = None
-    failed: tuple[Failure, ...] = ()
+    failed: tuple[Failure, ...] = ()  # nodes that the cluster does without
     one_host: bool = False
     """Whether all nodes share the CPUs of one machine (the local backend)."""
 
@@ -167,7 +150,7 @@ def load(path: Path) -> Allocation:
         return reading.file(path, f"gpubed up {name}").json(Allocation)
     except reading.Missing:
         who = runlock.holder(path.parent)
-        if who and who.verb == _MAKES:
+        if who and who.verb == "up":
             raise BeingMade(
                 f"cluster {name} is not up yet: {who} is at work", "wait for its end"
             ) from None
@@ -179,12 +162,8 @@ def load(path: Path) -> Allocation:
 def note_change(paths: ClusterPaths, new: str = "") -> bool:
     """Note in the record that nodes or links change: until roles and checks ran, none is ready.
 
-    Args:
-        paths: The cluster's.
-        new: The node that is created, if one is. A node that the cluster lacked changes no other.
-
-    Returns:
-        Whether the note was written now.
+    A node that is created (`new`), and that the cluster lacked, changes no other. Returns whether
+    the note was written now.
     """
     try:
         names = {node.name for node in load(paths.allocation).nodes}

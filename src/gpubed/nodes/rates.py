@@ -77,7 +77,13 @@ class Links:
         self._note(reshaped=True)
         for node in due:
             self._rates.pop(node.name, None)
-        parallel.each(lambda node: self._shape(node, wanted), due)
+
+        def shape(node: Node) -> None:
+            with SSH(node, self._paths) as session:
+                session.run("sudo -n sh -c %s sh %s", _SHAPE, str(wanted))
+            self._rates[node.name] = wanted
+
+        parallel.each(shape, due)
 
     def restore(self) -> list[str]:
         """Restore the declared rate of every link; return an error per node that failed."""
@@ -95,11 +101,6 @@ class Links:
         if record.read(self._paths).reshaped != reshaped:
             with record.changed(self._paths) as known:
                 known.reshaped = reshaped
-
-    def _shape(self, node: Node, bps: int) -> None:
-        with SSH(node, self._paths) as session:
-            session.run("sudo -n sh -c %s sh %s", _SHAPE, str(bps))
-        self._rates[node.name] = bps
 
 
 def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:

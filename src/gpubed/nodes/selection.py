@@ -35,45 +35,33 @@ def choose(
             f"{allocation.backend} runs jobs and lends no nodes to choose from",
             "nodes in cluster.yml says how large a job is",
         )
+    able = {node.name: node.slots for node in allocation.with_ranks}
     if on:
-        return _with_slots(allocation, _named(allocation, on))
-    if nodes is not None:
-        return _with_slots(allocation, _first(allocation, nodes))
-    return _with_slots(allocation, _filled(allocation, ranks or 0))
-
-
-def _with_slots(allocation: Allocation, slots: Mapping[str, int]) -> Allocation:
+        slots = _named(allocation, able, on)
+    elif nodes is not None:
+        _require(allocation, nodes, len(able), "node(s)")
+        slots = dict(list(able.items())[:nodes])
+    else:
+        left = ranks or 0
+        _require(allocation, left, sum(able.values()), "rank(s)")
+        slots = {}
+        for name, most in able.items():
+            slots[name] = min(most, left)
+            left -= slots[name]
     chosen = (n.model_copy(update={"slots": slots.get(n.name, 0)}) for n in allocation.nodes)
     return allocation.model_copy(update={"nodes": tuple(chosen)})
 
 
-def _named(allocation: Allocation, on: Iterable[str]) -> dict[str, int]:
-    able = {node.name: node.slots for node in allocation.with_ranks}
-    listed = f"nodes that jobs may use: {', '.join(able)}"
+def _named(allocation: Allocation, able: Mapping[str, int], on: Iterable[str]) -> dict[str, int]:
     names = [allocation.head.name if name == "head" else name for name in on]
     for name in names:
         if name not in able:
             raise UsageError(
                 f"cluster {allocation.cluster} has no node {name!r} that jobs may use",
-                f"{listed}; why others are left out: gpubed health {allocation.cluster}",
+                f"nodes that jobs may use: {', '.join(able)}; why others are left out: "
+                f"gpubed health {allocation.cluster}",
             )
     return {name: able[name] for name in names}
-
-
-def _first(allocation: Allocation, count: int) -> dict[str, int]:
-    able = allocation.with_ranks
-    _require(allocation, count, len(able), "node(s)")
-    return {node.name: node.slots for node in able[:count]}
-
-
-def _filled(allocation: Allocation, count: int) -> dict[str, int]:
-    able = allocation.with_ranks
-    _require(allocation, count, sum(node.slots for node in able), "rank(s)")
-    filled = {}
-    for node in able:
-        filled[node.name] = min(node.slots, count)
-        count -= filled[node.name]
-    return filled
 
 
 def _require(allocation: Allocation, count: int, most: int, what: str) -> None:

@@ -25,9 +25,8 @@ from paramiko.pkey import UnknownKeyType
 from gpubed.core import copying, reading
 from gpubed.core.copying import Beyond
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Node, door
-from gpubed.nodes.known_hosts import known_as
+from gpubed.core.paths import ClusterPaths, assets
+from gpubed.nodes.allocation import Allocation, Node, door, known_as
 
 # Without a handler, Python prints a library's warnings on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -42,6 +41,10 @@ _SILENCE_S = 120.0
 _SHOWN = 300  # characters of a command in an error
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is discarded
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
+_AS_ROOT = (
+    'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
+)
+_PROGRAM_S = 180.0  # apt is slow
 _FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
@@ -110,29 +113,23 @@ class CommandFailed(GpubedError):
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
         called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
-        super().__init__(f"{called} on {node} {self._what(result)}\n{result.tail}".rstrip())
+        how = f"failed with exit code {result.exit_code}"
+        if isinstance(self, CommandTimedOut):
+            how = f"was cut off after {result.seconds:.0f} s"
+        elif result.exit_code == _NO_EXIT_CODE:
+            how = "was killed, or the connection was lost"
+        super().__init__(f"{called} on {node} {how}\n{result.tail}".rstrip())
         self.node, self.command, self.result = node, command, result
-
-    def _what(self, result: CommandResult) -> str:
-        if result.exit_code == _NO_EXIT_CODE:
-            return "was killed, or the connection was lost"
-        return f"failed with exit code {result.exit_code}"
 
 
 class CommandTimedOut(CommandFailed):
     """A command took too long and was cut off."""
 
-    def _what(self, result: CommandResult) -> str:
-        return f"was cut off after {result.seconds:.0f} s"
-
 
 class SSH:
-    """A connection to one node; opened when first needed, closed by `close` or `with`.
+    """A connection to one node, or the head; opened when first needed, closed by `close` or `with`.
 
-    Args:
-        target: The node; an allocation stands for its head.
-        paths: The cluster's paths, for its private key.
-        identity: A private key instead of the cluster's; an SSH agent may hold it.
+    `identity` is a private key instead of the cluster's; an SSH agent may hold it.
     """
 
     def __init__(
@@ -141,8 +138,11 @@ class SSH:
         self.node = target.head if isinstance(target, Allocation) else target
         self._paths = paths
         self._identity = identity
-        self._jump = _last_hop(self.node, paths)
         self._client: paramiko.SSHClient | None = None
+        self._jump: SSH | None = None
+        if self.node.via:
+            *before, hop = self.node.via
+            self._jump = SSH(door(hop, via=tuple(before)), paths, hop.identity)
 
     def __enter__(self) -> Self:
         return self
@@ -173,10 +173,9 @@ class SSH:
     ) -> CommandResult:
         """Run a command by `sh`: ``run("rm -f %s", path)``; arguments are quoted.
 
-        Raises:
-            Unreachable: The node does not answer; the command has not started.
-            CommandFailed: The exit code is not 0, and `check` is true.
-            CommandTimedOut: The command took longer than `timeout` seconds.
+        Raises `Unreachable` if the node does not answer (the command has not started),
+        `CommandFailed` if the exit code is not 0 and `check` is true, `CommandTimedOut` if the
+        command took longer than `timeout` seconds.
         """
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()
@@ -278,7 +277,12 @@ class SSH:
         except BaseException as error:
             transport = client.get_transport()
             client.close()
-            _tell_refusal(error, transport)
+            told = (paramiko.AuthenticationException, paramiko.BadHostKeyException)
+            connected = transport and transport.initial_kex_done
+            if isinstance(error, CONNECTION_ERRORS) and not isinstance(error, told) and connected:
+                # paramiko's own errors mislead: a refused RSA key is reported as not an Ed25519
+                # key, and a missing one as a missing file.
+                raise paramiko.AuthenticationException(_words(error)) from error
             raise
         transport = client.get_transport()
         if transport:
@@ -433,28 +437,16 @@ def greet(node: Node, paths: ClusterPaths) -> None:
         ssh.run("true")
 
 
+def run_program(ssh: SSH, program: str, *words: str, check: bool = True) -> CommandResult:
+    """Run a Python program from `roles` without installing it, as root if sudo asks nothing."""
+    text = reading.file(assets() / "roles" / program).text()
+    command = " ".join(["sh -c %s sh", *("%s" for _ in words)])
+    return ssh.run(command, _AS_ROOT, *words, check=check, stdin=text, timeout=_PROGRAM_S)
+
+
 def _on_the_way(error: Unreachable) -> Unreachable:
     error.on_the_way = True
     return error
-
-
-def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) -> None:
-    """Raise `AuthenticationException` for an error after the key exchange.
-
-    paramiko's own errors mislead: a refused RSA key is reported as not an Ed25519 key, and a
-    missing one as a missing file.
-    """
-    if isinstance(error, paramiko.AuthenticationException | paramiko.BadHostKeyException):
-        return
-    if isinstance(error, CONNECTION_ERRORS) and transport and transport.initial_kex_done:
-        raise paramiko.AuthenticationException(_words(error)) from error
-
-
-def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
-    if not node.via:
-        return None
-    *before, hop = node.via
-    return SSH(door(hop, via=tuple(before)), paths, hop.identity)
 
 
 def _public_key(text: str) -> paramiko.PKey:

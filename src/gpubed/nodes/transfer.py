@@ -53,43 +53,28 @@ _LIST = "find -H %s -printf '%%y %%s %%P\\0%%l\\0'"
 
 @dataclass
 class Copy:
-    """A file or folder to copy, and what rsync foresees of it.
-
-    Attributes:
-        words: How rsync is called.
-        place: Where it will be.
-        room: Free bytes there.
-        draft: Where it is until it is whole; empty if it is copied to its place.
-        names: The names to ask for; None for all.
-        links: Links to make here, with their targets.
-        most: Bytes after which the node is not believed any more.
-        all_files: Its files, also those that are there already.
-        files: Files to copy.
-        replaced: How many of these are there already, and differ.
-        left_out: Sentences that say what is not copied, and why.
-    """
+    """A file or folder to copy, and what rsync foresees of it."""
 
     name: str
-    words: list[str]
-    place: str
-    room: int
-    draft: str = ""
-    names: list[str] | None = None
-    links: dict[str, str] = field(default_factory=dict)
-    most: float = math.inf
-    all_files: int = 0
+    words: list[str]  # how rsync is called
+    place: str  # where it will be
+    room: int  # free bytes there
+    draft: str = ""  # where it is until it is whole; empty if it is copied to its place
+    names: list[str] | None = None  # the names to ask for; None for all
+    links: dict[str, str] = field(default_factory=dict)  # links to make here, with their targets
+    most: float = math.inf  # bytes after which the node is not believed any more
+    all_files: int = 0  # its files, also those that are there already
     all_bytes: int = 0
-    files: int = 0
+    files: int = 0  # files to copy
     bytes: int = 0
-    replaced: int = 0
-    left_out: list[str] = field(default_factory=list)
+    replaced: int = 0  # how many of these are there already, and differ
+    left_out: list[str] = field(default_factory=list)  # sentences about what is not copied
 
 
 class Copier:
     """Copies to and from the shared storage of a cluster, through its head.
 
-    Raises:
-        PrerequisiteMissing: There is no rsync here.
+    Raises `PrerequisiteMissing` if there is no rsync here.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -106,8 +91,7 @@ class Copier:
     def to_put(self, local: Path, name: str) -> Copy:
         """Return what copying a file or folder to the datasets means.
 
-        Raises:
-            UsageError: There is no such thing, or it cannot have this name there.
+        Raises `UsageError` if there is no such thing, or it cannot have this name there.
         """
         odd = "/" in name or "\0" in name or name != name.encode(errors="ignore").decode()
         if odd or name[:1] in ("", ".") or len(name.encode()) > _LONGEST_NAME:
@@ -132,8 +116,7 @@ class Copier:
     def to_get(self, remote: str, folder: Path) -> Copy:
         """Return what copying a file or folder of the shared storage into a folder means.
 
-        Raises:
-            UsageError: It is not on the shared storage, or something else has its name here.
+        Raises `UsageError` if it is not on the shared storage, or something else has its name here.
         """
         path = self._root / remote
         if path.is_relative_to(self._datasets):
@@ -153,13 +136,9 @@ class Copier:
         return self._foreseen(copy)
 
     def copy(self, copy: Copy, tell: Callable[[str], None], every_s: float) -> None:
-        """Copy it, going on with what has arrived.
+        """Copy it, going on with what has arrived; `tell` hears of it each `every_s` seconds.
 
-        Args:
-            tell: Called with the progress, at most every `every_s` seconds.
-
-        Raises:
-            GpubedError: Not all of it could be copied.
+        Raises `GpubedError` if not all of it could be copied.
         """
         if copy.names is not None:
             Path(copy.place).mkdir(exist_ok=True)

@@ -19,31 +19,22 @@ POSTPONED = "uses the links"
 
 # Automake's exit code of a skipped test: nothing was proved, and nothing failed.
 _NOTHING_PROVED = 77
+_KEPT = ConfigDict(extra="ignore", frozen=True)  # a newer version may have written more fields
 
 
-class _Model(BaseModel):
-    # A newer version may have written more fields.
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class Check(BaseModel):
+    """One check on one node (or between nodes, or of the cluster)."""
 
+    model_config = _KEPT
 
-class Check(_Model):
-    """One check on one node (or between nodes, or of the cluster).
-
-    Attributes:
-        id: Dotted name, stable.
-        node: Node name, `a>b` for a link, or empty for the cluster.
-        result: Skips and failures always have a reason. A success on simulated GPUs is
-            `simulated`, never a pass.
-        value: The measured value, in `unit`.
-        limit: The required value, in words or in `unit`.
-    """
-
-    id: str
-    node: str = ""
+    id: str  # dotted name, stable
+    node: str = ""  # node name, `a>b` for a link, or empty for the cluster
+    # Skips and failures always have a reason. A success on simulated GPUs is `simulated`, never a
+    # pass.
     result: Result
-    value: int | float | str | None = None
+    value: int | float | str | None = None  # the measured value, in `unit`
     unit: str = ""
-    limit: str = ""
+    limit: str = ""  # the required value, in words or in `unit`
     reason: str = ""
 
     @property
@@ -52,19 +43,16 @@ class Check(_Model):
         return frozenset(self.node.split(">")) if self.node else frozenset()
 
 
-class Verification(_Model):
-    """All checks of one verification.
+class Verification(BaseModel):
+    """All checks of one verification."""
 
-    Attributes:
-        node_ids: Ids of the verified nodes; a replaced node has a new id.
-        configured: Digest of the roles applied to them at its start; empty in former versions.
-    """
+    model_config = _KEPT
 
     version: Literal[1] = 1
     cluster: str
     at: Moment
-    node_ids: tuple[str, ...]
-    configured: str = ""
+    node_ids: tuple[str, ...]  # ids of the verified nodes; a replaced node has a new id
+    configured: str = ""  # digest of the roles applied at its start; formerly empty
     checks: tuple[Check, ...]
 
     @classmethod

@@ -8,9 +8,10 @@ A `Backend` is a kind of testbed: its abilities, and its resources as Pulumi see
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
@@ -20,60 +21,42 @@ if TYPE_CHECKING:
 
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation, Node
+    from gpubed.nodes.cluster import Cluster
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.reach import Reach
-    from gpubed.testbeds.service import JobService
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `gpubed doctor`.
+    """One line of `gpubed doctor`."""
 
-    Attributes:
-        id: Dotted name of the check.
-        fix: The command that repairs it, if the check failed.
-    """
-
-    id: str
+    id: str  # dotted name of the check
     ok: bool
     message: str
-    fix: str | None = None
+    fix: str | None = None  # the command that repairs it, if the check failed
 
 
 @dataclass(frozen=True)
 class Existing:
-    """A resource on a testbed that carries a cluster's name.
+    """A resource on a testbed that carries a cluster's name."""
 
-    Attributes:
-        kind: The testbed's word for this kind of resource.
-        id: Its id on the testbed, which is also its id in the state.
-        uuid: The UUID of its cluster: two clusters may have the same name.
-        transient: Whether it ends by itself and is in no state, as a running job.
-        data: Whether it holds a researcher's data, which is removed only when that was asked for.
-        size: Bytes that it holds or can hold; None if unknown.
-        made: When it was made; None if unknown.
-        node: The node's name, if it is a node with disks of its own that are removed with it.
-        address: Its address on the control network, if it is a node in use that another node of
-            this address would replace; else empty.
-        heir: The other node that the specification now makes of its host; else empty.
-        backend: The testbed's backend; set when several testbeds are asked.
-    """
-
-    kind: str
+    kind: str  # the testbed's word for this kind of resource
     name: str
-    id: str
-    uuid: str
-    transient: bool = False
-    data: bool = False
-    size: int | None = None
-    made: datetime | None = None
-    node: str = ""
+    id: str  # its id on the testbed, which is also its id in the state
+    uuid: str  # the UUID of its cluster: two clusters may have the same name
+    transient: bool = False  # whether it ends by itself and is in no state, as a running job
+    data: bool = False  # whether it holds a researcher's data, removed only when asked for
+    size: int | None = None  # bytes that it holds or can hold; None if unknown
+    made: datetime | None = None  # when it was made; None if unknown
+    node: str = ""  # the node's name, if its own disks are removed with it
+    # Its address on the control network, if it is a node in use that another node of this address
+    # would replace; else empty.
     address: str = ""
-    heir: str = ""
-    backend: str = field(default="", compare=False)
+    heir: str = ""  # the other node that the specification now makes of its host; else empty
+    backend: str = field(default="", compare=False)  # set when several testbeds are asked
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -81,47 +64,30 @@ class Existing:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies a testbed among those of its kind.
-
-    Attributes:
-        called: Name for messages: where it is, and how it is reached.
-        formerly: Ids that older versions used for it, which other testbeds may share.
-    """
+    """Identifies a testbed among those of its kind."""
 
     id: str
-    called: str
-    formerly: tuple[str, ...] = ()
+    called: str  # name for messages: where it is, and how it is reached
+    formerly: tuple[str, ...] = ()  # ids of older versions, which testbeds may share
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A node that the testbed failed to make.
+    """A node that the testbed failed to make."""
 
-    Attributes:
-        node: Its name in the plan.
-        reason: The testbed's error message.
-        thing: What is left of it on the testbed.
-    """
-
-    node: str
-    reason: str
-    thing: Existing
+    node: str  # its name in the plan
+    reason: str  # the testbed's error message
+    thing: Existing  # what is left of it on the testbed
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Machines of one kind that a testbed has; None where the testbed does not say.
+    """Machines of one kind that a testbed has; None where the testbed does not say."""
 
-    Attributes:
-        name: The testbed's name for them, as used in `cluster.yml`.
-        free: How many are available now.
-        gpus: GPUs per machine.
-    """
-
-    name: str
+    name: str  # the testbed's name for them, as used in `cluster.yml`
     total: int | None = None
-    free: int | None = None
-    gpus: int | None = None
+    free: int | None = None  # how many are available now
+    gpus: int | None = None  # GPUs per machine
     gpu_model: str = ""
     note: str = ""
 
@@ -134,39 +100,23 @@ class Lease:
 
 
 class Backend(ABC):
-    """A kind of testbed; a plan reads only its `BackendConfig`.
+    """A kind of testbed; a plan reads only its `BackendConfig`."""
 
-    Attributes:
-        name: Name of its folder.
-        engine_required: The only engine that can make its resources, if there is such a limit.
-        native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
-        shapes_on_nodes: Whether nodes limit their links to the declared rate themselves.
-        boots_later: Whether nodes may be granted or restarted before they answer SSH.
-        boots_within_s: Seconds within which a granted or restarted node answers SSH.
-        restarts: Whether the testbed can restart a node that hangs.
-        nodes_are_here: Whether nodes are on this machine, so that no network can fail.
-        exchanges_keys: Whether nodes can accept another SSH key than they were made with.
-        vacates: Whether making a node frees its address by removing the node that has it.
-        lists_nodes: Whether `existing` returns each of its nodes, with the node's id.
-        the_way_back: How to reach a former testbed of the kind again.
-        is_no_more: How a testbed may have been replaced by another in its place; may be empty.
-        data_records: Files of a cluster's state by which `data_within` finds its data again.
-    """
-
-    name: str
-    engine_required: Literal["cli"] | None = None
-    native: frozenset[str] = frozenset()
-    shapes_on_nodes: bool = False
-    boots_later: bool = False
-    boots_within_s: float = 120.0
-    restarts: bool = False
-    nodes_are_here: bool = False
-    exchanges_keys: bool = True
-    vacates: bool = False
-    lists_nodes: bool = False
+    name: str  # name of its folder
+    engine_required: Literal["cli"] | None = None  # the only one that can make its resources
+    native: frozenset[str] = frozenset()  # types that a Pulumi plugin makes and `existing` lists
+    shapes_on_nodes: bool = False  # whether nodes limit their links to the declared rate themselves
+    boots_later: bool = False  # whether nodes may be granted or restarted before they answer SSH
+    boots_within_s: float = 120.0  # seconds within which a granted or restarted node answers SSH
+    restarts: bool = False  # whether the testbed can restart a node that hangs
+    nodes_are_here: bool = False  # whether nodes are on this machine, so that no network can fail
+    exchanges_keys: bool = True  # whether nodes can accept another SSH key than they were made with
+    vacates: bool = False  # whether making a node removes the node that has its address
+    lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
+    # How to reach a former testbed of the kind again.
     the_way_back: str = "put `backend:` of cluster.yml back as it was"
-    is_no_more: str = ""
-    data_records: frozenset[str] = frozenset()
+    is_no_more: str = ""  # how a testbed may have been replaced by another in its place
+    data_records: frozenset[str] = frozenset()  # files of the state that `data_within` needs
 
     def spelled(self, id_: str) -> str:
         """Return a testbed's id in normal form, for comparison."""
@@ -294,9 +244,7 @@ class Testbed(ABC):
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return places that the last `existing` could not check and that may hold resources.
 
-        Args:
-            known: Nodes whose fate the cluster's state knows.
-            left: Failed nodes whose remains could not be removed.
+        The state knows the fate of nodes `known`; what is left of nodes `left` stays.
         """
         return []
 
@@ -375,17 +323,53 @@ class Testbed(ABC):
 
 @dataclass(frozen=True)
 class JobState:
-    """A job on a testbed.
-
-    Attributes:
-        state: The testbed's word for its state.
-        reason: The reason for the state, for example for waiting; may be empty.
-    """
+    """A job on a testbed."""
 
     id: str
     name: str
-    state: str
-    reason: str = ""
+    state: str  # the testbed's word for its state
+    reason: str = ""  # the reason for the state, for example for waiting; may be empty
+
+
+@dataclass(frozen=True)
+class World:
+    """One Horovod world of a task: a job of its own on a testbed that runs jobs."""
+
+    label: str  # its name for messages; empty if it is the only one
+    here: Path  # the local folder for its results; it exists when the world runs
+    command: Sequence[str]  # what each rank runs
+    ranks: int  # world size
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job that is ready to be passed to a testbed."""
+
+    job: str
+    source: Path  # the folder that must be copied to the testbed
+    names: Sequence[str]  # the files of it, relative to it
+    run_id: str  # unique in the cluster
+    here: Path  # the run's local folder
+    worlds: Sequence[World]  # as many as the plan has nodes
+    own: frozenset[str]  # names of gpubed's own files in a run's folder, which no result may have
+    environment: Mapping[str, str]  # variables of each rank
+    per_node: bool = False  # whether a world starts once, and starts its ranks itself
+    follow: bool = True  # whether links of the folder stand for what they lead to
+    image: str | None = None  # the container image to run in, instead of the testbed's usual one
+
+
+class JobService(ABC):
+    """Runs tasks on a testbed that runs jobs, and fetches their results; needs no node."""
+
+    ends_early: bool = False
+
+    @abstractmethod
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
+        """Run all worlds to their ends; an interruption stops all of them on the testbed.
+
+        `on_output` is called with each line that a world prints. Returns for each world why it
+        failed, with the end of its log; empty if it did not.
+        """
 
 
 class JobBackend(Backend):

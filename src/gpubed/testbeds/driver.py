@@ -68,8 +68,7 @@ class Driver(ABC):
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return the outputs that `create` would return now, or None if the resource is gone.
 
-        Raises:
-            Silent: It is unknown whether the resource exists; its recorded state is kept.
+        Raises `Silent` if it is unknown whether the resource exists; its recorded state is kept.
         """
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002

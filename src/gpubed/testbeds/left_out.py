@@ -7,7 +7,7 @@ again, leaves the node out. Nodes to ask for again stay noted for one run only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gpubed.core import progress, record
@@ -27,53 +27,46 @@ def _policies(plan: ClusterPlan) -> dict[str, str]:
     return {node.name: node.on_failure for node in plan.nodes if node.on_failure}
 
 
-class Run:
-    """The failures of one run of `up`."""
+@contextmanager
+def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Callable[[Sequence[Fault]], None]]:
+    """Yield a function that notes failures during a run; those of a killed run are removed first.
 
-    def __init__(self, paths: ClusterPaths, plan: ClusterPlan) -> None:
-        self._paths, self._plan = paths, plan
-        self._asked_again: set[str] = set()
+    It raises `Refused` if the cluster needs the node.
+    """
+    policies, asked_again = _policies(plan), set[str]()
 
-    def add(self, faults: Sequence[Fault]) -> None:
-        """Note failures for the next run of the program; Refused if the cluster needs the node."""
-        noted, policies = read(self._paths, self._plan), _policies(self._plan)
+    def add(faults: Sequence[Fault]) -> None:
+        noted = read(paths, plan)
         for fault in faults:
-            again = policies.get(fault.node) == "replace" and fault.node not in self._asked_again
+            again = policies.get(fault.node) == "replace" and fault.node not in asked_again
             if again:
-                self._asked_again.add(fault.node)
+                asked_again.add(fault.node)
             else:
                 noted[fault.node] = fault.reason
             then = "it is asked for again" if again else "it is left out"
             progress.emit("note", message=f"{fault.node} failed: {fault.reason} ({then})")
-        require_enough(self._plan, noted)
-        self._write(noted)
+        require_enough(plan, noted)
+        write(noted)
 
-    def forget(self) -> None:
+    def forget() -> None:
         """Forget nodes to be asked for again, and all of them if too few would be left."""
-        policies = _policies(self._plan)
-        noted = read(self._paths, self._plan)
-        kept = {name: why for name, why in noted.items() if policies[name] == "leave_out"}
+        kept = {n: why for n, why in read(paths, plan).items() if policies[n] == "leave_out"}
         try:
-            require_enough(self._plan, kept)
+            require_enough(plan, kept)
         except Refused:
             kept = {}
-        self._write(kept)
+        write(kept)
 
-    def _write(self, noted: dict[str, str]) -> None:
-        if noted != record.read(self._paths).left_out:
-            with record.changed(self._paths) as known:
+    def write(noted: dict[str, str]) -> None:
+        if noted != record.read(paths).left_out:
+            with record.changed(paths) as known:
                 known.left_out = noted
 
-
-@contextmanager
-def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
-    """Keep notes during a run; those of a killed run are removed first."""
-    run = Run(paths, plan)
-    run.forget()
+    forget()
     try:
-        yield run
+        yield add
     finally:
-        run.forget()
+        forget()
 
 
 def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -23,8 +24,7 @@ class AnotherTestbed(PrerequisiteMissing):
     """The testbed is of the right kind, but not the one that the cluster was made on."""
 
 
-@dataclass(frozen=True)
-class Unasked:
+class Unasked(NamedTuple):
     """Why a testbed could not be asked, and the command that declares it empty."""
 
     why: str
@@ -34,16 +34,14 @@ class Unasked:
         return self.why
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """Resources with a cluster's name, in order of removal; and the testbeds not asked."""
 
     things: list[Existing]
     unasked: list[Unasked]
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(NamedTuple):
     """A resource with a cluster's UUID on a former testbed, and how to remove it."""
 
     thing: Existing
@@ -55,17 +53,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Testbeds:
-    """The testbeds that may have resources of a cluster.
+    """The testbeds that may have resources of a cluster."""
 
-    Attributes:
-        needed: Testbeds that must answer: those of the state, or else the only known ones.
-        others: Former testbeds; one that does not answer is only reported.
-        recorded: The kinds on which the state names resources, or may have begun some.
-    """
-
-    needed: tuple[Testbed, ...]
-    others: tuple[Testbed, ...] = ()
-    recorded: frozenset[str] = frozenset()
+    needed: tuple[Testbed, ...]  # those of the state, or the only known ones, must answer
+    others: tuple[Testbed, ...] = ()  # former testbeds; one that does not answer is only reported
+    recorded: frozenset[str] = frozenset()  # kinds that the state names, or may have begun
 
     def __iter__(self) -> Iterator[Testbed]:
         return iter((*self.needed, *self.others))
@@ -91,9 +83,8 @@ class Testbeds:
     def existing(self) -> Listed:
         """List all resources with the cluster's name, of any UUID.
 
-        Raises:
-            AnotherTestbed: A needed testbed is not the one that the cluster was made on.
-            GpubedError: A needed testbed cannot be asked.
+        Raises `AnotherTestbed` if a needed testbed is not the one that the cluster was made on,
+        `GpubedError` if a needed testbed cannot be asked.
         """
         found, unasked = list[Existing](), list[Unasked]()
         for testbed in self:
@@ -117,22 +108,23 @@ class Testbeds:
         After an edit of the specification, the present testbed may have nothing of the cluster, and
         a former one all of it.
         """
-        found, unasked = list[Left](), list[Unasked]()
+        found, unasked, former = list[Left](), list[Unasked](), list[tuple[Testbed, Made]]()
         for testbed in self:
             with suppress(GpubedError):  # `existing` reports an error of the testbed itself
-                for made in _others(testbed):
-                    for name in made.specifications:
-                        copy = testbed.paths.specifications / name
-                        try:
-                            there = _marked(testbed, _asked(testbed, made, name, uuid))
-                        except GpubedError as error:
-                            why = _why(testbed, error, f", as {copy} says where it is")
-                            unasked.append(Unasked(why, f"rm {shlex.quote(str(copy))}"))
-                            continue
-                        back = record.put_back(testbed.paths, name)
-                        back = f"{back}, then gpubed down {testbed.paths.name}"
-                        found += [Left(thing, back) for thing in there]
-                        break
+                former += [(testbed, made) for made in _others(testbed)]
+        for testbed, made in former:
+            for name in made.specifications:
+                copy = testbed.paths.specifications / name
+                try:
+                    there = _marked(testbed, _asked(testbed, made, name, uuid))
+                except GpubedError as error:
+                    why = _why(testbed, error, f", as {copy} says where it is")
+                    unasked.append(Unasked(why, f"rm {shlex.quote(str(copy))}"))
+                    continue
+                back = record.put_back(testbed.paths, name)
+                back = f"{back}, then gpubed down {testbed.paths.name}"
+                found += [Left(thing, back) for thing in there]
+                break
         return found, unasked
 
     def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
@@ -167,13 +159,10 @@ def kinds(paths: ClusterPaths) -> list[str]:
 def note(testbed: Testbed, *, applied: bool = False) -> None:
     """Note a testbed on which something is about to be made; earlier notes of its kind are kept.
 
-    Args:
-        applied: Whether its specification is about to be applied, and so is kept as the last one.
+    If its specification is about to be `applied`, that is kept as the last one.
     """
-    known = record.read(testbed.paths)
-    if applied or not any(
-        made.id for made in known.testbeds if made.backend == testbed.backend.name
-    ):
+    known = record.read(testbed.paths).testbeds
+    if applied or not any(made.id and made.backend == testbed.backend.name for made in known):
         _note(testbed, applied=applied)
 
 
@@ -209,26 +198,19 @@ def forget_attempts(testbed: Testbed) -> None:
 
 
 def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
-    """Refuse a testbed if it is not the one that the cluster was made on.
+    """Refuse a testbed if it is not the one that the cluster was made on, as `AnotherTestbed`.
 
     A testbed with resources of the cluster's UUID is the same, even if its id has changed. While no
-    state names a resource, the cluster may return to an earlier testbed, and may leave one that has
-    nothing of it.
-
-    Args:
-        recorded: Whether the cluster's state names a resource on a testbed of the kind.
-
-    Raises:
-        AnotherTestbed: It is another one.
-        GpubedError: The testbed cannot be asked, or the record cannot be read.
+    state names a resource on a testbed of the kind (`recorded`), the cluster may return to an
+    earlier testbed, and may leave one that has nothing of it.
     """
     known = record.read(testbed.paths)
     of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
     if not of_kind or (now := testbed.identity()) is None:
         return
-    same = _of_now(testbed, known, now)
-    if same is not of_kind[-1]:
-        former = _resolved(testbed, of_kind[-1], now)
+    same, last = _of_now(testbed, known, now), of_kind[-1]
+    if same is not last:
+        former = _resolved(testbed, last, now)
         here = [thing for thing in testbed.existing() if known.uuid and thing.uuid == known.uuid]
         may_go_on = not recorded and (same or _is_empty(testbed, former, known.uuid))
         if former.id and not (here or may_go_on):
@@ -243,7 +225,7 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
             )
         if not (here or same):
             return  # noted once something is made there
-    if same is None or (same.id, same.called) != (now.id, now.called) or same is not of_kind[-1]:
+    if same is None or (same.id, same.called) != (now.id, now.called) or same is not last:
         _note(testbed)
 
 

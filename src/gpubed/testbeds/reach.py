@@ -23,11 +23,9 @@ Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 class Reach:
     """How one testbed of a cluster is reached, according to the cluster's specifications.
 
-    The present specification is read once; each verb makes a new object.
-
-    Args:
-        check: Reads a specification, given its file and the cluster's name.
-        copy: The kept specification to read instead of the present one, or None.
+    The present specification is read once; each verb makes a new object. `check` reads a
+    specification, given its file and the cluster's name. With `copy`, that kept specification is
+    read instead of the present one.
     """
 
     def __init__(
@@ -40,10 +38,8 @@ class Reach:
         """The present specification, or else the last one applied on this testbed.
 
         A specification given as `copy` is never replaced by another, which would lead elsewhere.
-
-        Raises:
-            UsageError: It has errors or is missing, and no copy was kept.
-            PrerequisiteMissing: It names another testbed, and no copy was kept.
+        Raises `UsageError` if it has errors or is missing, and no copy was kept,
+        `PrerequisiteMissing` if it names another testbed, and no copy was kept.
         """
         found, errors = self._checked
         if not self.is_former and (found is None or spec_backend(found) != self._backend):

@@ -27,8 +27,7 @@ def backend(name: str) -> Backend:
 def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification; return it, None if unusable, and its and its testbed's errors by line.
 
-    Args:
-        name: The cluster's name; if empty, the name of the file's folder.
+    Without a `name`, the cluster's is that of the file's folder.
     """
     return clusterspec.read(path, name, lambda found: backend(spec_backend(found)).check(found))
 

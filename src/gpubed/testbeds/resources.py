@@ -53,14 +53,11 @@ class _State(BaseModel):
 
 
 class Provider(ResourceProvider):
-    """Delegates to the driver that a resource names by `backend` and `kind`.
-
-    Attributes:
-        own: Returns the driver of a resource that every cluster has; set by `gpubed.resources`,
-            which stands above what these drivers need.
-    """
+    """Delegates to the driver that a resource names by `backend` and `kind`."""
 
     __module__ = "gpubed.resources"
+    # Returns the driver of a resource that every cluster has; set by `gpubed.resources`, which
+    # stands above what these drivers need.
     own: ClassVar[Callable[[str], Driver]]
 
     def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002
@@ -113,10 +110,8 @@ class Provider(ResourceProvider):
         """Remove the resource; it may be gone already.
 
         What another resource of the stack has adopted stays: after `pulumi state rename`, the
-        resource of the new name adopts the node, and then the old one is deleted.
-
-        Of a node that failed, what could not be cleared away then may be by now. If not, the
-        cluster goes on without it, as before, and `down` finds what is left.
+        resource of the new name adopts the node, and then the old one is deleted. What is left of a
+        node that failed is removed if that is possible by now; if not, `down` finds it.
         """
         result = props.get("result") or {}
         if "left" in result:
@@ -217,16 +212,12 @@ def _made_on(props: Mapping[str, Any]) -> None:
 
 
 def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
-    """Note that nodes are about to be changed, whichever engine asks for it.
-
-    Args:
-        props: Of the resource.
-        made: Whether it is made. A node that the cluster did not have changes none that it has.
-    """
+    """Note that nodes are about to be changed, whichever engine asks for it."""
     from gpubed.core.paths import Project
     from gpubed.nodes import allocation  # nothing else here needs it
 
     if props["kind"] in _OF_NODES and "cluster" in props:
+        # A node that is made, and that the cluster did not have, changes none that it has.
         new = props["name"] if made and props["kind"] == "node" else ""
         allocation.note_change(Project.find().cluster(props["cluster"]), new)
 
@@ -264,11 +255,10 @@ def _backend(name: str) -> Backend:
 class _Managed(Resource):
     """A dynamic resource; `result` is what its driver answered.
 
-    Names and addresses are used again, so the old one goes before the new one comes: else
-    `create` would adopt what is about to be deleted. The program says so, since nobody asks
-    the provider where a replacement is forced (`pulumi up --replace`, `pulumi state taint`).
-    Only where `delete` takes nothing away may the new one come first, and spare what depends
-    on it.
+    The old one goes before the new one comes, else `create` would adopt what is about to be
+    deleted. The program says so, since no provider is asked where a replacement is forced (`pulumi
+    up --replace`). Where `delete` removes nothing, the new one may come first, and spares what
+    depends on it.
     """
 
     result: pulumi.Output[dict[str, Any]]

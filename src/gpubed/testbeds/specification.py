@@ -66,13 +66,9 @@ def load_current(
 ) -> Cluster:
     """Read a cluster's allocation and plan; if the specification is unusable, the last applied.
 
-    Args:
-        tell: Called with a message if the last applied specification is used.
-        granted: The allocation, if known; None to read its file.
-
-    Raises:
-        NotUp: There is no allocation.
-        GpubedError: The allocation or the last applied specification cannot be read.
+    Raises `NotUp` if there is no allocation, `GpubedError` if the allocation or the last applied
+    specification cannot be read. `tell` is called with a message if the last applied
+    specification is used; a `granted` allocation is not read from its file.
     """
     allocation, wanted = granted or load_allocation(paths.allocation), None
     found, _ = planned(paths.spec_in_use, paths.name)
@@ -88,8 +84,7 @@ def load_current(
 def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
     """Freeze the specification that a run applies, for all of its steps and processes.
 
-    Raises:
-        GpubedError: The file no longer asks for what the run was planned for.
+    Raises `GpubedError` if the file no longer asks for what the run was planned for.
     """
     files.write(paths.frozen, files.read(paths.spec, located.MAX_BYTES))
     require_same(load_plan(paths.frozen, paths.name), wanted.spec.digest, paths)

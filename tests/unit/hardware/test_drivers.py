@@ -14,10 +14,7 @@ DEBIAN_12 = {
 }
 
 
-DEBIAN_13 = {
-    "distribution": [Offer(535), Offer(550)],
-    "nvidia": [Offer(590, fabric_manager=True)],
-}
+DEBIAN_13 = {"distribution": [Offer(535), Offer(550)], "nvidia": [Offer(590, fabric_manager=True)]}
 
 
 @pytest.fixture(scope="module")

@@ -73,10 +73,7 @@ def test_nothing_that_could_be_secret_is_kept(start):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"HOROVOD_RANK": "1", "OMPI_COMM_WORLD_RANK": "0"},
-        {**FIRST, "GPUBED_RUN_DIR": "/nowhere"},
-    ],
+    [{"HOROVOD_RANK": "1", "OMPI_COMM_WORLD_RANK": "0"}, {**FIRST, "GPUBED_RUN_DIR": "/nowhere"}],
 )
 def test_who_is_not_the_first_rank_of_a_run_keeps_nothing(start, other):
     assert start(**other) == ("", None)

@@ -184,11 +184,6 @@ def test_the_same_value_becomes_the_same_one_everywhere(made):
     assert first in node.proc["proc/driver/nvidia/gpus/0000:07:00.0/information"]
 
 
-def test_a_report_is_read_back(made, tmp_path):
-    report.write(tmp_path / "report.json", made)
-    assert report.read(tmp_path / "report.json") == made
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"schema": "gpubed/facts/2"}'])
 def test_another_file_is_refused_in_a_line(tmp_path, content):
     path = tmp_path / "report.json"

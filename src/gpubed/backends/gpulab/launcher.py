@@ -21,7 +21,7 @@ from gpubed.backends.gpulab.remote import WAITING, RemoteJob
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.service import JobService, Task, World
+from gpubed.testbeds.base import JobService, Task, World
 
 _POLL_S = 2.0
 _SILENCE_S = 600.0  # the service may be down this long; its jobs go on

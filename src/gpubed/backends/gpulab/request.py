@@ -25,7 +25,7 @@ from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.spec.sections import Machine
-from gpubed.testbeds.service import Task
+from gpubed.testbeds.base import Task
 
 _GB = 10**9
 # Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.

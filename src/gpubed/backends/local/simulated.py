@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpubed.backends.local.image import RELEASES
 from gpubed.core import nearest
-from gpubed.hardware import catalog, drivers
+from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
 from gpubed.recipes import recipe
@@ -67,7 +67,7 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
     try:
         drivers.require_common(facts)
         for image in set(images.values()) & RELEASES.keys():
-            drivers.choose(served, catalog.offers(image), wanted, asked)
+            drivers.choose(served, drivers.offers(image), wanted, asked)
     except drivers.NoDriver as error:
         yield Problem(("nodes", max(known), "simulate"), error.message, error.hint or "")
 

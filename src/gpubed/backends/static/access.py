@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gpubed.backends.static.config import Config, Host, options
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
-from gpubed.nodes import allocation, known_hosts
+from gpubed.nodes import allocation, host_keys
 from gpubed.nodes.allocation import Hop, Node
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds.reach import Reach
@@ -111,9 +111,9 @@ def known_keys(
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:
-        if found := known_hosts.keys(path, address, port):
+        if found := host_keys.keys(path, address, port):
             return found
-        never = known_hosts.revoked(path, address, port)
+        never = host_keys.revoked(path, address, port)
     except Unreadable as error:
         raise PrerequisiteMissing(error.message, meet) from None
     if alias := _alias(address):
@@ -121,7 +121,7 @@ def known_keys(
             f"{address} is an alias in your ssh configuration, which gpubed does not read",
             f"write its address into cluster.yml: {alias}",
         )
-    name = known_hosts.known_as(address, port)
+    name = allocation.known_as(address, port)
     if never:
         raise unknown(f"{path} has no host key of {name} that is not revoked", meet)
     raise unknown(f"the host key of {name} is not in {path}", meet)
@@ -142,5 +142,5 @@ def _alias(address: str) -> str:
 def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:
     """Return the keys of a host (`type base64`) that the user has not revoked."""
     path = Path(config.known_hosts).expanduser()
-    never = known_hosts.revoked(path, host.address, host.port)
+    never = host_keys.revoked(path, host.address, host.port)
     return [key for key in keys if key.split()[1] not in never]

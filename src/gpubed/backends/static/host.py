@@ -15,8 +15,7 @@ from gpubed.backends.static.membership import MARK
 from gpubed.core import reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.hardware.table import chip_of
-from gpubed.nodes import programs
-from gpubed.nodes.ssh import SSH, Unreachable
+from gpubed.nodes.ssh import SSH, Unreachable, run_program
 from gpubed.recipes import recipe as recipes
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds.base import Finding
@@ -172,7 +171,7 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
         accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
     addresses = [host.address for host, _ in access.each(spec.backend)]
     asked = json.dumps({"accounts": accounts, "addresses": addresses})
-    said = programs.run(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", asked, check=False)
+    said = run_program(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", asked, check=False)
     lines = said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
     return found.model_copy(update={"shut_out": tuple(lines)})
 

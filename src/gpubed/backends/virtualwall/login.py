@@ -33,8 +33,8 @@ from gpubed.core import files, secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing
-from gpubed.nodes import known_hosts
 from gpubed.nodes.allocation import Hop
+from gpubed.nodes.host_keys import keys as known_keys
 
 PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
 _LARGEST = 2**20
@@ -181,7 +181,7 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     found = bastion.host_keys
     if not found:
         with suppress(Missing):
-            found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
+            found = known_keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
     if not found:
         raise PrerequisiteMissing(
             f"the host key of the bastion {bastion.host} is not known",

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed.access import browser, loopback, services, tensorboard, trust, tunnel
+from gpubed.access import browser, services, tensorboard, trust, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
@@ -146,7 +146,7 @@ def _hold_open(
     ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
 ) -> None:
     def ready(port: int) -> None:
-        here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{port}", url)
+        here = re.sub(r"^https://[^/]+", f"http://{browser.ADDRESS}:{port}", url)
         ui.document("open", {"url": here, "tunnel": None})
         if not show:
             _show(paths, here, again)
@@ -160,5 +160,6 @@ def _hold_open(
             ui.note(f"{who} is refused, who tried to come in on this machine")
 
     told: set[str] = set()
-    door = loopback.Door(paths.jupyterlab_certificate, tunnel.LOCAL, way.port)
-    door.hold_open(ready, partial(way.require_open, again), refused)
+    service = (tunnel.LOCAL, way.port)
+    require_way = partial(way.require_open, again)
+    browser.relay(paths.jupyterlab_certificate, service, ready, require_way, refused)

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import costs, doctor, preview
-from gpubed.cluster.events import look_file
+from gpubed.cluster import costs, doctor, up
+from gpubed.cluster.events import event_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused, of_cluster
 from gpubed.engines import stack
@@ -28,8 +30,10 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     """
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
-    with look_file(paths, "plan") as path, Display(ui).following(path):
-        seen = preview.preview(paths, chosen)
+    with TemporaryDirectory() as folder:  # nothing is left behind
+        file = event_file(paths, "plan", Path(folder) / "events.jsonl")
+        with file as path, Display(ui).following(path):
+            seen = up.preview(paths, chosen)
     plan, damage, steps = seen.plan, seen.damage, seen.steps
     going = costs.doomed(steps)
     others = [step for step in steps.steps if step not in going]

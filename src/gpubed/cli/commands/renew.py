@@ -9,8 +9,8 @@ import typer
 
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
-from gpubed.cluster import renewal
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import NotUp
@@ -94,7 +94,7 @@ def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
     told = set[str]()
     while True:
-        looked = renewal.look(cluster)
+        looked = before_end.look(cluster)
         record = looked.record
         if record.granted_until and looked.answered:
             granted = f"granted until {leases.local(record.granted_until)}"

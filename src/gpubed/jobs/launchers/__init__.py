@@ -14,8 +14,7 @@ from gpubed.testbeds import registry
 
 if TYPE_CHECKING:
     from gpubed.jobs.launcher import Launcher
-    from gpubed.testbeds.base import JobBackend
-    from gpubed.testbeds.service import JobService
+    from gpubed.testbeds.base import JobBackend, JobService
 
 
 @cache
