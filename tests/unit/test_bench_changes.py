@@ -50,7 +50,7 @@ def facts(bench, id_="id-node-0", **changes):
             lambda b: b.paths.spec.write_text(
                 b.paths.spec.read_text() + "services: {jupyterlab: {port: 9999}}\n"
             ),
-            "cluster.yml: services.jupyterlab.port was 8888 and is 9999; points",
+            "cluster.yml: services.jupyterlab.port was the default and is 9999; points",
         ),
     ],
 )

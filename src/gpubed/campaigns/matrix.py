@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
+from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, key, text
 from gpubed.core import nearest
 from gpubed.core.errors import UsageError
 from gpubed.jobs import launchers
@@ -83,13 +83,11 @@ def expand(source: Source, job: Job) -> list[Point]:
             there = nearest.suggestion(chosen, launchers.names())
             where = ("environments", name, "launcher")
             raise source.refusal(where, f"there is no launcher {chosen!r}", there)
-    combinations = (
-        dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())
-    )
     fixed = {name: text(value) for name, value in settings.items()}
-    points = [
-        _point(one, fixed) for one in combinations if not _is_excluded(one, source.campaign.exclude)
-    ]
+    points = []
+    for one in combinations(factors, source.campaign.exclude):
+        arguments = {name: text(value) for name, value in one.items() if name not in OWN}
+        points.append(Point(identity(one), one, {**fixed, **arguments}))
     if not points:
         raise source.refusal(("exclude",), "no point is left")
     _check_arguments(source, job, points[0])
@@ -220,15 +218,15 @@ def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
             )
 
 
-def _is_excluded(one: Mapping[str, Value], exclude: Sequence[Mapping[str, Value]]) -> bool:
-    return any(
-        all(text(one[name]) == text(value) for name, value in each.items()) for each in exclude
-    )
-
-
-def _point(one: Mapping[str, Value], fixed: Mapping[str, str]) -> Point:
-    arguments = {name: text(value) for name, value in one.items() if name not in OWN}
-    return Point(identity(one), one, {**fixed, **arguments})
+def combinations(
+    factors: Mapping[str, Sequence[Any]], exclude: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the factors' values, but the excluded ones; 10,000 at most."""
+    left_out = [key(one) for one in exclude if one]
+    products = itertools.islice(itertools.product(*factors.values()), _MOST)
+    for one in (dict(zip(factors, values, strict=True)) for values in products):
+        if not any(each <= key(one) for each in left_out):
+            yield one
 
 
 def identity(one: Mapping[str, Any]) -> str:

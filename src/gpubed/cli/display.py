@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from rich.text import Text
 
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.core.errors import GpubedError
+from gpubed.cluster import lost_state
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.progress import Event, Follower
 from gpubed.engines import interruption
 
@@ -204,3 +205,21 @@ class Display:
             return  # of who was cut off
         if event["severity"] in ("warning", "error") and not known:
             self._ui.note(event["message"], whole=True)
+
+
+def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
+    """Return what asks before a run deletes or replaces resources; `yes` approves beforehand.
+
+    Args:
+        again: The command with the option that approves.
+    """
+
+    def approve(costs: Sequence[str]) -> None:
+        with display.paused():
+            for cost in costs:
+                ui.mark("delete", cost)
+            confirmed = ui.confirm("Go on?", yes=yes, default=False)
+        if not confirmed:
+            raise UsageError(f"not confirmed, so nothing was changed: {'; '.join(costs)}", again)
+
+    return approve

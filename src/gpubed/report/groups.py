@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from gpubed.campaigns.file import Key, key
+from gpubed.campaigns.records import Record
 from gpubed.core import intervals
 from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.report import wording
-from gpubed.report.read import Measured, Point, Value
+from gpubed.report.read import Measured, Value
 
 _MOST_NODES = 1_000_000
 LEAST = 1e-30  # a throughput below is none
@@ -54,8 +55,8 @@ class Group:
     id: str
     settings: Mapping[str, Value]
     varied: tuple[str, ...]
-    points: tuple[Point, ...]
-    failed: tuple[Point, ...]
+    points: tuple[Record, ...]
+    failed: tuple[Record, ...]
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:
@@ -109,7 +110,7 @@ def made(measured: Measured) -> tuple[Group, ...]:
 
     Those of several campaigns are in the order of these.
     """
-    repeated: dict[Key, list[Point]] = defaultdict(list)
+    repeated: dict[Key, list[Record]] = defaultdict(list)
     for point in measured.points:
         repeated[key(point.settings)].append(point)
     place = {name: number for number, name in enumerate(measured.campaign.factors)}

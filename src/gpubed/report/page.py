@@ -116,6 +116,10 @@ def _facts(measured: Measured) -> dict[str, str]:
     if campaign.git:
         commit = campaign.git.commit + ("" if campaign.git.clean else ", with uncommitted changes")
     gpus = sum(node.gpus or 0 for node in campaign.nodes)
+    software = []
+    for one in versions(measured.points):
+        some = f" ({one['runs']} of {one['of']} runs)" if one["runs"] < one["of"] else ""
+        software.append(f"{one['name']} {one['version']}{some}")
     return {
         "started": f"{campaign.started:%Y-%m-%d %H:%M:%S %Z}",
         "job": campaign.job,
@@ -123,8 +127,8 @@ def _facts(measured: Measured) -> dict[str, str]:
         "backend": campaign.backend,
         "recipe": campaign.recipe or "none",
         "gpubed": campaign.gpubed,
-        "software of the job": ", ".join(map(str, versions(measured.points))) or "not known",
-        "job's files": campaign.job_files or "not known",
+        "software of the job": ", ".join(software) or "not known",
+        "job's files": campaign.made_with.get("the job's files") or "not known",
         "commit of the project": commit,
         "repetitions asked for": str(campaign.repeat),
         "order": f"random, seed {campaign.seed}",

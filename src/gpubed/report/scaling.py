@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpubed.campaigns.file import NODES, Key, key
+from gpubed.campaigns.records import Header
 from gpubed.core import families
 from gpubed.core.families import Chance
 from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
-from gpubed.report.read import Campaign, Value
+from gpubed.report.read import Value
 
 _PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with
 _MOST_RANKS = 1_000_000
@@ -159,7 +160,7 @@ def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) ->
         )
 
 
-def uneven(campaign: Campaign, scale: str | None) -> list[int]:
+def uneven(campaign: Header, scale: str | None) -> list[int]:
     """Return the numbers of ranks that nodes have, where nodes are counted and these differ."""
     found = {node.slots for node in campaign.nodes if node.slots}
     return sorted(found) if scale == NODES and len(found) > 1 else []

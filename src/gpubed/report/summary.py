@@ -190,7 +190,7 @@ def _comparisons(analysis: Analysis) -> Iterator[str]:
         known = [one for one in found if one.ratio.low is not None]
         # Half as much is as far from 1 as twice as much.
         most = max(sure or known or found, key=lambda one: abs(math.log(one.ratio.value)))
-        over = f"{wording.setting(factor, value)} over {wording.setting(factor, against)}"
+        over = wording.over(factor, value, against)
         yield (
             f"{over}: {bounds(most.ratio)} times the {what}{_with(most.group.named(factor))}, at "
             f"most; {len(sure)} of {_counted(count, 'comparison')} "
@@ -269,7 +269,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
     for found, what, why in left_out:
         if found:
             yield f"{_counted(len(found), what)} {why}."
-    if len({one.job_files for one in campaigns} - {""}) > 1:
+    if len({one.made_with.get("the job's files") for one in campaigns} - {None}) > 1:
         yield "The job's files were not the same everywhere: some of a difference may be theirs."
 
 

@@ -9,12 +9,13 @@ from itertools import chain, count
 from typing import Any
 
 from gpubed.campaigns.file import ENVIRONMENT, RANKS, RATE, Key, key
+from gpubed.campaigns.records import Header, Record
 from gpubed.core import units
 from gpubed.core.errors import UsageError
 from gpubed.jobs import main_metric
 from gpubed.report import groups, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import WITH_OTHERS, Campaign, Measured, Point, Value
+from gpubed.report.read import WITH_OTHERS, Measured, Value
 from gpubed.report.scaling import Comparison
 
 _WORLD = "world_size"  # the metric that says in how many ranks a point ran
@@ -60,7 +61,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     return Measured(
         first.folder,
         # What is in it was looked at before; a folder may have a name that is no text.
-        Campaign.model_construct(contract=schema, started=first.campaign.started, **document),
+        Header.model_construct(contract=schema, started=first.campaign.started, **document),
         {"schema": schema, **document, "started": first.document["started"]},
         tuple(points),
         tuple(replace(b, file=f"{part.label}: {b.file}") for part in parts for b in part.broken),
@@ -134,7 +135,7 @@ def _labels(campaigns: Sequence[Measured]) -> list[str]:
     return [f"{name} ({r})" if r else name for name, r in zip(names, rates, strict=True)]
 
 
-def _declared(campaign: Campaign) -> str:
+def _declared(campaign: Header) -> str:
     rates = campaign.declared_bps
     bps = rates[0] if len(rates) == 1 else None
     return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
@@ -201,8 +202,8 @@ def _sizes(measured: Measured) -> dict[str, int]:
 
 
 def _point(
-    point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
-) -> Point:
+    point: Record, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
+) -> Record:
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
         "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",

@@ -63,6 +63,11 @@ def setting(name: str, value: Value) -> str:
     return f"{_NAMES.get(name, name.replace('_', ' '))} {_plain(value)}"
 
 
+def over(name: str, value: Value, against: Value) -> str:
+    """Write what is compared with what: `1 Gbit/s over 100 Mbit/s`."""
+    return f"{setting(name, value)} over {setting(name, against)}"
+
+
 def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
     """Write settings in their order; `ALL` if there are none."""
     left = [setting(k, v) for k, v in values.items() if k not in set(without)]

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpubed.cli import approval, report
-from gpubed.cli.display import Display
+from gpubed.cli import report
+from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit as audits
@@ -158,7 +158,7 @@ def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
 def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
     """An `up` that looks first: drivers adopt what an interrupted run made."""
     display = Display(ui)
-    approve = approval.asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
+    approve = asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
     with event_file(paths, "audit", None) as path, display.following(path):
         up.up(paths, driven.engine, approve=approve, refresh=True)
 

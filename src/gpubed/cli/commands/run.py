@@ -189,7 +189,7 @@ def command(
     asked = Asked(request, repeat, former, resumed, bounds)
     interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
     if bounds and not dry_run:
-        return run_detached.training(ui, paths) if detach else _elastic(ui, paths, asked, bounds)
+        return run_detached.run(ui, paths) if detach else _elastic(ui, paths, asked, bounds)
     # What cannot begin is refused before anything says that it starts.
     usable, foreseen, left_out = _foreseen(ui, paths, asked)
     if dry_run:

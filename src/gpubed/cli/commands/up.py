@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed.cli import approval, report
-from gpubed.cli.display import Display
+from gpubed.cli import report
+from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status, up
@@ -36,7 +36,7 @@ def command(
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     display = Display(ui)
-    approve = approval.asking(ui, display, f"gpubed up {name} -y", yes=yes)
+    approve = asking(ui, display, f"gpubed up {name} -y", yes=yes)
     with event_file(paths, "up", events) as path, display.following(path):
         done = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
     document = status.status(paths, chosen, seen=done.seen)
