@@ -136,18 +136,6 @@ def test_the_campaigns_that_ship_can_be_read(tmp_path):
     assert (shapes.settings, shapes.repeat) == (scaling.settings, scaling.repeat)
 
 
-def test_more_nodes_than_there_are_are_refused_with_the_line(read):
-    granted = sample_allocation(sample_plan())
-    source = read(PLAIN.replace("[1, 2, 3]", "[1, 4]"))
-    with pytest.raises(UsageError, match=r"mine.yml:4: factors.nodes.1: 4 are more than the 3"):
-        matrix.require_room(source, granted, granted)
-    two = granted.model_copy(update={"nodes": granted.nodes[:2]})
-    with pytest.raises(UsageError, match="3 are more than the 2 nodes"):
-        matrix.require_room(read(PLAIN), granted, two)
-    with pytest.raises(UsageError, match="4 are more than the 3 slots"):
-        matrix.require_room(read(HEAD + "factors: {ranks: [4]}\n"), granted, granted)
-
-
 def test_a_rate_needs_nodes_that_shape_their_links(read):
     granted = sample_allocation(sample_plan())
     source = read(HEAD + "factors: {rate: [100M, 200M]}\n")

@@ -122,21 +122,6 @@ def test_a_run_that_is_none_of_the_campaign_stands_for_no_point(campaign, monkey
     assert lost not in {point.run_id for point in campaign.ended().values()}
 
 
-def test_a_point_without_the_number_that_it_is_repeated_for_has_failed(campaign):
-    """Also where a run stands for it that ended before."""
-    stop = "{metric: gpu_percent, relative_width: 0.1, at_least: 2}"
-    campaign.file.write_text(f"{PLAIN}stop: {stop}\n")
-    said = campaign()
-    assert said.return_value == 1
-    reasons = {point.reason for point in campaign.ended().values()}
-    assert reasons == {"it gave no gpu_percent, which stop asks for"}
-    before = len(campaign.launched)
-    assert campaign().return_value == 1
-    assert len(campaign.launched) == before, "what failed is repeated only when asked for"
-    assert campaign("--again-failed").return_value == 1
-    assert len(campaign.launched) == 2 * before
-
-
 def test_an_image_that_was_rebuilt_under_its_name_is_another_measurement(campaign, monkeypatch):
     campaign.file.write_text(IN_A_CONTAINER)
     killed_once(monkeypatch, Folder, "keep", 2)

@@ -20,16 +20,6 @@ from gpubed.testbeds.base import Existing
 # Nodes look every minute, and a look may be late.
 _IN_USE_S = 150
 _SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
-# The testbeds' words for what researchers call so, in the order in which they are counted.
-_COUNTED = {
-    "node": {"node", "instance", "server", "container"},
-    "job": {"job"},
-    "network": {"network"},
-    "volume": {"volume"},
-    "shared folder": {"shared folder"},
-    "file": {"file", "link"},
-}
-_ELSE = "other resource"
 
 
 def described(thing: Existing) -> str:
@@ -45,20 +35,6 @@ def remove_command(cluster: str, things: Sequence[Existing]) -> str:
     """Return the command that removes what carries one UUID; without it, what holds data stays."""
     data = " --data" if all(thing.data for thing in things) else ""
     return f"gpubed audit {cluster} --remove --uuid {things[0].uuid}{data}"
-
-
-def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
-    """Summarize how many resources of a cluster were removed and how many stay."""
-    said = [f"removed {_counts(removed)}"] if removed else []
-    return "; ".join(said + ([f"kept {_counts(kept)}"] if kept else []))
-
-
-def _counts(things: Sequence[str]) -> str:
-    names = (thing.rpartition(" ")[0].lower() for thing in things)
-    kinds = Counter(next((w for w, of in _COUNTED.items() if n in of), _ELSE) for n in names)
-    order = [*_COUNTED, _ELSE]
-    counted = [(kind, kinds[kind]) for kind in order if kinds[kind]]
-    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted)
 
 
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -83,16 +83,13 @@ class Analysis:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
+        parts = ("groups", "comparisons", "steps", "stragglers", "limits")
         return {
             "simulated": self.measured.simulated,
             "metric": self.metric,
             "throughput": self.throughput,
-            "groups": [group.document() for group in self.groups],
             "efficiency": [one for series in self.series for one in series.document()],
-            "comparisons": [one.document() for one in self.comparisons],
-            "steps": [one.document() for one in self.steps],
-            "stragglers": [one.document() for one in self.stragglers],
-            "limits": [one.document() for one in self.limits],
+            **{name: [one.document() for one in getattr(self, name)] for name in parts},
             "versions": versions(self.measured.points),
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed

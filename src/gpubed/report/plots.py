@@ -32,13 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A plot.
-
-    Attributes:
-        name: Name of its file; unique on a page.
-        title: One line that says what it shows.
-        specification: In Vega-Lite's language.
-    """
+    """A plot in Vega-Lite's language; its name is that of its file, and unique on a page."""
 
     name: str
     title: str

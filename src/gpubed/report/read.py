@@ -45,7 +45,6 @@ class Measured:
         use: Each user's use of the nodes in the 24 hours before the report.
         label: The campaign's label among several; empty if it is alone.
         factor: The setting that names a point's campaign by its label.
-        parts: The campaigns that were put together; empty for a single one.
     """
 
     folder: Path

@@ -24,13 +24,7 @@ _MOST_RANKS = 1_000_000
 
 @dataclass(frozen=True)
 class Scaled:
-    """A group of a series, against the smallest of it.
-
-    Attributes:
-        size: Nodes, or ranks.
-        ideal: The throughput if it grew with what computes, from the baseline on.
-        efficiency: T(N) / (N · T(1)).
-    """
+    """A group of a series: nodes or ranks, the throughput if it grew linearly, and efficiency."""
 
     group: Group
     size: int
@@ -43,10 +37,8 @@ class Series:
     """Groups that differ in their size only.
 
     Attributes:
-        label: What distinguishes it from the other series.
-        baseline: Its smallest group; or one node measured at another link rate, as a single node
-            uses no link.
-        borrowed: Whether the baseline has another link rate.
+        baseline: Its smallest group; or, `borrowed`, one node measured at another link rate, as a
+            single node uses no link.
     """
 
     settings: Mapping[str, Value]
@@ -58,21 +50,12 @@ class Series:
 
     def document(self) -> list[dict[str, Any]]:
         """Return its points for JSON."""
-        baseline = {
-            "id": self.baseline.id,
-            "size": self.baseline_size,
-            "other_rate": self.borrowed,
-            "hosts": self.hosts,
-        }
+        base = self.baseline
+        told = {"id": base.id, "size": self.baseline_size, "hosts": self.hosts}
+        series = {"series": dict(self.settings), "baseline": {**told, "other_rate": self.borrowed}}
         return [
-            {
-                "id": one.group.id,
-                "series": dict(self.settings),
-                "size": one.size,
-                **one.efficiency.document(),
-                "ideal": one.ideal,
-                "baseline": baseline,
-            }
+            {"id": one.group.id, "size": one.size, **one.efficiency.document(), "ideal": one.ideal}
+            | series
             for one in self.points
         ]
 
@@ -83,20 +66,14 @@ class Series:
 
     @property
     def hosts(self) -> list[str]:
-        """Where its baseline ran, as far as ranks tell."""
+        """The hosts of its baseline, as far as ranks tell."""
         told = (rank.host for point in self.baseline.points for rank in read.ranks(point))
         return list(dict.fromkeys(filter(None, told)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One value of a factor against another, all else equal.
-
-    Attributes:
-        ratio: The throughput with `value` over that with `against`.
-        chance: What chance makes of it, among all comparisons of a report; None where nobody
-            knows.
-    """
+    """The throughput with one value of a factor over that with another, all else equal."""
 
     factor: str
     value: Value
@@ -107,7 +84,7 @@ class Comparison:
 
     @property
     def tells(self) -> bool:
-        """Whether it is a difference, by more than chance."""
+        """Whether the values differ by more than chance, among all comparisons of the report."""
         return self.chance is not None and self.chance.shows
 
     def document(self) -> dict[str, Any]:
@@ -123,13 +100,11 @@ class Comparison:
 
 
 def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) -> Iterator[Series]:
-    """Return the series of a campaign.
+    """Return the series of a campaign by size, which the setting `scale` is (nodes or ranks).
 
     Args:
-        metric: The throughput.
-        scale: The setting that is the size: `nodes` or `ranks`.
-        uneven: Whether a size does not tell how much computes; where ranks do not tell either,
-            there is no series.
+        uneven: Whether a size does not tell how much computes; without `world_size`, there is no
+            series then.
     """
     usable = [g for g in groups if (g.mean(metric) or 0) > LEAST and size(g, scale)]
     for members in _alike(usable, scale):
@@ -161,7 +136,7 @@ def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) ->
 
 
 def uneven(campaign: Header, scale: str | None) -> list[int]:
-    """Return the numbers of ranks that nodes have, where nodes are counted and these differ."""
+    """Return the numbers of ranks of nodes, where nodes are counted and these differ."""
     found = {node.slots for node in campaign.nodes if node.slots}
     return sorted(found) if scale == NODES and len(found) > 1 else []
 
@@ -183,7 +158,7 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
 
 
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Return the comparisons of a report as one family, whose number counts."""
+    """Correct the comparisons of a report for their number."""
     listed = tuple(found)
     chances = families.corrected([one.ratio.p for one in listed])
     return tuple(replace(one, chance=chance) for one, chance in zip(listed, chances, strict=True))

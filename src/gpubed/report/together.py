@@ -26,10 +26,8 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     """Return several campaigns as one, with a factor for the campaign.
 
     Points also get the settings that others vary and their campaign fixes, or fixes otherwise;
-    and their number of ranks if they name neither nodes nor ranks.
-
-    Args:
-        campaigns: The first is the one that the others are compared with.
+    and their number of ranks if they name neither nodes nor ranks. The others are compared with
+    the first campaign.
 
     Raises:
         UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
@@ -38,7 +36,10 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     first, labels = campaigns[0], _labels(campaigns)
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
     _require_comparable(parts)
-    factor, fixed, sizes = _name(parts), _fixed(parts), [_sizes(part) for part in parts]
+    taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
+    named = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
+    factor = next(name for name in named if name not in taken)
+    fixed, sizes = _fixed(parts), [_sizes(part) for part in parts]
     points = [
         _point(point, factor, part.label, own, size)
         for part, own, size in zip(parts, fixed, sizes, strict=True)
@@ -82,11 +83,10 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
     They are equal if they ran in as many ranks, on as many nodes or not. Where no campaign varies
     the links' rate, it belongs to where a point was measured.
-
-    Args:
-        found: In the order of the campaigns.
     """
-    factor, aside = measured.factor, _aside(measured)
+    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
+    factor = measured.factor
+    aside = (factor, *wording.SCALES, *(() if varied else (RATE,)))
     first: dict[tuple[Key, object], Group] = {}
     for group in found:
         if not (group.mean(metric) or 0) > groups.LEAST:
@@ -104,11 +104,6 @@ def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Compari
     ended = (group for group in found if measured.parts and group.points)
     labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
     return [str(label) for label in labels if not any(label in pair for pair in pairs)]
-
-
-def _aside(measured: Measured) -> tuple[str, ...]:
-    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
-    return (measured.factor, *wording.SCALES, *(() if varied else (RATE,)))
 
 
 def _size(group: Group) -> object:
@@ -131,14 +126,10 @@ def _labels(campaigns: Sequence[Measured]) -> list[str]:
         cluster if clusters.count(cluster) == 1 else f"{cluster}/{one.folder.name}"
         for one, cluster in zip(campaigns, clusters, strict=True)
     ]
-    rates = [_declared(one.campaign) for one in campaigns]
-    return [f"{name} ({r})" if r else name for name, r in zip(names, rates, strict=True)]
-
-
-def _declared(campaign: Header) -> str:
-    rates = campaign.declared_bps
-    bps = rates[0] if len(rates) == 1 else None
-    return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
+    for place, campaign in enumerate(one.campaign for one in campaigns):
+        if len(rates := campaign.declared_bps) == 1 and RATE not in campaign.factors:
+            names[place] += f" ({units.format_rate(rates[0])})"
+    return names
 
 
 def _require_comparable(parts: Sequence[Measured]) -> None:
@@ -175,12 +166,6 @@ def _figures(measured: Measured) -> list[str]:
     numbers = list(_numbers(measured))
     rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
     return rates or numbers
-
-
-def _name(parts: Sequence[Measured]) -> str:
-    taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
-    names = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
 
 
 def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.cli import report
 from gpubed.cli.display import Display, asking
@@ -22,28 +21,18 @@ from gpubed.testbeds.base import Backend, Existing
 
 EXAMPLE = "gpubed audit lab --remove"
 PLACE = ("Care", 50)
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Take into the state what the specification wants.")
-]
-Remove = Annotated[bool, typer.Option("--remove", help="Remove what is not in the state.")]
-Uuid = Annotated[
-    str | None,
-    typer.Option(
-        "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
-    ),
-]
-Data = Annotated[
-    bool,
-    typer.Option("--data", help="With --remove --uuid: also its volumes, for good."),
-]
 
 
 def command(
     name: ClusterName,
-    adopt: Adopt = False,
-    remove: Remove = False,
-    uuid: Uuid = None,
-    data: Data = False,
+    adopt: bool = Option(
+        False, "--adopt", help="Take into the state what the specification wants."
+    ),
+    remove: bool = Option(False, "--remove", help="Remove what is not in the state."),
+    uuid: str | None = Option(
+        None, "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
+    ),
+    data: bool = Option(False, "--data", help="With --remove --uuid: also its volumes, for good."),
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,

@@ -4,9 +4,9 @@ import shlex
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
 from gpubed.campaigns import file, repeat
 from gpubed.campaigns.drive import Bench, Progress
@@ -34,32 +34,25 @@ PLACE = ("Experiments", 10)
 
 def command(
     name: ClusterName,
-    campaign: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CAMPAIGN",
-            help="A campaign file, or the name of one of campaigns/.",
-            autocompletion=completion.campaigns,
-        ),
-    ] = None,
-    repeats: Annotated[
-        Path | None,
-        typer.Option(
-            "--repeat",
-            metavar="REPORT.json",
-            help="Run the campaign of a report again, here, and compare.",
-        ),
-    ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only say what would be run, and how long it takes.")
-    ] = False,
-    again_failed: Annotated[
-        bool, typer.Option("--again-failed", help="Also repeat the points that failed.")
-    ] = False,
-    new: Annotated[
-        bool,
-        typer.Option("--new", help="Begin again; what is there is kept under a dated name."),
-    ] = False,
+    campaign: str | None = Argument(
+        None,
+        metavar="CAMPAIGN",
+        help="A campaign file, or the name of one of campaigns/.",
+        autocompletion=completion.campaigns,
+    ),
+    repeats: Path | None = Option(
+        None,
+        "--repeat",
+        metavar="REPORT.json",
+        help="Run the campaign of a report again, here, and compare.",
+    ),
+    plan: bool = Option(False, "--plan", help="Only say what would be run, and how long it takes."),
+    again_failed: bool = Option(
+        False, "--again-failed", help="Also repeat the points that failed."
+    ),
+    new: bool = Option(
+        False, "--new", help="Begin again; what is there is kept under a dated name."
+    ),
     as_json: Json = False,
 ) -> int:
     """Run a matrix of experiments. Repeat it to go on after an interruption."""

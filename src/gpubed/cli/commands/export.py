@@ -1,9 +1,8 @@
 """gpubed export."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
@@ -18,17 +17,13 @@ PLACE = ("Cluster", 110)
 
 def command(
     name: ClusterName,
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="|".join(export.KINDS),
-            help="The other tool's words.",
-            autocompletion=completion.exports,
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="A file; for espec, a folder. Else stdout.")
-    ] = None,
+    kind: str = Argument(
+        ...,
+        metavar="|".join(export.KINDS),
+        help="The other tool's words.",
+        autocompletion=completion.exports,
+    ),
+    out: Path | None = Option(None, "--out", help="A file; for espec, a folder. Else stdout."),
     as_json: Json = False,
 ) -> int:
     """Write a cluster for other tools: jFed, GENI, OpenSSH, Ansible."""

@@ -1,8 +1,6 @@
 """gpubed health."""
 
-from typing import Annotated
-
-import typer
+from typer import Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
@@ -14,32 +12,25 @@ from gpubed.nodes.allocation import load
 
 EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
 PLACE = ("Care", 30)
-Quarantine = Annotated[
-    str | None,
-    typer.Option(
+
+
+def command(
+    name: ClusterName,
+    quarantine: str | None = Option(
+        None,
         "--quarantine",
         metavar="NODE",
         help="Let no job start on a node; needs a reason.",
         autocompletion=completion.nodes,
     ),
-]
-Requalify = Annotated[
-    str | None,
-    typer.Option(
+    requalify: str | None = Option(
+        None,
         "--requalify",
         metavar="NODE",
         help="Use it again, if nothing is wrong any more.",
         autocompletion=completion.nodes,
     ),
-]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why, for whoever asks later.")]
-
-
-def command(
-    name: ClusterName,
-    quarantine: Quarantine = None,
-    requalify: Requalify = None,
-    reason: Reason = None,
+    reason: str | None = Option(None, "--reason", help="Why, for whoever asks later."),
     as_json: Json = False,
 ) -> int:
     """Show which nodes are well, and take a node out of use or back."""

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.access import browser, loopback, services, trust, tunnel
 from gpubed.cli.options import ClusterName, Json, find
@@ -26,19 +25,14 @@ PLACE = ("Work", 50)
 
 def command(
     name: ClusterName,
-    status: Annotated[
-        bool, typer.Option("--status", help="The status page instead of JupyterLab.")
-    ] = False,
-    print_url: Annotated[
-        bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
-    ] = False,
-    by_tunnel: Annotated[
-        bool,
-        typer.Option("--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."),
-    ] = False,
-    how_to_trust: Annotated[
-        bool, typer.Option("--trust", help="Print what makes your systems trust the certificate.")
-    ] = False,
+    status: bool = Option(False, "--status", help="The status page instead of JupyterLab."),
+    print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
+    by_tunnel: bool = Option(
+        False, "--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."
+    ),
+    how_to_trust: bool = Option(
+        False, "--trust", help="Print what makes your systems trust the certificate."
+    ),
     as_json: Json = False,
 ) -> int:
     """Open JupyterLab or the status page in the browser. Through a tunnel where one is needed."""

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.access import browser
 from gpubed.cli import completion
@@ -29,32 +28,23 @@ _POINTS = 1000  # of a curve
 
 def command(
     name: ClusterName,
-    campaign: Annotated[
-        str | None,
-        typer.Argument(
-            help="A campaign that was measured, the newest if left out; or a run.",
-            autocompletion=completion.measured,
-        ),
-    ] = None,
-    others: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="CLUSTER[/CAMPAIGN]",
-            help="Another one beside it, in the same figures and comparisons; may be repeated.",
-            autocompletion=completion.measured_elsewhere,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
-        ),
-    ] = None,
-    here: Annotated[
-        bool, typer.Option("--here", help="Not in the cluster's JupyterLab as well.")
-    ] = False,
-    show: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
+    campaign: str | None = Argument(
+        None,
+        help="A campaign that was measured, the newest if left out; or a run.",
+        autocompletion=completion.measured,
+    ),
+    others: list[str] | None = Option(
+        None,
+        "--with",
+        metavar="CLUSTER[/CAMPAIGN]",
+        help="Another one beside it, in the same figures and comparisons; may be repeated.",
+        autocompletion=completion.measured_elsewhere,
+    ),
+    out: Path | None = Option(
+        None, "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
+    ),
+    here: bool = Option(False, "--here", help="Not in the cluster's JupyterLab as well."),
+    show: bool = Option(False, "--open", help="Show the page in the browser."),
     as_json: Json = False,
 ) -> int:
     """Write what campaigns found: page, figures, CSV, JSON, SVG.

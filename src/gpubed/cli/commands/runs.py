@@ -7,9 +7,8 @@ from contextlib import suppress
 from datetime import UTC, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, Yes, find
@@ -39,29 +38,22 @@ _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 def command(
     name: ClusterName,
-    action: Annotated[
-        str,
-        typer.Argument(metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)),
-    ] = "list",
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]…",
-            help="Runs: a name, the beginning of one, or `last`.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    job: Annotated[
-        str | None,
-        typer.Option(help="List the runs of this job only.", autocompletion=completion.jobs),
-    ] = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            help=f"List those only: {', '.join(_STATES)}.", autocompletion=lambda: list(_STATES)
-        ),
-    ] = None,
-    last: Annotated[int, typer.Option(min=1, help="List so many, or keep so many.")] = _SHOWN,
+    action: str = Argument(
+        "list", metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)
+    ),
+    names: list[str] | None = Argument(
+        None,
+        metavar="[RUN]…",
+        help="Runs: a name, the beginning of one, or `last`.",
+        autocompletion=completion.runs,
+    ),
+    job: str | None = Option(
+        None, help="List the runs of this job only.", autocompletion=completion.jobs
+    ),
+    status: str | None = Option(
+        None, help=f"List those only: {', '.join(_STATES)}.", autocompletion=lambda: list(_STATES)
+    ),
+    last: int = Option(_SHOWN, min=1, help="List so many, or keep so many."),
     as_json: Json = False,
     yes: Yes = False,
 ) -> int:

@@ -4,9 +4,9 @@ import os
 import signal
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated
 
 import typer
+from typer import Argument
 from typer.core import TyperCommand
 
 from gpubed.cli import completion
@@ -42,10 +42,8 @@ SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
 
 def command(
     name: ClusterName,
-    node: Annotated[
-        str, typer.Argument(help="A node's name, or `head`.", autocompletion=completion.nodes)
-    ] = "head",
-    words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
+    node: str = Argument("head", help="A node's name, or `head`.", autocompletion=completion.nodes),
+    words: list[str] | None = Argument(None, metavar="[-- COMMAND]"),
 ) -> int:
     """Open a shell on a node, or run a command there. It is the head if none is named."""
     paths = find(name, from_state=True)

@@ -1,9 +1,9 @@
 """gpubed up."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Option
 
 from gpubed.cli import report
 from gpubed.cli.display import Display, asking
@@ -21,15 +21,9 @@ def command(
     name: ClusterName,
     as_json: Json = False,
     yes: Yes = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Verify again even if nothing changed.")
-    ] = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="First look at what became of the nodes.")
-    ] = False,
-    events: Annotated[
-        Path | None, typer.Option("--events", help="Append one JSON object per event.")
-    ] = None,
+    verify: bool = Option(False, "--verify", help="Verify again even if nothing changed."),
+    refresh: bool = Option(False, "--refresh", help="First look at what became of the nodes."),
+    events: Path | None = Option(None, "--events", help="Append one JSON object per event."),
     engine: EngineOption = None,
 ) -> int:
     """Allocate, configure and verify a cluster. Repeat it at any time."""
