@@ -64,6 +64,10 @@ def test_what_is_excluded_is_no_point(points):
         (PLAIN.replace("[1, 2, 3]", "[1, 0]"), r"mine.yml:4: factors.nodes.1: 0 is not a number"),
         (PLAIN.replace("[1, 2, 3]", "[true]"), "True is not a number of nodes"),
         (PLAIN.replace("[1, 2, 3]", "[1, 1]"), "a value is there twice"),
+        (
+            PLAIN.replace("digits", "imagenet").replace("batch: [16, 32]", "checkpoint: [x]"),
+            "points are not their own",
+        ),
         (PLAIN + "settings: {epoch: 1}\n", r"mine.yml:6: settings.epoch: .*no argument"),
         (PLAIN + "exclude: [{node: 1}]\n", r"mine.yml:6: exclude.0.node: it is no factor"),
         (PLAIN + "exclude: [{nodes: 9}]\n", "9 is none of its values"),

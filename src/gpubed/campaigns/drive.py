@@ -37,12 +37,9 @@ LinkRate = dict[str, Any]
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a campaign is left, and how long that takes.
+    """How many repetitions have ended, are left at most, and how long these take, if known.
 
     Attributes:
-        ended: Repetitions that have ended.
-        left: Repetitions that are due, at most: `stop` may end a point earlier.
-        seconds: Estimated duration of those; None while no duration is known.
         guessed: Repetitions left of points without a successful one, estimated by the mean of
             the other points.
     """
@@ -55,10 +52,9 @@ class Progress:
 
 @dataclass
 class Series:
-    """A campaign's repetitions: those that have ended, and those that are due.
+    """A campaign's repetitions: those that have ended, and those that are due (`again`).
 
     Attributes:
-        again: Ended repetitions that are due again.
         earlier: Durations in seconds of the job's earlier runs, used for the estimate until a
             repetition of the campaign has succeeded.
     """
@@ -150,9 +146,9 @@ def measure_links(cluster: Cluster) -> list[LinkRate]:
 
 
 def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> dict[Key, Run]:
-    """Return a campaign's successful runs by point and repetition; `kin` prefixes their sets.
+    """Return a campaign's successful runs, unchanged since, by point and repetition.
 
-    A run whose point was not recorded before a kill stands for it, if its files are unchanged.
+    A run whose point was not recorded before a kill stands for it. `kin` prefixes its set.
     """
     found = {}
     images = [id_ for name, id_ in made_with.items() if name.startswith(provenance.IMAGE)]
@@ -390,7 +386,7 @@ class Bench:
                 result = execution.run(chosen, request, hear, terms)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
                 devices = result.devices
-                failures = [*result.failures, *self._others(point, image)]
+                failures = result.failures
         except Changed:
             raise
         except GpubedError as error:
@@ -411,15 +407,6 @@ class Bench:
             links=[dict(row) for row in carried],
             devices=devices,
         )
-
-    def _others(self, point: Point, image: str) -> list[str]:
-        """Return a failure if ranks ran in another image than the campaign was begun with."""
-        made_with = self.header.made_with.items()
-        begun = [id_ for name, id_ in made_with if name.startswith(provenance.IMAGE)]
-        if not image or not begun or image in begun:
-            return []
-        name = self._environment(point).container or "of the job"
-        return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
 
     def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
         if not (able := self.header.with_ranks):

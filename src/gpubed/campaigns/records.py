@@ -50,8 +50,6 @@ class Record(Model):
     """The result of one repetition of a point.
 
     Attributes:
-        started: In UTC, ISO 8601.
-        image: Id of the image that ranks ran in; empty without one.
         links: Rate of each direction before it, in bit/s, if links were limited to a rate.
         devices: Devices that the job reports, each once; several if its trials differ.
     """

@@ -50,12 +50,9 @@ class _Report(Model):
 
 @dataclass(frozen=True)
 class Before:
-    """A report's campaign and results.
+    """A report's campaign, renamed with `SUFFIX`, and results by settings and metric.
 
-    Attributes:
-        source: The campaign, renamed with `SUFFIX`.
-        samples: Results by the point's settings and by metric. Ids would not do: they depend on
-            the order of the factors, which other programs change.
+    Ids would not do: they depend on the order of the factors, which other programs change.
     """
 
     source: Source
@@ -69,11 +66,7 @@ class Comparison:
     """A point of a report and the same point now; means are in the metric's unit.
 
     Attributes:
-        ratio: `now` / `before`, with its 95 % interval where both sides have repetitions.
-        runs: Number of values on each side.
         spread: Whether the values of each side vary.
-        p: P-value of this point alone; None without an interval.
-        chance: The p-value, corrected for the number of points.
         ranks: Number of ranks on each side, if they differ; nothing is compared then.
     """
 
@@ -171,10 +164,7 @@ def _told(made: Header, other: Header) -> Iterator[tuple[str, str]]:
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
-    """Compare each point of a campaign with the same point of a report.
-
-    P-values are corrected for the number of points.
-    """
+    """Compare each point with the same one of a report; p-values are corrected (Holm)."""
     found = []
     for point in series.points:
         there = before.samples.get(key(point.settings), {})

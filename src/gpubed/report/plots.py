@@ -16,7 +16,7 @@ import vl_convert
 
 from gpubed.report import wording
 from gpubed.report.analysis import Analysis
-from gpubed.report.groups import Ratio
+from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Measured
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080", "#000000")
@@ -27,6 +27,15 @@ _WIDTH, _HEIGHT = 760, 340
 _CELLS = 10  # nodes whose rates are readable within a matrix
 _SEEN = 0.08  # of a bar: less has no room for its figure
 _VEGA_LITE = "6.4"
+_CONFIG: dict[str, Any] = {
+    "font": "system-ui, sans-serif",
+    "background": "white",
+    "padding": 8,
+    "axis": {"labelFontSize": 12, "titleFontSize": 13, "labelLimit": 330, "titlePadding": 8}
+    | {"gridColor": "#e4e4e4"},
+    "legend": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 560, "symbolStrokeWidth": 2},
+    "view": {"stroke": None},
+}
 T = TypeVar("T")
 
 
@@ -79,13 +88,8 @@ _Line = tuple[list[dict[str, Any]], list[tuple[int, float]]]  # points, and wher
 
 
 def _figure(name: str, title: str, chart: Any) -> Figure:
-    whole = chart.properties(description=wording.clean(title)).configure(
-        font="system-ui, sans-serif", background="white", padding=8
-    )
-    whole = whole.configure_axis(
-        labelFontSize=12, titleFontSize=13, labelLimit=330, titlePadding=8, gridColor="#e4e4e4"
-    ).configure_legend(labelFontSize=12, titleFontSize=12, labelLimit=560, symbolStrokeWidth=2)
-    return Figure(name, wording.clean(title), whole.configure_view(stroke=None).to_dict())
+    specification = chart.properties(description=wording.clean(title)).to_dict()
+    return Figure(name, wording.clean(title), {**specification, "config": _CONFIG})
 
 
 def _data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
@@ -100,20 +104,18 @@ def _throughput(analysis: Analysis) -> Iterator[_Plot]:
     if metric is None or scale is None:
         return
 
+    def point(size: int, group: Group) -> dict[str, Any]:
+        mean, width = group.mean(metric) or 0.0, group.half_width(metric)
+        spread = (None, None) if width is None else (mean - width, mean + width)
+        return {"x": size, **_bounds(Ratio(mean, *spread))}
+
     for name, of, panel in _parts("throughput", analysis.series, len(COLOURS)):
         lines: dict[str, _Line] = {}
         for one in panel:
-            base = (one.baseline_size, one.baseline)
-            measured = [base] if one.borrowed else []
-            measured += [(each.size, each.group) for each in one.points]
-            ideal = [(one.baseline_size, one.baseline.mean(metric) or 0.0)]
-            ideal += [(each.size, each.ideal) for each in one.points]
-            points = []
-            for size, group in measured:
-                mean, width = group.mean(metric) or 0.0, group.half_width(metric)
-                spread = (None, None) if width is None else (mean - width, mean + width)
-                points.append({"x": size, **_bounds(Ratio(mean, *spread))})
-            lines[one.label] = (points, ideal)
+            base, first = one.baseline_size, one.baseline
+            points = [point(each.size, each.group) for each in one.points]
+            ideal = [(base, first.mean(metric) or 0.0), *((p.size, p.ideal) for p in one.points)]
+            lines[one.label] = ([point(base, first), *points] if one.borrowed else points, ideal)
         title = f"Throughput over {scale}{of}; dotted: if it grew linearly"
         yield name, title, _lines(lines, f"throughput, {wording.unit(metric)}", scale)
 

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from typer import Option
 
@@ -21,6 +20,7 @@ from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed open lab --print"
 PLACE = ("Work", 50)
+_PAGE = "open.html"
 
 
 def command(
@@ -81,12 +81,8 @@ def command(
 
 
 def _show(paths: ClusterPaths, url: str, again: str) -> None:
-    if not browser.visit(url, _page(paths)):
+    if not browser.visit(url, paths.secrets / _PAGE):
         raise PrerequisiteMissing("there is no browser on this machine", f"{again} --print")
-
-
-def _page(paths: ClusterPaths) -> Path:
-    return paths.secrets / "open.html"
 
 
 @contextmanager
@@ -94,7 +90,7 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
     try:
         yield
     finally:
-        _page(paths).unlink(missing_ok=True)
+        (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
 def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:

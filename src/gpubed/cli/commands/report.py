@@ -53,8 +53,10 @@ def command(
     a campaign's in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
-    if campaign and not others and campaign not in read.names(paths) and _is_run(paths, campaign):
-        return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
+    if campaign and not others and campaign not in read.names(paths):
+        runs = (path.name for path in paths.runs.glob("*"))
+        if campaign == "last" or any(run.startswith(campaign) for run in runs):
+            return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
     _say_if_begun(ui, paths)
     wanted = read.chosen(paths, campaign)
     named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
@@ -79,10 +81,6 @@ def command(
     if show:
         _show(written[0])
     return 0
-
-
-def _is_run(paths: ClusterPaths, name: str) -> bool:
-    return name == "last" or any(one.name.startswith(name) for one in paths.runs.glob("*"))
 
 
 def _of_run(ui: UI, paths: ClusterPaths, name: str, folder: Path, *, show: bool) -> int:
