@@ -108,10 +108,10 @@ def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
     assert "[31m" not in told
 
 
-@pytest.mark.parametrize("how", ["document", "event"])
-def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
+@pytest.mark.parametrize("indent", [2, None])
+def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, indent):
     content = {"schema": "forged", "loss": float("nan"), "rows": ({"s": float("-inf")},)}
-    getattr(UI(as_json=True), how)("run", content)
+    UI(as_json=True).document("run", content, indent)
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert told == {"schema": "gpubed/run/1", "loss": None, "rows": [{"s": None}]}
 

@@ -52,17 +52,16 @@ class UI:
         self.as_json = as_json
         self.out, self.err = _console(), _console(stderr=True)
 
-    def document(self, verb: str, content: dict[str, Any]) -> None:
-        """Print the JSON document of a verb, if JSON was asked for."""
-        if self.as_json:
-            UI.told = True
-            self.raw(_json(verb, content, indent=2))
+    def document(self, verb: str, content: dict[str, Any], indent: int | None = 2) -> None:
+        """Print the JSON document of a verb, if JSON was asked for.
 
-    def event(self, verb: str, content: dict[str, Any]) -> None:
-        """Print a JSON object as one of several lines, if JSON was asked for."""
+        Without `indent`, it is one of several lines. A job's figures cannot override its `schema`.
+        """
         if self.as_json:
             UI.told = True
-            self.raw(_json(verb, content))
+            schema = {"schema": f"gpubed/{verb}/1"}
+            whole = finite.plain({**schema, **content, **schema})
+            self.raw(json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n")
 
     def say(self, text: str = "", *, whole: bool = False) -> None:
         """Print a line of data, unless JSON was asked for.
@@ -164,13 +163,6 @@ def _on_stdout() -> Iterator[None]:
             f"stdout cannot be written: {error.strerror}",
             "send it elsewhere, or free some space there",
         ) from None
-
-
-def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
-    """Return a verb's document; its `schema` cannot be overridden by a job's figures."""
-    schema = {"schema": f"gpubed/{verb}/1"}
-    whole = finite.plain({**schema, **content, **schema})
-    return json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n"
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,5 @@
 """gpubed audit."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from typer import Option
 
 from gpubed.cli import report
@@ -56,8 +53,7 @@ def command(
         if uuid:
             with runlock.hold(paths.state, "audit"):
                 _take_over(ui, paths, driven, uuid, yes)
-        with _undone_if_refused(paths, driven, new=found.uuid is None):
-            _adopt(ui, paths, driven, yes)
+        _adopt(ui, paths, driven, yes, new=found.uuid is None)
         found = audits.audit(driven)
     removed: list[str] = []
     if remove:
@@ -124,18 +120,6 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
     found.asked.remove(lost)
 
 
-@contextmanager
-def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -> Iterator[None]:
-    """Forget a UUID after a failed takeover; else the next `down` would remove its resources."""
-    try:
-        yield
-    except BaseException:
-        if new and not driven.has_resources() and not driven.interrupted():
-            with record.changed(paths) as known:
-                known.uuid = None
-        raise
-
-
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
     if backend.native:
         return "what Pulumi's plugin has made cannot be taken into a new state"
@@ -144,12 +128,22 @@ def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
     return f"nodes let in the key {paths.private_key} alone, which is lost"
 
 
-def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
-    """An `up` that looks first: drivers adopt what an interrupted run made."""
+def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool, *, new: bool) -> None:
+    """Run an `up` that looks first: drivers adopt what an interrupted run made.
+
+    A UUID that was taken over (`new`) is forgotten if that fails before anything is in the state:
+    else the next `down` would remove what carries it.
+    """
     display = Display(ui)
     approve = asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
-    with event_file(paths, "audit", None) as path, display.following(path):
-        up.up(paths, driven.engine, approve=approve, refresh=True)
+    try:
+        with event_file(paths, "audit", None) as path, display.following(path):
+            up.up(paths, driven.engine, approve=approve, refresh=True)
+    except BaseException:
+        if new and not driven.has_resources() and not driven.interrupted():
+            with record.changed(paths) as known:
+                known.uuid = None
+        raise
 
 
 def _require_known(paths: ClusterPaths, found: audits.Audit, uuid: str | None) -> None:

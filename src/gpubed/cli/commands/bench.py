@@ -17,15 +17,14 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
-from gpubed.configuration import health, unfinished
+from gpubed.configuration import unfinished
 from gpubed.core import families, intervals, runlock
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.jobs import figures, jobfile
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.runs.compare import Difference, bounds
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
@@ -170,8 +169,7 @@ class _Telling:
         for record in sorted(series.failed(), key=lambda record: record.key):
             ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
         if series.failed():
-            first = f"gpubed up {bench.cluster.name} && " if self._lacks_nodes() else ""
-            ui.note(f"to repeat what failed: {first}{bench.command} --again-failed", whole=True)
+            ui.note(f"to repeat what failed: {bench.command} --again-failed", whole=True)
         if before and metric:
             ui.say(f"compared with {before.header.cluster}, by {metric}:")
             for difference in differences:
@@ -185,16 +183,6 @@ class _Telling:
                 ui.say(families.told(count))
         there = bench.folder.path.exists()
         ui.say(f"{'results:' if there else 'results would be in'} {bench.folder.path}")
-
-    def _lacks_nodes(self) -> bool:
-        """Say whether a node does not answer, so that what failed there would fail again."""
-        try:
-            _, left_out = health.usable(self.bench.cluster)
-        except Unreachable:
-            return True
-        except GpubedError:  # the head is not well, which `up` does not mend
-            return False
-        return any(not node.reachable for node in left_out)
 
     def _document(
         self, compared: list[Comparison], differences: list[Difference]

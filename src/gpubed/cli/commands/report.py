@@ -9,7 +9,7 @@ from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import unfinished, use
+from gpubed.configuration import use
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -57,13 +57,10 @@ def command(
         runs = (path.name for path in paths.runs.glob("*"))
         if campaign == "last" or any(run.startswith(campaign) for run in runs):
             return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
-    _say_if_begun(ui, paths)
     wanted = read.chosen(paths, campaign)
     named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
-    for other in {other.name: other for other, _ in named if other.name != paths.name}.values():
-        _say_if_begun(ui, other)
     UI.cluster = paths.name  # which hints are about
-    each = [_measured(ui, *one) for one in named]
+    each = [replace(read.load(of, one), use=_use(ui, of)) for of, one in named]
     measured = together.put(each) if others else each[0]
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
@@ -107,11 +104,7 @@ def _show(written: Path) -> None:
 
 
 def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, str]:
-    """Return the cluster and the campaign that another one is: the one of the same name, if any.
-
-    Raises:
-        UsageError: There is no such one; it may be a campaign of the first cluster.
-    """
+    """Return the cluster and the campaign that --with names: the one of the same name, if any."""
     cluster, _, name = given.partition("/")
     another = f"gpubed report {first.name} {like} --with {first.name}"
     if cluster not in first.project.clusters() and given in read.names(first):
@@ -127,18 +120,6 @@ def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, st
         )
     usual = like if like in read.names(paths) else None
     return paths, read.chosen(paths, name or usual)
-
-
-def _measured(ui: UI, paths: ClusterPaths, campaign: str) -> Measured:
-    return replace(read.load(paths, campaign), use=_use(ui, paths))
-
-
-def _say_if_begun(ui: UI, paths: ClusterPaths) -> None:
-    if unfinished.state(paths) == unfinished.INTERRUPTED:
-        ui.note(
-            f"the last configuration of {paths.name} did not come to its end: its nodes may be "
-            f"other than what was measured; gpubed up {paths.name} goes on with it"
-        )
 
 
 def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:

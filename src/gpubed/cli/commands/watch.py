@@ -45,7 +45,7 @@ def command(
         return _install(ui, paths, every, repairs, engine)
 
     def hear(event: Event) -> None:
-        ui.event("watch", event.document())
+        ui.document("watch", event.document(), indent=None)
         ui.say(event.line, whole=True)
 
     watched = watch.Watch(paths, chosen, repairs, hear, lambda path: Display(ui).following(path))
