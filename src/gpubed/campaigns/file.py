@@ -28,7 +28,7 @@ from gpubed.nodes import rates
 NODES, RANKS, RATE, ENVIRONMENT = "nodes", "ranks", "rate", "environment"
 OWN = (NODES, RANKS, RATE, ENVIRONMENT)
 """Factors that are no arguments of the job."""
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _Factor = Annotated[
     str,
     Field(
@@ -192,7 +192,7 @@ def load(given: str, project: Project) -> Source:
         Unusable: The file is invalid.
     """
     path = _find(given, project)
-    if not re.fullmatch(NAME, path.stem):
+    if not _NAME.fullmatch(path.stem):
         raise UsageError(
             f"{path} names no campaign: its folder would be {path.stem!r}",
             "give the file a name of letters, digits, - and _",

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpubed.campaigns import matrix
-from gpubed.campaigns.file import NAME, Source, Stop, key
+from gpubed.campaigns.file import Source, Stop, key
 from gpubed.campaigns.matrix import Point
 from gpubed.core import files, reading
 from gpubed.core.errors import UsageError
@@ -33,6 +33,7 @@ from gpubed.jobs.runs.record import Commit
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,200}$"  # of a folder; each --repeat makes it longer
 _LONGEST = 1e9  # seconds of a repetition (thirty years); more is damage
 LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios overflow
 Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -109,7 +110,7 @@ class Header(Model):
     """`campaign.json`; former versions did not write `one_host` and `rate_bps`."""
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
-    name: str = Field(pattern=NAME)
+    name: str = Field(pattern=_NAME)
     job: str = ""
     digest: str = ""
     seed: int | None = None

@@ -22,11 +22,7 @@ class JobOutput:
 
     A terminal shows a line once that several ranks print within a moment. What the launcher says
     of ranks that end is in the run's output alone: it would bury what a rank said. In the
-    background all of it is: a job may print without end, and nothing bounds that log.
-
-    Args:
-        show: Shows a line of progress.
-        log: Where runs in the background are said into.
+    background (`log`) all of it is: a job may print without end, and nothing bounds that log.
     """
 
     def __init__(self, ui: UI, show: Callable[[str], None], log: Path) -> None:

@@ -70,14 +70,10 @@ def former_run(
     paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
 ) -> Record | None:
     """Return the run that is to be repeated, if one is."""
-    if again is None:
-        return None
-    if job or given:
-        raise UsageError(
-            "--again asks for what that run was asked for, and takes nothing beside it",
-            f"gpubed runs {paths.name} show {again} tells what that was",
-        )
-    return record.find(paths, again)
+    if again and (job or given):
+        why = "--again asks for what that run was asked for, and takes nothing beside it"
+        raise UsageError(why, f"gpubed runs {paths.name} show {again} tells what that was")
+    return record.find(paths, again) if again is not None else None
 
 
 def resumed_run(
@@ -198,10 +194,6 @@ def placed(
     after = None if stall_after is None else seconds("--stall-after", stall_after, "10 min")
     if container and (why := command_words.fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
-    said = {
-        "choice": None if choice == Choice() else choice,
-        "container": container,
-        "launcher": launcher,
-        "stall_after_s": after,
-    }
+    said: dict[str, object] = {"container": container, "launcher": launcher, "stall_after_s": after}
+    said |= {} if choice == Choice() else {"choice": choice}
     return request.model_copy(update={key: value for key, value in said.items() if value})

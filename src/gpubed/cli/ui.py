@@ -38,19 +38,15 @@ _MARK = {
 
 
 class UI:
-    """The output of a verb.
+    """The output of a verb."""
 
-    Attributes:
-        cluster: The cluster that the verb is about; it stands for CLUSTER in hints, since
-            what failed may not know of it.
-    """
-
-    cluster = "CLUSTER"
+    cluster = "CLUSTER"  # for which it stands in hints: what failed may not know of it
     told = False  # whether a document was printed
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.out, self.err = _console(), _console(stderr=True)
+        self.columns = Console().width  # that there are, or would be on a terminal
 
     def document(self, verb: str, content: dict[str, Any], indent: int | None = 2) -> None:
         """Print the JSON document of a verb, if JSON was asked for.
@@ -66,10 +62,7 @@ class UI:
     def say(self, text: str = "", *, whole: bool = False) -> None:
         """Print a line of data, unless JSON was asked for.
 
-        Args:
-            text: The line.
-            whole: It is there to be copied, as commands are, or was written by another program:
-                only the terminal breaks it.
+        `whole` ones are there to be copied, or by another program: only the terminal breaks them.
         """
         if not self.as_json:
             with _on_stdout():

@@ -100,18 +100,9 @@ class Limit:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return {
-            "series": dict(self.series.settings),
-            "size": self.size,
-            "limit": self.kind,
-            "cause": self.cause,
-            "seconds": self.seconds,
-            "low": self.low,
-            "high": self.high,
-            "share": self.share,
-            "least_s": self.least_s,
-            "beside_compute": self.beside_compute,
-        }
+        own = ("size", "cause", "seconds", "low", "high", "share", "least_s", "beside_compute")
+        named = {name: getattr(self, name) for name in own}
+        return {"series": dict(self.series.settings), "limit": self.kind, **named}
 
     @property
     def share(self) -> float:

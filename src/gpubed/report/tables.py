@@ -88,7 +88,10 @@ def _cell(value: object) -> object:
 def _results(analysis: Analysis) -> Table:
     found = analysis.groups
     names = dict.fromkeys(name for group in found for name in group.summaries)
-    alike = [n for n in names if len({v for group in found for v in group.values(n)}) == 1]
+    told = {name: [group.values(name) for group in found if group.points] for name in names}
+    alike = [
+        n for n, each in told.items() if all(each) and len({v for of in each for v in of}) == 1
+    ]
     left_out = alike if len(found) > 1 else []
     first = [analysis.metric] if analysis.metric else []
     usual = [name for name in (*_USUAL, *names) if name in names and name not in left_out]

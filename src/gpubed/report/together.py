@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
 from typing import Any
 
 from gpubed.campaigns.file import ENVIRONMENT, RANKS, RATE, Key, key
@@ -37,8 +36,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
     _require_comparable(parts)
     taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
-    named = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
-    factor = next(name for name in named if name not in taken)
+    factor = "cluster" if ENVIRONMENT in taken else ENVIRONMENT
     fixed, sizes = _fixed(parts), [_sizes(part) for part in parts]
     points = [
         _point(point, factor, part.label, own, size)

@@ -1,7 +1,5 @@
 """gpubed down."""
 
-from collections import Counter
-
 from typer import Option
 
 from gpubed.cli import report
@@ -76,8 +74,7 @@ def command(
 
 def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
     if removal.removed:
-        kinds = Counter(name.rpartition(" ")[0].lower() for name in removal.removed)
-        ui.say(f"removed {', '.join(f'{count} {kind}(s)' for kind, count in kinds.items())}")
+        ui.say(f"removed {len(removal.removed)} resources")
     for said, names in (
         ("kept", removal.kept),
         ("STILL THERE:", removal.survivors),

@@ -68,8 +68,7 @@ def command(
         "prune": lambda: _prune(ui, paths, job, last, yes=yes),
     }
     if action not in actions:
-        hint = f"one of: {', '.join(_ACTIONS)}, such as gpubed runs {paths.name} show last"
-        raise UsageError(f"runs cannot {action!r}", hint)
+        raise UsageError(f"runs cannot {action!r}", f"one of: {', '.join(_ACTIONS)}")
     if names and action in ("list", "prune"):
         raise UsageError(f"{action} takes no run", f"gpubed runs {paths.name} show {names[0]}")
     return actions[action]()
@@ -121,7 +120,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     }
     if not any(one.by for one in shown):
         del columns["by"]
-    if ui.out.width < _WIDE:
+    if ui.columns < _WIDE:
         del columns["arguments"]  # `show` has them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in shown])
     if len(found) > len(shown):
@@ -298,7 +297,7 @@ def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.R
         "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
         "verdict": lambda one: one.verdict,
     }
-    if ui.out.width < _WIDE:
+    if ui.columns < _WIDE:
         del columns["runs"]  # the first lines say them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in ratios])
 
