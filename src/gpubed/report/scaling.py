@@ -89,14 +89,9 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return {
-            "factor": self.factor,
-            "value": self.value,
-            "against": self.against,
-            "settings": self.group.others(self.factor),
-            "ratio": self.ratio.document(),
-            "chance": self.chance and asdict(self.chance),
-        }
+        own = {"factor": self.factor, "value": self.value, "against": self.against}
+        settings, chance = self.group.others(self.factor), self.chance and asdict(self.chance)
+        return {**own, "settings": settings, "ratio": self.ratio.document(), "chance": chance}
 
 
 def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) -> Iterator[Series]:

@@ -163,11 +163,7 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
 
 
 def _is_even(points: Sequence[Sequence[float]]) -> P | None:
-    """Return how likely a rank only seems slow; None without repetitions.
-
-    It is looked at over all points and at each by itself; the two ways to be found share the
-    level.
-    """
+    """Return how likely a rank only seems slow, over all points or at one; None if not repeated."""
     whole = _at_most_1([ratio for ratios in points for ratio in ratios])
     if whole is None:
         return None
@@ -178,8 +174,7 @@ def _is_even(points: Sequence[Sequence[float]]) -> P | None:
 
 def _at_most_1(ratios: Sequence[float]) -> float | None:
     """Return the p-value of ratios under the hypothesis of at most 1, by their logarithms."""
-    found = intervals.mean_logarithm(ratios)
-    if found is None:
+    if (found := intervals.mean_logarithm(ratios)) is None:
         return None
     return found.p.alone / 2 if found.value > 0 else 1 - found.p.alone / 2
 
