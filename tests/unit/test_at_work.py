@@ -141,9 +141,9 @@ def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, st
     """The kernel sends a hangup to whoever has a terminal that is closed."""
     run, log = start("1-digits"), cluster.logs / "run.log"
     on_terminal = (
-        "import pathlib, sys; from gpubed.cli import background as b;"
+        "import pathlib, sys; from gpubed.cli import run_detached as b;"
         "goes_on = b.start(['logs', 'lab', '1-digits', '-f'], pathlib.Path(sys.argv[1]));"
-        "print(goes_on.id, flush=True);"
+        "print(goes_on.process.pid, flush=True);"
         "sys.stdin.read()"
     )
     pid, terminal = pty.fork()

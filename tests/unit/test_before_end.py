@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.campaigns import adoption
+from gpubed.campaigns import drive
 from gpubed.cluster import before_end
 from gpubed.core.copying import MayNotBeRead, NotAName
 from gpubed.core.errors import GpubedError
@@ -78,7 +78,7 @@ def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     assert [path.name for path in (cluster.runs / new).iterdir()] == ["metrics.json"]
     assert record.find(cluster, "last").run_id == mine.name
     assert record.every(cluster)[1] == []
-    assert adoption.ended_well(cluster, "campaign", {}) == {}
+    assert drive.ended_well(cluster, "campaign", {}) == {}
 
 
 @pytest.mark.process

@@ -43,10 +43,6 @@ def test_without_enough_nodes_a_point_fails_and_the_others_go_on(bench):
     (lost,) = by_id["nodes-2"] - {""}
     assert "node-1 may not be used, and no other stands in for it" in lost
     assert "node-1 is left out: lost" in lost
-    again = f"gpubed bench lab {bench.file} --again-failed"
-    assert f"to repeat what failed: gpubed up lab && {again}" in bench("--plan").stderr
-    (bench.root / "lost").unlink()
-    assert f"to repeat what failed: {again}" in bench("--plan").stderr
 
 
 def test_a_head_that_is_lost_stops_the_campaign_and_fails_no_point(bench, monkeypatch):

@@ -16,18 +16,6 @@ pytestmark = pytest.mark.process
 __all__ = ["bench"]
 
 
-def test_a_point_finds_its_links_at_its_rate_and_leaves_them_as_declared(bench, monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        rates.Links, "_shape", lambda self, node, bps: told.append((node.name, bps))
-    )
-    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))
-    assert bench().return_value == 0
-    assert {call["rate_bps"] for call in bench.calls} == {50_000_000, 200_000_000}
-    assert ("node-1", 50_000_000) in told
-    assert not record.read(bench.paths).reshaped
-
-
 def carried(monkeypatch, bps):
     """Let links carry so much, whatever they are held to, judged as `verify` does."""
     row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}

@@ -1,16 +1,13 @@
 """A report's campaign is run again, elsewhere (docs/how-to/report.md). Jobs are a STAND-IN."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.campaigns import repeat
-from gpubed.campaigns.file import key
 from gpubed.core.errors import UsageError
-from gpubed.core.intervals import Sample
 from support import stand_in_job
 from support.samples import granted_cluster
 
@@ -67,22 +64,6 @@ def test_what_is_no_report_is_refused(root, report, text):
     with pytest.raises(UsageError.__mro__[1], match="cannot be read") as refused:
         call("bench", "other", "--repeat", str(report))
     assert refused.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("ranks", "ratio", "verdict"),
-    [(4.0, None, "10 rank(s) there, 4 here"), (10.0, 0.4, "differs")],
-)
-def test_points_of_other_world_sizes_are_not_compared(ranks, ratio, verdict):
-    """A campaign without a factor of nodes takes those that there are."""
-    point = SimpleNamespace(id="model-resnet50", settings={"model": "resnet50"})
-    there = {"images_per_s": Sample(3000.0, 15.0, 3), "world_size": Sample(10.0, 0.0, 3)}
-    here = {"images_per_s": [1201.0, 1195.0, 1204.0], "world_size": [ranks] * 3}
-    before = SimpleNamespace(samples={key(point.settings): there})
-    series = SimpleNamespace(points=[point], values=lambda _, metric: here[metric])
-    [found] = repeat.compare(before, series, "images_per_s")
-    assert (found.ratio and round(found.ratio, 2), found.verdict) == (ratio, verdict)
-    assert (found.p is None, found.chance is None) == (ratio is None, ratio is None)
 
 
 def edited(report, change):

@@ -45,11 +45,3 @@ def test_a_point_takes_as_long_as_before_and_a_new_one_as_the_others_on_average(
     end(series, 3, 24, 100)
     found = series.progress()
     assert (found.left, found.seconds, found.guessed) == (6, 10 + 100 + 4 * 55, 4)
-
-
-def test_what_failed_says_nothing_of_how_long_the_others_take(series):
-    end(series, 1, 16, 1, status="failed")
-    assert series.progress().seconds is None
-    end(series, 3, 24, 100)
-    found = series.progress()
-    assert (found.left, found.seconds, found.guessed) == (6, 6 * 100, 5)

@@ -64,6 +64,10 @@ def test_what_is_excluded_is_no_point(points):
         (PLAIN.replace("[1, 2, 3]", "[1, 0]"), r"mine.yml:4: factors.nodes.1: 0 is not a number"),
         (PLAIN.replace("[1, 2, 3]", "[true]"), "True is not a number of nodes"),
         (PLAIN.replace("[1, 2, 3]", "[1, 1]"), "a value is there twice"),
+        (
+            PLAIN.replace("digits", "imagenet").replace("batch: [16, 32]", "checkpoint: [x]"),
+            "points are not their own",
+        ),
         (PLAIN + "settings: {epoch: 1}\n", r"mine.yml:6: settings.epoch: .*no argument"),
         (PLAIN + "exclude: [{node: 1}]\n", r"mine.yml:6: exclude.0.node: it is no factor"),
         (PLAIN + "exclude: [{nodes: 9}]\n", "9 is none of its values"),
@@ -134,18 +138,6 @@ def test_the_campaigns_that_ship_can_be_read(tmp_path):
     shapes = found["imagenet-gpulab"].campaign
     assert {**shapes.factors, "nodes": scaling.factors["nodes"]} == scaling.factors
     assert (shapes.settings, shapes.repeat) == (scaling.settings, scaling.repeat)
-
-
-def test_more_nodes_than_there_are_are_refused_with_the_line(read):
-    granted = sample_allocation(sample_plan())
-    source = read(PLAIN.replace("[1, 2, 3]", "[1, 4]"))
-    with pytest.raises(UsageError, match=r"mine.yml:4: factors.nodes.1: 4 are more than the 3"):
-        matrix.require_room(source, granted, granted)
-    two = granted.model_copy(update={"nodes": granted.nodes[:2]})
-    with pytest.raises(UsageError, match="3 are more than the 2 nodes"):
-        matrix.require_room(read(PLAIN), granted, two)
-    with pytest.raises(UsageError, match="4 are more than the 3 slots"):
-        matrix.require_room(read(HEAD + "factors: {ranks: [4]}\n"), granted, granted)
 
 
 def test_a_rate_needs_nodes_that_shape_their_links(read):

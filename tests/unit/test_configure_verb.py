@@ -93,21 +93,6 @@ def test_env_exports_a_locale_only_where_ansible_needs_one(asked, monkeypatch, n
     assert ("export LC_ALL=C.UTF-8" in said) is told
 
 
-def with_slurm(cluster):
-    cluster.spec.write_text(cluster.spec.read_text() + "services: {slurm: {}}\n")
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("words", [[], ["--tags", "base,slurm"]])
-def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked, words):
-    """The role would refuse it in the end, after all roles before it."""
-    with_slurm(asked["cluster"])
-    with pytest.raises(UsageError, match="--limit node-1 leaves out node-0, node-2"):
-        call("--limit", "node-1", *words)
-    assert not record.read(asked["cluster"]).unfinished
-    assert "words" not in asked
-
-
 @pytest.mark.parametrize("words", [(), ("--tags", "nfs"), ("--check",)])
 def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
     cluster = asked["cluster"]
@@ -176,6 +161,7 @@ def test_a_phase_is_marked_as_what_it_came_to(asked, results, sign):
     assert sign in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "command", ["/opt/gpubed/uv/bin/pip download x", ["/opt/gpubed/uv/bin/pip"]]
 )

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
-from gpubed.cli import outline
 from gpubed.cluster import handover
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check
@@ -70,7 +69,7 @@ def commands():
             # What may be added to a name is no part of it: `{name}{' --status' if …}`.
             text = MENTION.sub("", text).replace(NAME * 2, NAME)
             for verb, words in COMMAND.findall(text):
-                if verb in outline.verbs():
+                if verb in cli.verbs():
                     yield path.relative_to(ROOT), f"gpubed {verb}{words}"
 
 

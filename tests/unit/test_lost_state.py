@@ -95,7 +95,7 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     monkeypatch.setattr(local, "native", frozenset({"openstack:compute/instance:Instance"}))
     paths, removed = Project(tmp_path).cluster("lab"), []
     monkeypatch.setattr(kind("local"), "remove", lambda _, thing: removed.append(thing))
-    monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
+    monkeypatch.setattr(audit_verb, "_adopt", lambda *_, **__: None)
     adopt = ("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
     refused = call(*adopt).exception
     assert refused.exit_code == 2

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gpubed.cli import background
+from gpubed.cli import run_detached
 from gpubed.core import runlock
 from gpubed.jobs.runs import at_work, output
 from support.run_verb import call, cluster
@@ -81,7 +81,7 @@ def test_a_run_keeps_its_output_so(call, cluster, monkeypatch):
 def test_in_the_background_what_a_job_prints_is_in_its_runs_output_alone(
     call, cluster, monkeypatch
 ):
-    monkeypatch.setattr(background, "is_said_into", lambda log: log == cluster.logs / "run.log")
+    monkeypatch.setattr(run_detached, "is_said_into", lambda log: log == cluster.logs / "run.log")
     assert "epochs" not in call("run", "lab", "digits").stderr
 
 
@@ -93,8 +93,8 @@ def test_a_process_knows_where_its_words_go(tmp_path, said_into):
     program = """
 import sys
 from pathlib import Path
-from gpubed.cli import background
-print(background.is_said_into(Path(sys.argv[1])))
+from gpubed.cli import run_detached
+print(run_detached.is_said_into(Path(sys.argv[1])))
 """
     with (log if said_into else other).open("w") as err:
         done = subprocess.run(
@@ -104,4 +104,4 @@ print(background.is_said_into(Path(sys.argv[1])))
             check=True,
         )
     assert done.stdout.decode().strip() == str(said_into)
-    assert not background.is_said_into(tmp_path / "none")
+    assert not run_detached.is_said_into(tmp_path / "none")

@@ -81,9 +81,3 @@ def test_on_paper_it_is_black_on_white_and_nothing_is_cut_off(shown):
     assert page.locator("body").evaluate(COLOUR.format("background-color")) == PAPER["light"]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.pdf(format="A4").startswith(b"%PDF")
-
-
-def test_a_phone_need_not_be_scrolled_sideways(shown):
-    page = shown(width=360)
-    page.wait_for_function("document.querySelectorAll('figure img').length === 0")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

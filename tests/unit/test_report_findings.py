@@ -135,8 +135,7 @@ NONE_SUCH = "the campaign has no such point"
 @pytest.mark.parametrize(
     ("settings", "more", "why"),
     [
-        (A_POINT, {"repetition": 50}, "the campaign has 3 repetition(s), numbered from 0"),
-        (A_POINT, {"id": "other"}, "its settings are those of nodes-2.batch_size-32.rate-1G"),
+        (A_POINT, {"repetition": 50}, "the campaign has 3 repetition(s), from 0"),
         ({**A_POINT, "nodes": 9}, {}, NONE_SUCH),
         ({**A_POINT, "batch_size": "32 "}, {"id": "other"}, NONE_SUCH),
         ({**A_POINT, "more": 1}, {}, NONE_SUCH),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpubed import cli
 from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli.commands import run
@@ -180,6 +181,6 @@ def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monke
     monkeypatch.setattr(run.health, "usable", lambda _: (cluster, []))
     done = JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
     monkeypatch.setattr(execution, "run", lambda *_, **__: done)
-    assert run.command("lab", "digits") == 0
+    assert cli.build("run")(["run", "lab", "digits"], standalone_mode=False) == 0
     simulated, _ = capsys.readouterr().out.splitlines()[-2:]
     assert simulated.startswith(f"simulated: {MODEL} did not compute, the CPU did")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import attended
+from gpubed.cli.commands import ssh as verb
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -29,7 +29,7 @@ def called(tmp_path, monkeypatch):
     paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     given = []
-    monkeypatch.setattr(attended, "run", lambda words: given.append(words[3:]) or 0)
+    monkeypatch.setattr(verb, "attend", lambda words: given.append(words[3:]) or 0)
 
     def run(*words):
         CliRunner().invoke(
@@ -98,22 +98,6 @@ def test_what_ends_us_ends_it(ssh, number):
         assert done.wait(30) == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
-
-
-def test_what_ends_us_at_once_ends_it_too(tmp_path):
-    """Between its start and our being ready to send a signal on, one is held back."""
-    code = (
-        "import os, signal, sys\n"
-        "from gpubed.cli import attended\n"
-        "spawn = os.posix_spawnp\n"
-        "def at_once(*words, **how):\n"
-        "    child = spawn(*words, **how)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return child\n"
-        "os.posix_spawnp = at_once\n"
-        "sys.exit(attended.run(['sleep', '60']))\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 143
 
 
 def test_one_that_stands_still_gives_the_shell_its_terminal(ssh):

@@ -10,7 +10,6 @@ import typer.main
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import outline
 
 pytestmark = pytest.mark.process
 
@@ -66,7 +65,7 @@ def test_each_verb_is_listed_in_a_panel_by_a_line_that_is_whole():
         if panel == "Care" and not line:
             break
     assert list(listed) == ["Cluster", "Work", "Experiments", "Care"]
-    assert sorted(itertools.chain(*listed.values())) == list(outline.verbs())
+    assert sorted(itertools.chain(*listed.values())) == list(cli.verbs())
     assert listed["Cluster"].index("init") < listed["Cluster"].index("up")
 
 

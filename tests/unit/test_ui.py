@@ -52,6 +52,23 @@ def test_on_a_terminal_lines_break_at_words_and_words_stay_whole(capsys, narrow,
     assert " ".join(line.strip() for line in lines).endswith(SENTENCE)
 
 
+ROWS = [["20261127-150630364-imagenet", "interrupted", 2, "step 120 of 300, 60 s left " * 5]]
+
+
+@pytest.mark.parametrize("width", [None, 60])
+def test_a_row_is_a_line_but_on_a_terminal_where_its_name_stays_whole(capsys, width):
+    ui = UI()
+    if width:
+        ui.out = Console(force_terminal=True, width=width, soft_wrap=True, color_system=None)
+    ui.table(["run", "status", "ranks", "figures"], ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(ROWS[0][0] in line for line in lines)
+    if width:
+        assert all(len(line) <= width for line in lines)
+    else:
+        assert any(all(str(cell).strip() in line for cell in ROWS[0]) for line in lines)
+
+
 def test_a_command_to_be_copied_stays_whole(capsys, narrow):
     command = "gpubed audit lab --adopt --uuid 5b90f46f-0000-0000-0000-000000000000"
     narrow.error("it is somebody else's", command)
@@ -91,10 +108,10 @@ def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
     assert "[31m" not in told
 
 
-@pytest.mark.parametrize("how", ["document", "event"])
-def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
+@pytest.mark.parametrize("indent", [2, None])
+def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, indent):
     content = {"schema": "forged", "loss": float("nan"), "rows": ({"s": float("-inf")},)}
-    getattr(UI(as_json=True), how)("run", content)
+    UI(as_json=True).document("run", content, indent)
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert told == {"schema": "gpubed/run/1", "loss": None, "rows": [{"s": None}]}
 

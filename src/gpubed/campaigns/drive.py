@@ -5,28 +5,29 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from gpubed.campaigns import adoption, matrix, provenance
-from gpubed.campaigns.file import Campaign, Environment, Stop
+from gpubed.campaigns import matrix, provenance, records
+from gpubed.campaigns.file import Campaign, Environment, Source, Stop
 from gpubed.campaigns.matrix import Point
-from gpubed.campaigns.records import Changed, Folder, Key, Record
+from gpubed.campaigns.records import Changed, Folder, Header, Key, Record
 from gpubed.checks import network, plain
 from gpubed.checks.context import Context
 from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution, main_metric, trials
-from gpubed.jobs.job_result import JobResult
+from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs import record as runs
 from gpubed.jobs.runs.record import Choice, Request
-from gpubed.jobs.trials import summarize
+from gpubed.jobs.runs.record import Record as Run
 from gpubed.nodes import rates, selection
-from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 
@@ -36,12 +37,9 @@ LinkRate = dict[str, Any]
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a campaign is left, and how long that takes.
+    """How many repetitions have ended, are left at most, and how long these take, if known.
 
     Attributes:
-        ended: Repetitions that have ended.
-        left: Repetitions that are due, at most: `stop` may end a point earlier.
-        seconds: Estimated duration of those; None while no duration is known.
         guessed: Repetitions left of points without a successful one, estimated by the mean of
             the other points.
     """
@@ -54,10 +52,9 @@ class Progress:
 
 @dataclass
 class Series:
-    """A campaign's repetitions: those that have ended, and those that are due.
+    """A campaign's repetitions: those that have ended, and those that are due (`again`).
 
     Attributes:
-        again: Ended repetitions that are due again.
         earlier: Durations in seconds of the job's earlier runs, used for the estimate until a
             repetition of the campaign has succeeded.
     """
@@ -98,17 +95,12 @@ class Series:
 
     def values(self, point: Point, metric: str) -> list[float]:
         """Return a metric's values from the successful repetitions of a point."""
-        records = [record for record in self.of(point) if record.status == "ok"]
-        return [
-            float(record.metrics[metric])
-            for record in records
-            if metric in summarize([record.metrics])
-        ]
+        good = (record.figures for record in self.of(point) if record.status == "ok")
+        return [figures[metric] for figures in good if metric in figures]
 
     def gives(self, metric: str) -> bool:
         """Say whether any successful repetition gave a number for a metric."""
-        good = (record for record in self.ended.values() if record.status == "ok")
-        return any(main_metric.is_number(record.metrics.get(metric)) for record in good)
+        return any(metric in one.figures for one in self.ended.values() if one.status == "ok")
 
     def failed(self) -> list[Record]:
         """Return the repetitions that failed."""
@@ -133,16 +125,6 @@ class Series:
         return stop is None or not is_narrow(stop, self.values(point, stop.metric))
 
 
-def earlier(cluster: Cluster, job: str) -> list[float]:
-    """Return the durations in seconds of a job's successful runs on a cluster."""
-    return [
-        run.seconds
-        for run in runs.every(cluster.paths)[0].values()
-        if (run.request.job, run.origin.uuid) == (job, cluster.allocation.uuid)
-        if run.state == "ok" and not run.by and run.seconds is not None
-    ]
-
-
 def is_narrow(stop: Stop, values: list[float]) -> bool:
     """Say whether the mean's 95 % interval is as narrow as `stop` asks for."""
     half = intervals.half_width(values)
@@ -163,63 +145,156 @@ def measure_links(cluster: Cluster) -> list[LinkRate]:
         return plain.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
 
 
-@dataclass(frozen=True)
+def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> dict[Key, Run]:
+    """Return a campaign's successful runs, unchanged since, by point and repetition.
+
+    A run whose point was not recorded before a kill stands for it. `kin` prefixes its set.
+    """
+    found = {}
+    images = [id_ for name, id_ in made_with.items() if name.startswith(provenance.IMAGE)]
+    for run in runs.every(paths)[0].values():
+        id_ = run.set.removeprefix(f"{kin}.")
+        if run.repetition is None or id_ == run.set or run.state != "ok":
+            continue
+        origin, folder = run.origin, paths.runs / run.run_id
+        same = origin.job_sha256 == made_with.get("the job's files", origin.job_sha256)
+        if not same or (origin.image and images and origin.image not in images):
+            continue
+        if not (folder / runs.SUMS).exists():  # killed before its seal
+            runs.seal(folder)
+        if not runs.unsealed(folder):
+            found[id_, run.repetition] = run
+    return found
+
+
+class Telling(Protocol):
+    """Is told how a campaign goes on."""
+
+    def begins(self, point: Point, repetition: int) -> Callable[[str], None]:
+        """Hear of a repetition that begins; return what hears the job's lines."""
+
+    def ends(self, record: Record) -> None:
+        """Hear of a repetition that has ended."""
+
+    def warns(self, fault: str) -> None:
+        """Hear why a link could not be restored to its declared rate."""
+
+
 class Bench:
-    """A campaign that runs on a cluster.
+    """A campaign and the cluster that it is for.
 
     Attributes:
-        nodes: Names of the nodes that the campaign was begun with; empty on a testbed of jobs.
-        kin: Prefix of the campaign's set names.
-        metric: The job's main metric; empty where the job reports no numbers.
-        requires: Called with the container, if any, and the cluster of usable nodes; raises
-            `Changed` if they differ from those that the campaign was begun with.
-        begins: Called when a repetition begins; returns the callback for the job's lines.
-        ends: Called with the record of each repetition.
-        warns: Called with the reason why a link could not be restored to its declared rate.
+        command: The command line that goes on with it.
+        metric: The metric that stands for a point; empty where the job has no numbers.
     """
 
-    cluster: Cluster
-    series: Series
-    folder: Folder
-    nodes: list[str]
-    kin: str
-    made_with: Mapping[str, str]
-    metric: str
-    requires: Callable[[str | None, Cluster], None]
-    begins: Callable[[Point, int], Callable[[str], None]]
-    ends: Callable[[Record], None]
-    warns: Callable[[str], None]
+    header: Header
+    tell: Telling
 
-    def run(self) -> None:
+    def __init__(self, cluster: Cluster, source: Source, job: Job, command: str) -> None:
+        self.cluster, self.source, self.job, self.command = cluster, source, job, command
+        self.points = matrix.expand(source, job)
+        self.folder = Folder(cluster.paths.campaigns / source.name)
+        stop = source.campaign.stop
+        self.metric = main_metric.chosen(stop.metric if stop else None, job.numbers)
+        self.series = Series(source.campaign, self.points)
+
+    def look(self, *, new: bool) -> None:
+        """Read what has ended, and check what can be checked; change nothing.
+
+        Raises:
+            Unreadable: A record is damaged, or belongs to none of the points.
+        """
+        header = None if new else self._begun()
+        if header is None:
+            usable, _ = health.usable(self.cluster)
+            matrix.require_room(self.source, self.cluster.allocation, usable.allocation)
+            self._found_on_nodes(usable)
+        else:
+            # What nodes tell is looked at before each point.
+            unseen = (provenance.IMAGE, provenance.DATASET)
+            self._require_same(header, self._made_with(self.cluster), unseen)
+            self.series.ended, faults = self.folder.ended(header)
+            for fault in faults.values():
+                hint = f"{self.command} --again-failed moves it away and runs that repetition again"
+                raise type(fault)(fault.message, hint)
+        if not any(one.status == "ok" for one in self.series.ended.values()):
+            of = (self.source.campaign.job, self.cluster.allocation.uuid)
+            self.series.earlier = [
+                run.seconds
+                for run in runs.every(self.cluster.paths)[0].values()
+                if (run.request.job, run.origin.uuid) == of
+                if run.state == "ok" and not run.by and run.seconds is not None
+            ]
+
+    def begin(self, *, new: bool, again_failed: bool) -> list[str]:
+        """Prepare what `run` does; return what the user should know."""
+        said = []
+        if again_failed and not new and (header := self._begun()):
+            self.folder.put_points_aside(self.folder.ended(header)[1])
+        self.look(new=new)
+        if new and (aside := self.folder.put_aside(datetime.now(UTC))):
+            said.append(f"what was there is kept in {aside}")
+        if again_failed:
+            self.series.again = {record.key for record in self.series.failed()}
+        if (header := self._begun()) is None:
+            usable, left_out = health.usable(self.cluster)
+            said += [f"{node.node} is left out: {node.reason}" for node in left_out]
+            made = {**self._made_with(usable), **self._found_on_nodes(usable)}
+            told = provenance.header(usable, self.source, self.points, self.command, made)
+            self.folder.begin(told)
+            header = self._begun()
+        assert header  # noqa: S101  # it has just been written
+        self.header = header
+        return said
+
+    def run(self, tell: Telling) -> None:
         """Run the repetitions that are due, then restore the links' declared rate.
 
         Raises:
             Changed: Points would be made with something else than the earlier ones.
         """
-        paths = self.cluster.paths
+        self.tell, paths = tell, self.cluster.paths
         links = rates.Links(paths, self.cluster.allocation)
         # A run that has a record already, such as one without the metric, is not adopted again.
         told = {record.run_id for record in self.series.ended.values()}
-        ended_well = {
-            key: run
-            for key, run in adoption.ended_well(paths, self.kin, self.made_with).items()
-            if run.run_id not in told
-        }
+        well = ended_well(paths, self.header.kin, self.header.made_with)
         try:
             for repetition, point in self.series.due():
-                run = ended_well.get((point.id, repetition))
-                self._keep(
-                    adoption.record(paths, point, run)
-                    if run
-                    else self._record(links, point, repetition)
-                )
+                run = well.get((point.id, repetition))
+                if run and run.run_id not in told:
+                    self._keep(self._adopted(point, run))
+                else:
+                    self._keep(self._measured(links, point, repetition))
             # A metric that a later repetition gave is required of the earlier ones, too.
             for record in [*self.series.ended.values()]:
                 if record.status == "ok" and self._lack(record):
                     self._keep(record)
         finally:
             for fault in links.restore():
-                self.warns(fault)
+                tell.warns(fault)
+
+    def _begun(self) -> Header | None:
+        header = self.folder.begun()
+        one_host = self.cluster.allocation.one_host
+        return header and header.counting(self.points, one_host=one_host)
+
+    def _made_with(self, cluster: Cluster) -> dict[str, str]:
+        return provenance.made_with(cluster, self.source.campaign.job)
+
+    def _found_on_nodes(self, usable: Cluster, *points: Point) -> dict[str, str]:
+        given = [self._environment(one).container for one in points or self.points]
+        wanted = {image: None for one in given if (image := one or self.job.container)}
+        return provenance.found_on_nodes(usable, self.source, self.job, wanted)
+
+    def _require_same(
+        self, header: Header, made_with: Mapping[str, str], unseen: tuple[str, ...]
+    ) -> None:
+        uuid = self.cluster.allocation.uuid
+        records.require_same(header, self.source, self.points, uuid, made_with, unseen)
+
+    def _environment(self, point: Point) -> Environment:
+        return self.source.campaign.environments.get(point.environment, Environment())
 
     def _keep(self, record: Record) -> None:
         if record.status == "ok" and (why := self._lack(record) or self._mixed(record)):
@@ -227,18 +302,17 @@ class Bench:
         self.folder.keep(record)
         self.series.ended[record.key] = record
         self.series.again.discard(record.key)
-        self.ends(record)
+        self.tell.ends(record)
 
     def _lack(self, record: Record) -> str:
         """Return why a repetition lacks a required number; empty if it does not."""
-        stop = self.series.campaign.stop
-        if stop and stop.metric not in summarize([record.metrics]):
+        stop = self.source.campaign.stop
+        if stop and stop.metric not in record.figures:
             return f"it gave no {stop.metric}, which stop asks for"
-        value = record.metrics.get(self.metric)
-        if not self.metric or main_metric.is_number(value):
+        if not self.metric or self.metric in record.figures:
             return ""
         # A metric that no point has does not apply; a report judges it the same way.
-        due = value is not None or self.series.gives(self.metric)
+        due = record.metrics.get(self.metric) is not None or self.series.gives(self.metric)
         return f"it gave no {self.metric}" if due else ""
 
     def _mixed(self, record: Record) -> str:
@@ -259,33 +333,60 @@ class Bench:
         was = "; ".join(sorted(others))
         return f"it computed on {record.devices[0]}, and the point's other repetitions on {was}"
 
-    def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
+    def _adopted(self, point: Point, run: Run) -> Record:
+        """Return the record of a point that a run has measured."""
+        links = run.origin.rates_bps.items() if point.rate_bps is not None else ()
+        return Record(
+            id=point.id,
+            repetition=run.repetition or 0,
+            status="ok",
+            settings=dict(point.settings),
+            run_id=run.run_id,
+            run_dir=str(self.cluster.paths.runs / run.run_id),
+            started=run.started.isoformat(timespec="milliseconds"),
+            seconds=run.seconds or 0.0,
+            metrics=run.metrics,
+            image=run.origin.image,
+            links=[
+                {"src": ends[0], "dst": ends[-1], "measured_bps": rate}
+                for ends, rate in ((link.split(">"), rate) for link, rate in links)
+            ],
+            devices=list(run.devices),
+        )
+
+    def _measured(self, links: rates.Links, point: Point, repetition: int) -> Record:
+        """Run a repetition; a failure of the cluster is one of the repetition."""
         usable, left_out = health.usable(self.cluster)
-        told = self.begins(point, repetition)
+        hear = self.tell.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
-        carried = list[LinkRate]()
-        devices = list[str]()
+        carried, devices = list[LinkRate](), list[str]()
         try:
-            self.requires(self._environment(point).container, usable)
+            # The images of other points are looked at before these.
+            now = {**self._made_with(self.cluster), **self._found_on_nodes(usable, point)}
+            self._require_same(self.header, now, (provenance.IMAGE,))
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
                 carried = measure_links(chosen)
-            held = chosen.allocation.experiment
-            judged = (
-                network.link(chosen.plan, row, (held and held.rate_bps) or 0) for row in carried
-            )
-            failures = [
-                f"link {link.node} carries {link.value} {link.unit} before the run, which must be "
-                f"{link.limit}"
-                for link in judged
-                if link.result == "fail"
-            ]
-            if not failures:
-                result = self._result(point, repetition, chosen, told, carried)
+            if not (failures := _uncarried(chosen, carried)):
+                environment = self._environment(point)
+                request = Request(
+                    job=self.source.campaign.job,
+                    settings=point.arguments,
+                    choice=Choice(nodes=point.nodes, ranks=point.ranks),
+                    container=environment.container,
+                    launcher=environment.launcher,
+                )
+                terms = execution.Terms(
+                    set_=f"{self.header.kin}.{point.id}",
+                    repetition=repetition,
+                    alone=True,
+                    links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
+                )
+                result = execution.run(chosen, request, hear, terms)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
                 devices = result.devices
-                failures = [*result.failures, *self._others(point, image)]
+                failures = result.failures
         except Changed:
             raise
         except GpubedError as error:
@@ -307,71 +408,34 @@ class Bench:
             devices=devices,
         )
 
-    def _environment(self, point: Point) -> Environment:
-        return self.series.campaign.environments.get(point.environment, Environment())
-
-    def _others(self, point: Point, image: str) -> list[str]:
-        """Return a failure if ranks ran in another image than the campaign was begun with."""
-        begun = [id_ for name, id_ in self.made_with.items() if name.startswith(provenance.IMAGE)]
-        if not image or not begun or image in begun:
-            return []
-        name = self._environment(point).container or "of the job"
-        return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
-
     def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
-        if not self.nodes:
+        if not (able := self.header.with_ranks):
             return usable
         # A lost node must not shrink the measurement, and its substitute may be of another kind.
-        nodes = point.nodes if point.nodes or point.ranks else len(self.nodes)
-        begun = _only(self.cluster.allocation, self.nodes)
-        chosen = selection.choose(begun, nodes=nodes, ranks=point.ranks)
+        granted = self.cluster.allocation
+        nodes = (n if n.name in able else n.model_copy(update={"slots": 0}) for n in granted.nodes)
+        begun = granted.model_copy(update={"nodes": tuple(nodes)})
+        count = point.nodes if point.nodes or point.ranks else len(able)
+        chosen = selection.choose(begun, nodes=count, ranks=point.ranks)
         names = {node.name for node in usable.allocation.nodes}
         if lost := [node.name for node in chosen.with_ranks if node.name not in names]:
             raise GpubedError(f"{', '.join(lost)} may not be used, and no other stands in for it")
         there = tuple(node for node in chosen.nodes if node.name in names)
         chosen = chosen.model_copy(update={"nodes": there})
         links.hold(chosen.with_ranks, point.rate_bps)
-        return replace(usable, allocation=_at_rate(chosen, point.rate_bps))
-
-    def _result(
-        self,
-        point: Point,
-        repetition: int,
-        chosen: Cluster,
-        told: Callable[[str], None],
-        carried: Iterable[LinkRate],
-    ) -> JobResult:
-        campaign, environment = self.series.campaign, self._environment(point)
-        request = Request(
-            job=campaign.job,
-            settings=point.arguments,
-            choice=Choice(nodes=point.nodes, ranks=point.ranks),
-            container=environment.container,
-            launcher=environment.launcher,
-        )
-        return execution.run(
-            chosen,
-            request,
-            told,
-            execution.Terms(
-                set_=adoption.set_of(self.kin, point.id),
-                repetition=repetition,
-                alone=True,
-                links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
-            ),
-        )
+        if chosen.experiment and point.rate_bps is not None:
+            network = chosen.experiment.model_copy(update={"rate_bps": point.rate_bps})
+            chosen = chosen.model_copy(update={"experiment": network})
+        return replace(usable, allocation=chosen)
 
 
-def _only(allocation: Allocation, names: list[str]) -> Allocation:
-    nodes = (
-        node if node.name in names else node.model_copy(update={"slots": 0})
-        for node in allocation.nodes
-    )
-    return allocation.model_copy(update={"nodes": tuple(nodes)})
-
-
-def _at_rate(allocation: Allocation, bps: int | None) -> Allocation:
-    if bps is None or allocation.experiment is None:
-        return allocation
-    network = allocation.experiment.model_copy(update={"rate_bps": bps})
-    return allocation.model_copy(update={"experiment": network})
+def _uncarried(chosen: Cluster, carried: Sequence[LinkRate]) -> list[str]:
+    """Return a failure for each link outside the bounds that `verify` has."""
+    held = chosen.allocation.experiment
+    judged = (network.link(chosen.plan, row, (held and held.rate_bps) or 0) for row in carried)
+    return [
+        f"link {link.node} carries {link.value} {link.unit} before the run, which must be "
+        f"{link.limit}"
+        for link in judged
+        if link.result == "fail"
+    ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
+from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, key, text
 from gpubed.core import nearest
 from gpubed.core.errors import UsageError
 from gpubed.jobs import launchers
@@ -70,8 +70,7 @@ def expand(source: Source, job: Job) -> list[Point]:
     """Return the points of a campaign, in the order of its factors' values.
 
     Raises:
-        UsageError: A factor or a value is not the job's, or an exclusion excludes nothing, or
-            everything; it names the line.
+        UsageError: A factor, value or exclusion fits nothing; it names the line.
     """
     factors, settings = source.campaign.factors, source.campaign.settings
     _check_values(source, job)
@@ -83,25 +82,25 @@ def expand(source: Source, job: Job) -> list[Point]:
             there = nearest.suggestion(chosen, launchers.names())
             where = ("environments", name, "launcher")
             raise source.refusal(where, f"there is no launcher {chosen!r}", there)
-    combinations = (
-        dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())
-    )
     fixed = {name: text(value) for name, value in settings.items()}
-    points = [
-        _point(one, fixed) for one in combinations if not _is_excluded(one, source.campaign.exclude)
-    ]
+    points = []
+    for one in combinations(factors, source.campaign.exclude):
+        arguments = {name: text(value) for name, value in one.items() if name not in OWN}
+        points.append(Point(identity(one), one, {**fixed, **arguments}))
     if not points:
         raise source.refusal(("exclude",), "no point is left")
-    _check_arguments(source, job, points[0])
+    try:
+        values = job.values(source.campaign.job, points[0].arguments)
+    except UsageError as error:
+        hint = "name it under settings or factors"
+        raise source.refusal(("settings",), error.message, hint) from None
+    if went_on := [name for name, one in job.arguments.items() if one.resumes and values[name]]:
+        raise source.refusal(("job",), f"job.yml: {_GOES_ON.format(went_on[0])}")
     return points
 
 
 def require_room(source: Source, allocation: Allocation, usable: Allocation) -> None:
-    """Refuse points for which too few nodes are usable, or whose links cannot be changed.
-
-    Raises:
-        UsageError: A value cannot be had here; it names the line.
-    """
+    """Refuse points for which too few nodes are usable, or whose links cannot be changed."""
     factors = source.campaign.factors
     backend = registry.backend(allocation.backend)
     if isinstance(backend, JobBackend):
@@ -118,8 +117,7 @@ def require_room(source: Source, allocation: Allocation, usable: Allocation) -> 
             why = f"{backend.name} holds its links to the declared {rates.compact(declared)}"
             hint = "leave the factor rate out, or declare another rate: gpubed up CLUSTER"
         elif rates.parse(rate) > declared:
-            why = f"{rate} are more than the declared {rates.compact(declared)}, to which links "
-            why += "were measured"
+            why = f"{rate} are more than the declared {rates.compact(declared)}"
             hint = "declare the highest rate in cluster.yml: gpubed up CLUSTER"
         else:
             continue
@@ -143,7 +141,9 @@ def _check_values(source: Source, job: Job) -> None:
     for name, values in campaign.factors.items():
         for place, value in enumerate(values):
             _check(source, job, ("factors", name, place), name, value)
-        if len({_read(job, name, value) for value in values}) < len(values):
+        told = [text(value) for value in values]
+        # 32, 32.0 and "032" are one whole number to the job.
+        if len({*told} if name in OWN else {*map(job.arguments[name].read, told)}) < len(told):
             raise source.refusal(("factors", name), "a value is there twice")
     for name, value in campaign.settings.items():
         _check(source, job, ("settings", name), name, value)
@@ -174,40 +174,16 @@ def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, va
             raise source.refusal(where, _GOES_ON.format(name), "leave it out")
 
 
-def _read(job: Job, name: str, value: Value) -> Value:
-    """Return a value as the job gets it: 32, 32.0 and "032" are one whole number."""
-    if name in OWN:
-        return text(value)
-    return job.arguments[name].read(text(value))
-
-
 def _check_exclusions(source: Source) -> None:
-    factors = source.campaign.factors
+    factors = {name: [*map(text, of)] for name, of in source.campaign.factors.items()}
     for place, excluded in enumerate(source.campaign.exclude):
         for name, value in excluded.items():
-            where = ("exclude", place, name)
-            if name not in factors:
-                raise source.refusal(
-                    where, "it is no factor", nearest.suggestion(name, list(factors))
-                )
-            values = [text(one) for one in factors[name]]
-            if text(value) not in values:
-                raise source.refusal(
-                    where, f"{text(value)} is none of its values", f"values: {', '.join(values)}"
-                )
-
-
-def _check_arguments(source: Source, job: Job, point: Point) -> None:
-    try:
-        values = job.values(source.campaign.job, point.arguments)
-    except UsageError as error:
-        hint = "name it under settings or factors"
-        raise source.refusal(("settings",), error.message, hint) from None
-    for name, argument in job.arguments.items():
-        if argument.resumes and values[name]:
-            raise source.refusal(
-                ("job",), f"{_GOES_ON.format(name)}, and job.yml has one as its default"
-            )
+            where, known = ("exclude", place, name), factors.get(name)
+            if known is None:
+                raise source.refusal(where, "it is no factor", nearest.suggestion(name, factors))
+            if text(value) not in known:
+                why = f"{text(value)} is none of its values"
+                raise source.refusal(where, why, f"values: {', '.join(known)}")
 
 
 def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
@@ -220,15 +196,15 @@ def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
             )
 
 
-def _is_excluded(one: Mapping[str, Value], exclude: Sequence[Mapping[str, Value]]) -> bool:
-    return any(
-        all(text(one[name]) == text(value) for name, value in each.items()) for each in exclude
-    )
-
-
-def _point(one: Mapping[str, Value], fixed: Mapping[str, str]) -> Point:
-    arguments = {name: text(value) for name, value in one.items() if name not in OWN}
-    return Point(identity(one), one, {**fixed, **arguments})
+def combinations(
+    factors: Mapping[str, Sequence[Any]], exclude: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the factors' values, but the excluded ones; 10,000 at most."""
+    left_out = [key(one) for one in exclude if one]
+    products = itertools.islice(itertools.product(*factors.values()), _MOST)
+    for one in (dict(zip(factors, values, strict=True)) for values in products):
+        if not any(each <= key(one) for each in left_out):
+            yield one
 
 
 def identity(one: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,8 +39,12 @@ def header(
     made: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the content of `campaign.json` for a cluster of usable nodes."""
-    campaign, known = source.campaign, facts.of_cluster(cluster.paths.facts, cluster.allocation)
+    campaign, granted = source.campaign, cluster.allocation
+    known = facts.of_cluster(cluster.paths.facts, granted)
+    hardware = {name: found.words for name, found in known.items()}
     commit = origin.commit(cluster.paths.project.root)
+    declared = granted.experiment and granted.experiment.rate_bps
+    links = ((link.split(">"), rate) for link, rate in origin.rates(cluster.paths).items())
     return {
         "schema": "gpubed/campaign/1",
         "name": source.name,
@@ -51,24 +55,23 @@ def header(
         "factors": {name: list(values) for name, values in campaign.factors.items()},
         "campaign": campaign.content(),
         "cluster": cluster.name,
-        "uuid": cluster.allocation.uuid,
-        "backend": cluster.allocation.backend,
-        "one_host": cluster.allocation.one_host,
+        "uuid": granted.uuid,
+        "backend": granted.backend,
+        "one_host": granted.one_host,
         "recipe": cluster.plan.spec.recipe,
         "gpubed": gpubed.__version__,
         "git": commit and commit.model_dump(),
         "made_with": dict(made),
         "nodes": [
-            {
-                "name": node.name,
-                "hardware": known[node.name].words if node.name in known else None,
-                "slots": node.slots,
-                "gpus": node.gpus,
-            }
-            for node in cluster.allocation.nodes
+            {"name": n.name, "hardware": hardware.get(n.name), "slots": n.slots, "gpus": n.gpus}
+            for n in granted.nodes
         ],
-        "rate_bps": cluster.allocation.experiment and cluster.allocation.experiment.rate_bps,
-        "links": _links(cluster),
+        "rate_bps": declared,
+        "links": [
+            {"src": ends[0], "dst": ends[-1], "declared_bps": declared, "measured_bps": rate}
+            for ends, rate in links
+            if {n.name for n in granted.nodes}.issuperset(ends)
+        ],
         "simulated": any(found.simulated for found in known.values()),
         "command": command,
         "started": now(),
@@ -97,43 +100,26 @@ def made_with(cluster: Cluster, job: str) -> dict[str, str]:
 
 
 def found_on_nodes(
-    cluster: Cluster,
-    source: Source,
-    job: Job,
-    containers: Iterable[str],
+    cluster: Cluster, source: Source, job: Job, containers: Iterable[str]
 ) -> dict[str, str]:
     """Return the part of `made_with` that only the nodes can tell: datasets and images."""
     if not cluster.allocation.nodes:
         return {}
-    made = datasets(cluster, _datasets(source, job))
-    for image in dict.fromkeys(containers):
-        made[f"{IMAGE}{image}"] = images.require(cluster, image)
-    return made
-
-
-def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
-    """Return a SHA-256 of each dataset's description on the shared storage, if it has one."""
-    if not (wanted := sorted(set(names))):
-        return {}
-    folder = cluster.plan.spec.storage.datasets
-    with SSH(cluster.allocation.head, cluster.paths) as head:
-        told = {
-            name: head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout for name in wanted
-        }
-    return {
-        f"{DATASET}{name}": hashlib.sha256(said.encode()).hexdigest()
-        for name, said in told.items()
-        if said
-    }
-
-
-def _datasets(source: Source, job: Job) -> Iterator[str]:
-    campaign = source.campaign
+    campaign, names, made = source.campaign, set[str](), dict[str, str]()
     for name, argument in job.arguments.items():
         if argument.dataset:
             fixed = campaign.settings.get(name, argument.default)
             values = campaign.factors.get(name, () if fixed is None else (fixed,))
-            yield from map(text, values)
+            names |= {*map(text, values)}
+    if names:
+        folder = cluster.plan.spec.storage.datasets
+        with SSH(cluster.allocation.head, cluster.paths) as head:
+            for name in sorted(names):
+                if said := head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout:
+                    made[f"{DATASET}{name}"] = hashlib.sha256(said.encode()).hexdigest()
+    for image in dict.fromkeys(containers):
+        made[f"{IMAGE}{image}"] = images.require(cluster, image)
+    return made
 
 
 def _machines(cluster: Cluster) -> dict[str, str]:
@@ -153,15 +139,3 @@ def _machines(cluster: Cluster) -> dict[str, str]:
 def now() -> str:
     """Return the time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _links(cluster: Cluster) -> list[dict[str, Any]]:
-    network = cluster.allocation.experiment
-    declared = network.rate_bps if network else None
-    names = {node.name for node in cluster.allocation.nodes}
-    measured = {tuple(link.split(">")): rate for link, rate in origin.rates(cluster.paths).items()}
-    return [
-        {"src": ends[0], "dst": ends[-1], "declared_bps": declared, "measured_bps": rate}
-        for ends, rate in measured.items()
-        if names.issuperset(ends)
-    ]

@@ -9,42 +9,48 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpubed.campaigns.file import Source
+from gpubed.campaigns import matrix
+from gpubed.campaigns.file import Source, Stop, key
 from gpubed.campaigns.matrix import Point
-from gpubed.core import files, reading, wording
+from gpubed.core import files, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Missing, Unreadable, short
-from gpubed.spec import clusterspec
+from gpubed.core.units import Moment
+from gpubed.jobs.jobfile import Value
+from gpubed.jobs.main_metric import is_number
+from gpubed.jobs.runs.record import Commit
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,200}$"  # of a folder; each --repeat makes it longer
 _LONGEST = 1e9  # seconds of a repetition (thirty years); more is damage
+LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios overflow
+Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class Model(BaseModel):
+    """Ignores keys that a newer gpubed adds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Record(_Model):
+class Record(Model):
     """The result of one repetition of a point.
 
     Attributes:
-        started: In UTC, ISO 8601.
-        image: Id of the image that ranks ran in; empty without one.
         links: Rate of each direction before it, in bit/s, if links were limited to a rate.
         devices: Devices that the job reports, each once; several if its trials differ.
     """
@@ -69,8 +75,13 @@ class Record(_Model):
         """The point's id and the repetition."""
         return self.id, self.repetition
 
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """The metrics that are finite numbers."""
+        return {k: v for k, v in self.metrics.items() if is_number(v)}
 
-class Node(_Model):
+
+class Node(Model):
     """A node of the cluster, as it was when a campaign was begun; slots are for ranks."""
 
     name: str
@@ -82,27 +93,83 @@ class Node(_Model):
         return f"{self.name} ({self.hardware or '?'}, {self.slots} rank(s), {self.gpus} GPU(s))"
 
 
+class Link(Model):
+    """A direction of a link, in bit/s."""
+
+    src: str
+    dst: str
+    declared_bps: Figure | None = None
+    measured_bps: Figure | None = None
+
+
 class Changed(UsageError):
     """What points are made with has changed since the campaign was begun."""
 
 
-class Begun(_Model):
-    """The part of `campaign.json` that resuming needs."""
+class Header(Model):
+    """`campaign.json`; former versions did not write `one_host` and `rate_bps`."""
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
-    digest: str
-    campaign: dict[str, Any]
-    uuid: str
-    nodes: tuple[Node, ...]
-    started: str = ""
+    name: str = Field(pattern=_NAME)
+    job: str = ""
+    digest: str = ""
+    seed: int | None = None
+    repeat: int = 1
+    factors: dict[str, list[Value | None]]
+    campaign: dict[str, Any] = {}
+    cluster: str = ""
+    uuid: str | None = None
+    backend: str = ""
+    one_host: bool | None = None
+    recipe: str | None = None
+    gpubed: str = ""
     made_with: dict[str, str] = {}
+    git: Commit | None = None
+    nodes: tuple[Node, ...] = ()
+    rate_bps: Figure | None = None
+    links: tuple[Link, ...] = ()
+    simulated: bool = False
+    command: str = ""
+    started: Moment
+
+    @property
+    def kin(self) -> str:
+        """Prefix of the set names that the campaign's runs have."""
+        return f"{self.name}.{self.started.isoformat(timespec='milliseconds')}"
+
+    @property
+    def declared_bps(self) -> list[float]:
+        """The rates that links are declared to have, measured or not, each once."""
+        return sorted({r for r in (self.rate_bps, *(one.declared_bps for one in self.links)) if r})
+
+    @property
+    def fixed(self) -> dict[str, Value | None]:
+        """The settings that are the same at all points."""
+        given = self.campaign.get("settings")
+        listed = given.items() if isinstance(given, dict) else ()
+        return {k: v for k, v in listed if isinstance(v, bool | str) or is_number(v)}
+
+    @property
+    def stop(self) -> Stop | None:
+        """The condition that ends a point's repetitions; None if there is none."""
+        try:
+            return Stop.model_validate(self.campaign.get("stop"))
+        except ValidationError:
+            return None
+
+    @cached_property
+    def points(self) -> dict[str, dict[str, Value | None]]:
+        """The settings of each point, by its id."""
+        given = self.campaign.get("exclude")
+        exclude = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+        return {matrix.identity(one): one for one in matrix.combinations(self.factors, exclude)}
 
     @property
     def with_ranks(self) -> list[str]:
         """The nodes that had slots when the campaign was begun."""
         return [node.name for node in self.nodes if node.slots]
 
-    def counting(self, points: Iterable[Point], *, one_host: bool) -> Begun:
+    def counting(self, points: Iterable[Point], *, one_host: bool) -> Header:
         """Return a copy whose `made_with` leaves out nodes without ranks of these points.
 
         The head always counts: jobs start there, and it serves the shared storage.
@@ -137,7 +204,7 @@ class Folder:
 
     path: Path
 
-    def begun(self) -> Begun | None:
+    def begun(self) -> Header | None:
         """Return the campaign's header, or None if it was not begun.
 
         Raises:
@@ -145,12 +212,9 @@ class Folder:
         """
         header = self.path / "campaign.json"
         try:
-            return reading.file(header, "--new keeps the folder under a dated name").json(Begun)
-        except Unreadable as error:
-            # An empty header, left by a power cut, loses nothing if there are no points.
-            empty = header.is_file() and not header.stat().st_size
-            gone = isinstance(error, Missing) or empty
-            if not gone or self._files():
+            return reading.file(header, "--new keeps the folder under a dated name").json(Header)
+        except Missing:
+            if any(self._points.glob("*.json")):
                 raise
             return None
 
@@ -168,28 +232,17 @@ class Folder:
         self.path.rename(aside)
         return aside
 
-    def ended(self, points: Iterable[Point] | None = None) -> dict[Key, Record]:
-        """Return every repetition that has ended, well or not.
-
-        Args:
-            points: The campaign's points; if given, records of others are refused.
-
-        Raises:
-            Unreadable: A record is damaged, or belongs to none of these points.
-        """
-        of = None if points is None else {point.id: dict(point.settings) for point in points}
-        found = (self._read(path, of) for path in self._files())
-        return {record.key: record for record in found}
-
-    def unreadable(self, points: Iterable[Point]) -> list[Path]:
-        """Return the files of points that `ended` would refuse."""
-        of, found = {point.id: dict(point.settings) for point in points}, []
-        for path in self._files():
+    def ended(self, header: Header) -> tuple[dict[Key, Record], dict[Path, Unreadable]]:
+        """Return the repetitions that have ended, well or not, and the files that are none."""
+        records, faults = dict[Key, Record](), dict[Path, Unreadable]()
+        for path in sorted(self._points.glob("*.json")):
             try:
-                self._read(path, of)
-            except Unreadable:
-                found.append(path)
-        return found
+                record = self._read(path, header)
+            except Unreadable as error:
+                faults[path] = error
+            else:
+                records[record.key] = record
+        return records, faults
 
     def keep(self, record: Record) -> None:
         """Write a repetition's record durably; an earlier one is kept in `points/former`."""
@@ -215,26 +268,19 @@ class Folder:
     def _points(self) -> Path:
         return self.path / "points"
 
-    def _files(self) -> list[Path]:
-        """Return the files of points."""
-        if os.path.lexists(self._points) and not self._points.is_dir():
-            points = quote(str(self._points))
-            aside = f"mv {points} {points}.former"
-            raise Unreadable(f"{self._points} is no folder, and repetitions are kept in it", aside)
-        return sorted(self._points.glob("*.json"))
-
     def _file(self, key: Key) -> Path:
         return self._points / f"{key[0]}.{key[1]}.json"
 
-    def _read(self, path: Path, points: Mapping[str, Mapping[str, Any]] | None) -> Record:
-        # With the file gone, the repetition's run is adopted if it is whole.
-        document = reading.file(path, f"move {path} away: its run stands for it, or is made again")
+    def _read(self, path: Path, header: Header) -> Record:
+        document = reading.file(path)
         record = document.json(Record)
         if path != self._file(record.key):
             raise document.refusal(f"it is of {record.id}, repetition {record.repetition}")
-        if points is not None and record.id not in points:
+        if record.repetition >= header.repeat:
+            raise document.refusal(f"the campaign has {header.repeat} repetition(s), from 0")
+        if (settings := header.points.get(record.id)) is None:
             raise document.refusal("the campaign has no such point")
-        if points is not None and (settings := points[record.id]) != record.settings:
+        if key(settings) != key(record.settings):
             was, should = json.dumps(record.settings), json.dumps(settings)
             raise document.refusal(f"its settings are {was}, and those of its name are {should}")
         return record
@@ -248,53 +294,35 @@ def digest(source: Source, points: Sequence[Point]) -> str:
 
 
 def require_same(
-    begun: Begun,
+    begun: Header,
     source: Source,
     points: Sequence[Point],
     uuid: str,
     made_with: Mapping[str, str],
-    unseen: tuple[str, ...] = (),
+    unseen: tuple[str, ...],
 ) -> None:
-    """Refuse to resume with a changed campaign, or on another cluster, under the same name.
+    """Refuse to go on with a changed campaign, on another cluster, or with something else.
 
     Args:
-        made_with: What points are made with now (`provenance.made_with`).
+        made_with: What points are made with now (`provenance.made_with`); only what
+            `begun.made_with` holds is compared.
         unseen: Prefixes of names in `made_with` that were not looked at.
 
     Raises:
-        UsageError: The campaign or cluster differs; names the change and how to go on.
-        Changed: Points are made with something else.
+        Changed: Names the change and how to go on.
     """
     hint = (
         f"`--new` begins again and keeps what is there under a dated name; or run {source.path} "
         "under another file name"
     )
+    campaign = f"campaign {source.name}"
     if begun.uuid != uuid:
-        raise UsageError(
-            f"campaign {source.name} was begun on another cluster of this name "
-            f"(uuid {short(begun.uuid)})",
-            hint,
-        )
+        other = f"was begun on another cluster of this name (uuid {short(begun.uuid or '')})"
+        raise Changed(f"{campaign} {other}", hint)
     if begun.digest != digest(source, points):
-        changed = "; ".join(_changes(begun.campaign, source.campaign.content()))
-        raise UsageError(
-            f"campaign {source.name} has changed since it was begun: "
-            f"{short(changed, 1000) or 'other points come of it'}",
-            hint,
-        )
-    require_alike(begun, source, made_with, unseen)
-
-
-def require_alike(
-    begun: Begun, source: Source, made_with: Mapping[str, str], unseen: tuple[str, ...] = ()
-) -> None:
-    """Refuse points that are made with something else than the campaign was begun with.
-
-    Only what `begun.made_with` holds is compared; see `require_same` for the arguments.
-
-    Raises:
-        Changed: Something differs; names the change and how to go on.
-    """
+        changed = short("; ".join(_changes(begun.campaign, source.campaign.content())), 1000)
+        why = changed or "other points come of it"
+        raise Changed(f"{campaign} has changed since it was begun: {why}", hint)
     others = {
         what: _changed(what, was, made_with.get(what))
         for what, was in begun.made_with.items()
@@ -303,12 +331,11 @@ def require_alike(
     if others:
         # A machine that the testbed has taken cannot be put back.
         back = "" if any(what.endswith(_ID) for what in others) else "put it back; or "
+        changed = short("; ".join(others.values()), 1000)
         raise Changed(
-            f"since campaign {source.name} was begun, this has changed: "
-            f"{short('; '.join(others.values()), 1000)}; points from before and after cannot be "
-            "compared",
-            f"{back}`--new` begins again and keeps what is there under a dated name; or "
-            f"run {source.path} under another file name",
+            f"since {campaign} was begun, this has changed: {changed}; points from before and "
+            "after cannot be compared",
+            back + hint,
         )
 
 
@@ -321,21 +348,17 @@ def _changed(what: str, was: str, now: str | None) -> str:
         old, new = (reading.reply(each, what).json(dict[str, Any]) for each in (was, now))
     except Unreadable:
         return f"{what} was {was} and is {now}"
-    if what == SPECIFICATION:  # a record leaves defaults out
-        old, new = (wording.with_defaults(clusterspec.model(), each) for each in (old, new))
     return "; ".join(_changes(old, new, f"{what}: "))
 
 
 def _changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
     found = []
-    for key in dict.fromkeys((*was, *now)):
-        old, new, where = was.get(key), now.get(key), f"{path}{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _changes(old, new, f"{where}.")
+    for name in dict.fromkeys((*was, *now)):
+        old, new, where = was.get(name), now.get(name), f"{path}{name}"
+        if old != new and all(isinstance(one, dict | None) for one in (old, new)):
+            found += _changes(old or {}, new or {}, f"{where}.")
         elif old != new and where != "description":
-            found.append(f"{where} was {_written(old)} and is {_written(new)}")
+            # What is left out has its default.
+            texts = ("the default" if it is None else json.dumps(it) for it in (old, new))
+            found.append(f"{where} was {' and is '.join(texts)}")
     return found
-
-
-def _written(value: object) -> str:
-    return "not there" if value is None else json.dumps(value)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Key, Source, Unusable, key
-from gpubed.campaigns.records import Node
+from gpubed.campaigns.records import LARGEST, Figure, Header, Model
 from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.families import Chance
@@ -26,48 +26,23 @@ from gpubed.nodes.cluster import Cluster
 
 SUFFIX = "-repeat"
 _RANKS = "world_size"
-_LARGEST = 1e30  # the largest figure that a report accepts (report/read.py)
-_Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-_Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-class _Summary(_Model):
-    mean: _Figure
-    sd: _Deviation | None = None
+class _Summary(Model):
+    mean: Figure
+    sd: Annotated[float, Field(ge=0, le=2 * LARGEST)] | None = None
     n: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class _Group(_Model):
+class _Group(Model):
     settings: dict[str, Value]
-    metrics: dict[str, _Summary | None] = {}
+    metrics: dict[str, _Summary | None] = Field(default={})
 
 
-class _Made(_Model):
-    """A campaign's provenance, as in `campaign.json`."""
-
-    cluster: str = ""
-    uuid: str | None = None
-    backend: str = ""
-    recipe: str | None = None
-    gpubed: str = ""
-    made_with: dict[str, str] = {}
-    nodes: tuple[Node, ...] = ()
-    simulated: bool = False
-
-
-class _Measured(_Made):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,56}$")
-    campaign: dict[str, JsonValue]
-
-
-class _Report(_Model):
+class _Report(Model):
     contract: Literal["gpubed/report/1"] = Field(alias="schema")
-    campaign: _Measured
+    campaign: Header
     environments: tuple[JsonValue, ...] = ()
     simulated: bool = False
     groups: tuple[_Group, ...] = ()
@@ -75,23 +50,15 @@ class _Report(_Model):
 
 @dataclass(frozen=True)
 class Before:
-    """A report's campaign and results.
+    """A report's campaign, renamed with `SUFFIX`, and results by settings and metric.
 
-    Attributes:
-        source: The campaign, renamed with `SUFFIX`.
-        samples: Results by the point's settings and by metric. Ids would not do: they depend on
-            the order of the factors, which other programs change.
+    Ids would not do: they depend on the order of the factors, which other programs change.
     """
 
     source: Source
-    made: _Made
+    header: Header
     simulated: bool
     samples: Mapping[Key, Mapping[str, Sample]]
-
-    @property
-    def cluster(self) -> str:
-        """The cluster that the report was measured on."""
-        return self.made.cluster
 
 
 @dataclass(frozen=True)
@@ -99,11 +66,7 @@ class Comparison:
     """A point of a report and the same point now; means are in the metric's unit.
 
     Attributes:
-        ratio: `now` / `before`, with its 95 % interval where both sides have repetitions.
-        runs: Number of values on each side.
         spread: Whether the values of each side vary.
-        p: P-value of this point alone; None without an interval.
-        chance: The p-value, corrected for the number of points.
         ranks: Number of ranks on each side, if they differ; nothing is compared then.
     """
 
@@ -150,16 +113,9 @@ def load(path: Path) -> Before:
             f"{path} is of {len(report.environments)} campaigns, each on its own cluster",
             "repeat each by the report.json of its own: gpubed report CLUSTER CAMPAIGN",
         )
-    content = yaml.safe_dump(report.campaign.campaign, sort_keys=False)
-    try:
-        campaign = Campaign.model_validate(report.campaign.campaign)
-    except ValidationError as error:
-        raise document.refusal(f"its campaign: {reading.words(error)}") from None
-    name = f"{report.campaign.name}{SUFFIX}"
-    try:
-        source = Source(path, name, campaign, located.parse(content.encode()))
-    except located.MalformedYamlError as error:
-        raise document.refusal(f"its campaign: {error.message}") from None
+    content = yaml.safe_dump(report.campaign.campaign, sort_keys=False).encode()
+    campaign = reading.reply(content, f"the campaign in {path}", error=Unusable).yaml(Campaign)
+    source = Source(path, f"{report.campaign.name}{SUFFIX}", campaign, located.parse(content))
     samples = {
         key(group.settings): {
             metric: Sample(found.mean, found.sd, found.n)
@@ -187,21 +143,15 @@ def require_comparable(before: Before, cluster: Cluster) -> None:
     raise UsageError(f"{why}: their ratio says nothing", "repeat it on a cluster of its kind")
 
 
-def differences(before: Before, folder: Path) -> list[Difference]:
-    """Return what differs in provenance between a report's campaign and the one in a folder.
-
-    Raises:
-        Unreadable: Its `campaign.json` is damaged.
-    """
-    try:
-        now = reading.file(folder / "campaign.json").json(_Made)
-    except reading.Missing:
+def differences(before: Before, now: Header | None) -> list[Difference]:
+    """Return what differs in provenance between a report's campaign and another one."""
+    if now is None:
         return []
-    pairs = zip(_told(before.made, now), _told(now, before.made), strict=True)
+    pairs = zip(_told(before.header, now), _told(now, before.header), strict=True)
     return [Difference(what, old, new) for (what, old), (_, new) in pairs if old != new]
 
 
-def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
+def _told(made: Header, other: Header) -> Iterator[tuple[str, str]]:
     yield "cluster", f"{made.cluster} ({(made.uuid or '')[:8]})"
     yield "backend", made.backend
     yield "nodes", "; ".join(map(str, made.nodes))
@@ -214,10 +164,7 @@ def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
-    """Compare each point of a campaign with the same point of a report.
-
-    P-values are corrected for the number of points.
-    """
+    """Compare each point with the same one of a report; p-values are corrected (Holm)."""
     found = []
     for point in series.points:
         there = before.samples.get(key(point.settings), {})

@@ -1,16 +1,20 @@
 """The command line. Each verb is one file in `commands`; this module only finds them.
 
-A verb is a function `command`, or an `app` with verbs of its own.
+A verb is a function `command`, or an `app` with verbs of its own. Names and help are read from the
+source: importing all verbs takes most of a second, too long for the list of verbs and completion.
 """
 
 from __future__ import annotations
 
+import ast
 import gc
 import io
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +23,7 @@ from typer._completion_shared import _completion_scripts
 from typer.core import TyperGroup
 
 import gpubed
-from gpubed.cli import outline
-from gpubed.core import progress
+from gpubed.core import entries, progress
 from gpubed.core.errors import (
     GpubedError,
     in_the_way,
@@ -35,7 +38,35 @@ if TYPE_CHECKING:
 
 # These first end what they started on nodes, however long that takes.
 _PATIENT = {"run", "bench"}
+PANELS = ("Cluster", "Work", "Experiments", "Care")
+_FOLDER = Path(__file__).parent / "commands"
+_PLACE = re.compile(r"^PLACE = (.+)$", re.MULTILINE)
 COMPLETE = "_GPUBED_COMPLETE"  # set by the shell for completion
+
+
+def verbs() -> tuple[str, ...]:
+    """Return the names of all verbs: the modules with a `command` or an `app`."""
+    return entries.names(_FOLDER, "command", "app")
+
+
+def panels() -> dict[str, list[str]]:
+    """Return the verbs of each panel of the help, in the order of their `PLACE`s."""
+    found = []
+    for verb in verbs():
+        [place] = _PLACE.findall((_FOLDER / f"{verb}.py").read_text(encoding="utf-8"))
+        found.append((*ast.literal_eval(place), verb))
+    return {name: [verb for panel, _, verb in sorted(found) if panel == name] for name in PANELS}
+
+
+def summary(verb: str) -> str:
+    """Return a verb's help: the docstring of `command`, or the `help` of an `app`; else nothing."""
+    for node in ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "command":
+            return ast.get_docstring(node) or ""
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "app":
+            words = {word.arg: word.value for word in getattr(node.value, "keywords", ())}
+            return str(ast.literal_eval(words["help"])) if "help" in words else ""
+    return ""
 
 
 class _Panels(TyperGroup):
@@ -44,8 +75,8 @@ class _Panels(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         widest = max(map(len, self.commands))
         room = formatter.width - widest - 6  # as click leaves it
-        for panel, verbs in outline.panels().items():
-            shown = [(verb, self.commands[verb]) for verb in verbs if verb in self.commands]
+        for panel, listed in panels().items():
+            shown = [(verb, self.commands[verb]) for verb in listed if verb in self.commands]
             rows = [(f"{verb:{widest}}", it.get_short_help_str(room)) for verb, it in shown]
             if rows:
                 with formatter.section(panel):
@@ -55,7 +86,7 @@ class _Panels(TyperGroup):
 def build(only: str | None = None) -> typer.Typer:
     """Return the application with every verb of `commands`, or with one of them."""
     app = _bare()
-    for name in [only] if only else outline.verbs():
+    for name in [only] if only else verbs():
         module = import_module(f"gpubed.cli.commands.{name}")
         example = f"Example:  {module.EXAMPLE}"
         if hasattr(module, "app"):
@@ -69,8 +100,8 @@ def build(only: str | None = None) -> typer.Typer:
 def listing() -> typer.Typer:
     """Return the application with the verbs' names and what they say, to be listed only."""
     app = _bare()
-    for name in outline.verbs():
-        app.command(name, help=outline.summary(name))(lambda: None)
+    for name in verbs():
+        app.command(name, help=summary(name))(lambda: None)
     return app
 
 
@@ -82,7 +113,7 @@ def asked(words: list[str]) -> str | None:
         # bash passes words as lines.
         words = line.split()[1:] if line[-1:].isspace() else line.split()[1:-1]
     first = next((word for word in words if not word.startswith("-")), "")
-    return first if first in outline.verbs() else None
+    return first if first in verbs() else None
 
 
 def _leave_room_for_values() -> None:
@@ -111,9 +142,8 @@ def _bare() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
-    gc.set_threshold(
-        50_000
-    )  # modules and classes are never garbage; collecting takes a tenth of `check`'s time
+    # Modules and classes are never garbage; collecting takes a tenth of `check`'s time.
+    gc.set_threshold(50_000)
     sys.stdout = sys.stdout or io.StringIO()  # stdout was closed: discard output
     _replace_what_cannot_be_shown()
     _forget_pulumi_settings()
@@ -146,7 +176,7 @@ def main() -> None:
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
         what, hint = interruption.words()
-        _interrupted(what, hint, code)
+        code = _refuse(what, hint, code) if what else code
     sys.exit(code or 0)
 
 
@@ -184,11 +214,6 @@ def _refuse(message: str, hint: str | None, code: int) -> int:
         _ui().error(message, hint)
     _document(message, hint, code)
     return code
-
-
-def _interrupted(what: str, hint: str, code: int) -> None:
-    if what:
-        _refuse(what, hint, code)
 
 
 def _document(message: str, hint: str | None, code: int) -> None:

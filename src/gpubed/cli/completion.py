@@ -5,14 +5,31 @@ Every verb names these functions, so what they need is imported when one is call
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
 
 import typer
 
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.spec import backend_config
+
+_Offer = Callable[[str], list[str]]
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _of(module: str, name: str = "names", *before: Callable[[], object]) -> _Offer:
+    """Return what offers the words that a function or a constant of a module has."""
+
+    def offer(incomplete: str) -> list[str]:
+        known = getattr(import_module(f"gpubed.{module}"), name)
+        words = known(*(each() for each in before)) if callable(known) else known
+        return _beginning(words, incomplete)
+
+    return offer
 
 
 def clusters(incomplete: str) -> list[str]:
@@ -20,49 +37,17 @@ def clusters(incomplete: str) -> list[str]:
     return _beginning(Project.find().clusters(), incomplete)
 
 
-def backends(incomplete: str) -> list[str]:
-    """Offer the testbeds."""
-    return _beginning(backend_config.names(), incomplete)
-
-
 def engines(incomplete: str) -> list[str]:
     """Offer the engines."""
     return _beginning(("cli", "embedded"), incomplete)
 
 
-def recipes(incomplete: str) -> list[str]:
-    """Offer the recipes."""
-    from gpubed.recipes import recipe
-
-    return _beginning(recipe.names(), incomplete)
-
-
-def jobs(incomplete: str) -> list[str]:
-    """Offer the jobs, the project's own among them."""
-    from gpubed.jobs import jobfile
-
-    return _beginning(jobfile.names(), incomplete)
-
-
-def campaigns(incomplete: str) -> list[str]:
-    """Offer the campaigns, the project's own among them."""
-    from gpubed.campaigns import file
-
-    return _beginning(file.names(Project.find()), incomplete)
-
-
-def launchers(incomplete: str) -> list[str]:
-    """Offer what starts jobs."""
-    from gpubed.jobs import launchers as known
-
-    return _beginning(known.names(), incomplete)
-
-
-def exports(incomplete: str) -> list[str]:
-    """Offer the words of other tools."""
-    from gpubed.cluster import export
-
-    return _beginning(export.KINDS, incomplete)
+backends = _of("spec.backend_config")
+recipes = _of("recipes.recipe")
+jobs = _of("jobs.jobfile")
+campaigns = _of("campaigns.file", "names", Project.find)
+launchers = _of("jobs.launchers")
+exports = _of("cluster.export", "KINDS")
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -116,7 +101,10 @@ def roles(incomplete: str) -> list[str]:
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster on the command line."""
-    return _beginning(_measured(_word(ctx, "name", 0)), incomplete)
+    folder = Project.find().cluster(_word(ctx, "name", 0)).campaigns
+    return _beginning(
+        sorted(path.parent.name for path in folder.glob("*/campaign.json")), incomplete
+    )
 
 
 def measured_elsewhere(incomplete: str) -> list[str]:
@@ -124,12 +112,8 @@ def measured_elsewhere(incomplete: str) -> list[str]:
     cluster, slash, _ = incomplete.partition("/")
     if not slash:
         return clusters(incomplete)
-    return _beginning((f"{cluster}/{name}" for name in _measured(cluster)), incomplete)
-
-
-def _measured(cluster: str) -> list[str]:
-    folder = Project.find().cluster(cluster).campaigns
-    return sorted(path.parent.name for path in folder.glob("*/campaign.json"))
+    found = Project.find().cluster(cluster).campaigns.glob("*/campaign.json")
+    return _beginning(sorted(f"{cluster}/{path.parent.name}" for path in found), incomplete)
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -149,7 +133,3 @@ def _word(ctx: typer.Context, name: str, position: int) -> str:
     """Return an argument; before the value of an option they are not named yet."""
     given: str | None = ctx.params.get(name)
     return given or next(iter(ctx.args[position : position + 1]), "")
-
-
-def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
-    return [word for word in words if word.startswith(incomplete)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from rich.text import Text
 
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.core.errors import GpubedError
+from gpubed.cluster import lost_state
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.progress import Event, Follower
 from gpubed.engines import interruption
 
@@ -72,28 +73,18 @@ class Display:
         Raises:
             GpubedError: The run failed because a worker did; has the worker's message.
         """
+        live = Live(
+            get_renderable=self._bottom, console=self._ui.err, transient=True, refresh_per_second=8
+        )
+        shown = live if self._ui.err.is_terminal else nullcontext()
         try:
-            with self._showing(path):
+            with Follower(path, self.handle), shown as self._live:
                 yield
         except GpubedError as error:
             if not self.errors:
                 raise
             told = self.errors[0]
             raise WorkerFailed(told["message"], told["hint"], told["exit_code"]) from error
-
-    @contextmanager
-    def _showing(self, path: Path) -> Iterator[None]:
-        with Follower(path, self.handle):
-            if not self._ui.err.is_terminal:
-                yield
-                return
-            with Live(
-                get_renderable=self._bottom,
-                console=self._ui.err,
-                transient=True,
-                refresh_per_second=8,
-            ) as self._live:
-                yield
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -145,10 +136,9 @@ class Display:
             self._start(event["urn"] + op, f"{doing} {label}")
         elif status == "done":
             self._end(event["urn"] + op, _SIGN.get(op, op), f"{done} {label}", event["seconds"])
-        elif status == "failed" and interruption.came():
-            self._end(event["urn"] + op, "skip", f"{doing} {label} was cut off", event["seconds"])
         elif status == "failed":
-            self._end(event["urn"] + op, "fail", f"{doing} {label} failed", event["seconds"])
+            sign, how = ("skip", "was cut off") if interruption.came() else ("fail", "failed")
+            self._end(event["urn"] + op, sign, f"{doing} {label} {how}", event["seconds"])
 
     def _on_roles(self, event: Event) -> None:
         for line in report.due(event["roles"]):
@@ -200,7 +190,24 @@ class Display:
     def _on_log(self, event: Event) -> None:
         # A worker's error arrives a second time as a traceback, of use only for bugs.
         known = any(error["message"] in event["message"] for error in self.errors)
-        if interruption.came():
-            return  # of who was cut off
-        if event["severity"] in ("warning", "error") and not known:
+        told = event["severity"] in ("warning", "error") and not known
+        if told and not interruption.came():
             self._ui.note(event["message"], whole=True)
+
+
+def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
+    """Return what asks before a run deletes or replaces resources; `yes` approves beforehand.
+
+    Args:
+        again: The command with the option that approves.
+    """
+
+    def approve(costs: Sequence[str]) -> None:
+        with display.paused():
+            for cost in costs:
+                ui.mark("delete", cost)
+            confirmed = ui.confirm("Go on?", yes=yes, default=False)
+        if not confirmed:
+            raise UsageError(f"not confirmed, so nothing was changed: {'; '.join(costs)}", again)
+
+    return approve

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpubed.cli import background
+from gpubed.cli import run_detached
 from gpubed.cli.ui import UI
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.rank_output import OF_RANK, RankOutput
@@ -22,16 +22,12 @@ class JobOutput:
 
     A terminal shows a line once that several ranks print within a moment. What the launcher says
     of ranks that end is in the run's output alone: it would bury what a rank said. In the
-    background all of it is: a job may print without end, and nothing bounds that log.
-
-    Args:
-        show: Shows a line of progress.
-        log: Where runs in the background are said into.
+    background (`log`) all of it is: a job may print without end, and nothing bounds that log.
     """
 
     def __init__(self, ui: UI, show: Callable[[str], None], log: Path) -> None:
         self._ui, self._show = ui, show
-        self._is_quiet = background.is_said_into(log)
+        self._is_quiet = run_detached.is_said_into(log)
         self._estimate, self._output = Estimate(), RankOutput()
         self._shown: deque[str] = deque(maxlen=_LAST)
         self._progress, self._bars = "", dict[str, str]()

@@ -15,6 +15,7 @@ from gpubed.core import nearest, reading, record
 from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.units import parse_seconds
 
 _LONGEST = 255  # bytes of a folder's name
 
@@ -48,12 +49,7 @@ EngineOption = Annotated[
 
 
 def find(name: str, *, from_state: bool = False) -> ClusterPaths:
-    """Return the paths of a cluster that has a specification.
-
-    Args:
-        name: As it was called.
-        from_state: Whether what is kept of a cluster will do, where its specification is gone.
-    """
+    """Return the paths of a cluster; it needs its specification, unless `from_state`."""
     paths = named(name)
     UI.cluster = paths.name
     paths.project.require_states()
@@ -75,10 +71,7 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     # Whoever removes a cluster, or looks at what is left of one, wants no new one.
     if not from_state and not clusterspec.name_fault(paths.name):
         hint = f"gpubed init {paths.name} makes one; {hint}"
-    raise UsageError(
-        f"there is no cluster {name!r} in {paths.project.inventories}",
-        hint,
-    )
+    raise UsageError(f"there is no cluster {name!r} in {paths.project.inventories}", hint)
 
 
 def is_name(paths: ClusterPaths) -> bool:
@@ -94,11 +87,9 @@ def _settle(paths: ClusterPaths) -> None:
     """Let ssh find a cluster's files where they are now: the project may have been moved."""
     with suppress(GpubedError, OSError):
         if ssh_path(paths.known_hosts) not in reading.file(paths.ssh_config).text():
-            from gpubed.configuration import (
-                inventory,  # slow to import, and hardly ever needed here
-            )
+            from gpubed.configuration import inventory as files  # slow, and hardly ever needed
 
-            inventory.render_ssh(paths)
+            files.render_ssh(paths)
 
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
@@ -117,3 +108,11 @@ def named(name: str) -> ClusterPaths:
     if folder.parent.resolve() == project.inventories.resolve():
         return project.cluster(folder.name)
     return project.cluster(str(path))  # `lab/`, as a shell completes it, is `lab`
+
+
+def seconds(option: str, text: str, example: str) -> float:
+    """Return the seconds of a duration that an option names, such as `10 min`."""
+    try:
+        return parse_seconds(text, example)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} {error}", f"{option} {example!r}") from None

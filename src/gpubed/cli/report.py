@@ -20,16 +20,6 @@ from gpubed.testbeds.base import Existing
 # Nodes look every minute, and a look may be late.
 _IN_USE_S = 150
 _SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
-# The testbeds' words for what researchers call so, in the order in which they are counted.
-_COUNTED = {
-    "node": {"node", "instance", "server", "container"},
-    "job": {"job"},
-    "network": {"network"},
-    "volume": {"volume"},
-    "shared folder": {"shared folder"},
-    "file": {"file", "link"},
-}
-_ELSE = "other resource"
 
 
 def described(thing: Existing) -> str:
@@ -45,20 +35,6 @@ def remove_command(cluster: str, things: Sequence[Existing]) -> str:
     """Return the command that removes what carries one UUID; without it, what holds data stays."""
     data = " --data" if all(thing.data for thing in things) else ""
     return f"gpubed audit {cluster} --remove --uuid {things[0].uuid}{data}"
-
-
-def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
-    """Summarize how many resources of a cluster were removed and how many stay."""
-    said = [f"removed {_counts(removed)}"] if removed else []
-    return "; ".join(said + ([f"kept {_counts(kept)}"] if kept else []))
-
-
-def _counts(things: Sequence[str]) -> str:
-    names = (thing.rpartition(" ")[0].lower() for thing in things)
-    kinds = Counter(next((w for w, of in _COUNTED.items() if n in of), _ELSE) for n in names)
-    order = [*_COUNTED, _ELSE]
-    counted = [(kind, kinds[kind]) for kind in order if kinds[kind]]
-    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted)
 
 
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -106,6 +82,15 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     ui.say(f"next: {'    '.join(verbs)}", whole=True)
 
 
+def _booting(ui: UI, name: str, document: dict[str, Any]) -> None:
+    for row in (row for row in document["nodes"] if boots(document, row)):
+        ui.mark(
+            "skip",
+            f"{row['name']} is {row['state']}: nobody waits for the boot of nodes without "
+            f"configuration; if it lasts: gpubed up {name}",
+        )
+
+
 def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == unfinished.CONFIGURING:
         ui.mark("skip", f"{name} is being configured: what is shown here may change")
@@ -113,10 +98,8 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
         who = Holder.model_validate(document["held_by"])
         ui.mark("skip", f"{who} is at work: what is shown here may change")
     if document["state"] == unfinished.INTERRUPTED:
-        ui.mark(
-            "fail",
-            f"the last configuration did not come to its end: gpubed up {name} goes on with it",
-        )
+        way_on = f"gpubed up {name} goes on with it"
+        ui.mark("fail", f"the last configuration did not come to its end: {way_on}")
 
 
 def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
@@ -144,12 +127,6 @@ def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
     for reason in lacking:
         ui.mark("fail", reason)
-
-
-def _booting(ui: UI, name: str, document: dict[str, Any]) -> None:
-    why = f"nobody waits for the boot of nodes without configuration; if it lasts: gpubed up {name}"
-    for said in (f"{r['name']} is {r['state']}" for r in document["nodes"] if boots(document, r)):
-        ui.mark("skip", f"{said}: {why}")
 
 
 def boots(document: dict[str, Any], row: dict[str, Any]) -> bool:
@@ -212,12 +189,20 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     checks = summary["checks"]
     shown = [c for c in checks if c["result"] == "fail" or (whole and c["result"] != "skip")]
     if shown:
-        rows = [(c["result"], c["id"], c["node"], _measured(c), c["limit"]) for c in shown]
+        rows = []
+        for c in shown:
+            value = f"{c['value']:.4g}" if isinstance(c["value"], float) else c["value"]
+            measured = "" if value is None else f"{value} {c['unit']}"
+            rows.append((c["result"], c["id"], c["node"], measured, c["limit"]))
         ui.table(("result", "check", "node", "measured", "limit"), rows)
     for check in (c for c in shown if c["reason"]):
         where = f" {check['node']}" if check["node"] else ""
         ui.say(f"{check['result']} {check['id']}{where}: {check['reason']}")
-    for reason, ids in _skipped(checks).items():
+    skipped: dict[str, list[str]] = {}
+    for check in (c for c in checks if c["result"] == "skip"):
+        skipped.setdefault(check["reason"], []).append(check["id"])
+    for reason, each in skipped.items():
+        ids = ", ".join(dict.fromkeys(each))
         if whole:
             ui.say(f"- {ids}: {reason}")
         elif POSTPONED in reason:
@@ -226,13 +211,6 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     if summary["simulated"]:
         counts += f", {summary['simulated']} simulated: no GPU computed"
     ui.say(f"verified {ago(summary['age_s'])}: {counts}")
-
-
-def _skipped(checks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for check in (c for c in checks if c["result"] == "skip"):
-        found.setdefault(check["reason"], []).append(check["id"])
-    return {reason: ", ".join(dict.fromkeys(ids)) for reason, ids in found.items()}
 
 
 def hardware(found: dict[str, Any] | None) -> str:
@@ -251,12 +229,3 @@ def hardware(found: dict[str, Any] | None) -> str:
 def ago(seconds: float) -> str:
     """Format an age for people."""
     return f"{duration(seconds)} ago"
-
-
-def _measured(check: dict[str, Any]) -> str:
-    value = check["value"]
-    if value is None:
-        return ""
-    return (
-        f"{value:.4g} {check['unit']}" if isinstance(value, float) else f"{value} {check['unit']}"
-    )

@@ -1,48 +1,63 @@
 """Implements `gpubed run --detach` by running the same command in the background."""
 
+from __future__ import annotations
+
 import math
+import os
+import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.cli import background
 from gpubed.cli.ui import UI
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution
 from gpubed.jobs.runs import at_work, checkpoints
-from gpubed.jobs.runs.record import Record
 
+_PROGRAM = "from gpubed.cli import main; main()"
 _DETACH = ("--detach", "-d")
 _LOOK_EVERY_S = 0.1
 _WAITS_S = 10.0  # a training that has not begun a run by then is waiting for nodes
 
 
-def run(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command in the background, and print the name of its run."""
-    since, process = execution.name_run(""), _again(paths)
-    while not (begun := at_work.of_process(paths, process.id, since)):
-        if (code := process.ended()) is not None:
-            return _ended_early(ui, process, code)
-        time.sleep(_LOOK_EVERY_S)
-    return _tell_begun(ui, paths, process, begun)
+@dataclass(frozen=True)
+class Started:
+    """A background process; its output begins at byte `offset` of its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    offset: int
+
+    def said(self) -> str:
+        """Return the output so far."""
+        with self.log.open("rb") as log:
+            log.seek(self.offset)
+            return log.read().decode(errors="replace").strip()
 
 
-def training(ui: UI, paths: ClusterPaths) -> int:
-    """Start an elastic training in the background; print its run, unless it waits for nodes."""
-    since, process, until = execution.name_run(""), _again(paths), math.inf
-    while time.monotonic() < until:
-        if begun := at_work.of_process(paths, process.id, since):
-            return _tell_begun(ui, paths, process, begun)
-        if (code := process.ended()) is not None:
-            return _ended_early(ui, process, code)
-        if until == math.inf and _has_training(paths, process.id):
-            until = time.monotonic() + _WAITS_S
-        time.sleep(_LOOK_EVERY_S)
-    return _tell_waiting(ui, paths, process)
+def start(words: list[str], log: Path) -> Started:
+    """Start gpubed with other arguments in a new session; its output is appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as kept:
+        offset = kept.tell()
+        process = subprocess.Popen(
+            # -P: a module of the project's folder must not stand in for one of Python's.
+            [sys.executable, "-P", "-c", _PROGRAM, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=kept,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # keeps signals of the terminal from it
+        )
+    return Started(process, log, offset)
 
 
-def _again(paths: ClusterPaths) -> background.Started:
-    return background.start(background.without(sys.argv[1:], _DETACH), log(paths))
+def is_said_into(log: Path) -> bool:
+    """Return whether the output of this process goes to the log, as after `start`."""
+    try:
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat())
+    except OSError:  # the log does not exist, or stderr is not a file
+        return False
 
 
 def log(paths: ClusterPaths) -> Path:
@@ -50,27 +65,35 @@ def log(paths: ClusterPaths) -> Path:
     return paths.logs / "run.log"
 
 
-def _ended_early(ui: UI, process: background.Started, code: int) -> int:
-    ui.note(process.said(), whole=True)
-    return code
+def run(ui: UI, paths: ClusterPaths) -> int:
+    """Start the same command in the background, and print its run.
 
-
-def _tell_begun(ui: UI, paths: ClusterPaths, process: background.Started, begun: Record) -> int:
-    folder = str(paths.runs / begun.run_id)
-    ui.document("run", {**begun.document(), "run_dir": folder, "pid": process.id})
-    ui.say(f"{begun.run_id} goes on in the background (pid {process.id})")
-    ui.note(f"  gpubed logs {paths.name} {begun.run_id} -f   shows what it prints", whole=True)
-    ui.note(f"  gpubed cancel {paths.name} {begun.run_id}   ends it", whole=True)
-    return 0
-
-
-def _has_training(paths: ClusterPaths, process: int) -> bool:
-    return any(who.pid == process for who in checkpoints.trainings(paths).values())
-
-
-def _tell_waiting(ui: UI, paths: ClusterPaths, process: background.Started) -> int:
-    ui.document("run", {"run_id": None, "status": "waiting", "pid": process.id})
-    ui.note(process.said(), whole=True)
-    ui.say(f"it goes on in the background (pid {process.id}) once it can")
+    An elastic training may wait for nodes, and has no run then.
+    """
+    since = execution.name_run("")
+    own, behind = sys.argv[1:], []
+    if "--" in own:  # a job's arguments are behind it
+        own, behind = own[: own.index("--")], own[own.index("--") :]
+    started = start([*(word for word in own if word not in _DETACH), *behind], log(paths))
+    pid, until = started.process.pid, math.inf
+    while time.monotonic() < until:
+        if begun := at_work.of_process(paths, pid, since):
+            folder = str(paths.runs / begun.run_id)
+            ui.document("run", {**begun.document(), "run_dir": folder, "pid": pid})
+            ui.say(f"{begun.run_id} goes on in the background (pid {pid})")
+            follow = f"gpubed logs {paths.name} {begun.run_id} -f"
+            ui.note(f"  {follow}   shows what it prints", whole=True)
+            ui.note(f"  gpubed cancel {paths.name} {begun.run_id}   ends it", whole=True)
+            return 0
+        if (code := started.process.poll()) is not None:
+            ui.note(started.said(), whole=True)
+            return code
+        trainings = checkpoints.trainings(paths).values() if until == math.inf else ()
+        if any(who.pid == pid for who in trainings):
+            until = time.monotonic() + _WAITS_S
+        time.sleep(_LOOK_EVERY_S)
+    ui.document("run", {"run_id": None, "status": "waiting", "pid": pid})
+    ui.note(started.said(), whole=True)
+    ui.say(f"it goes on in the background (pid {pid}) once it can")
     ui.note(f"  gpubed cancel {paths.name}   ends it", whole=True)
     return 0

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubed.cli.options import seconds
 from gpubed.cli.ui import UI
 from gpubed.core import command_words
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.core.units import format_bytes, parse_seconds
+from gpubed.core.units import format_bytes
 from gpubed.jobs import checkpoint_files, jobfile, source
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
@@ -20,14 +21,7 @@ from gpubed.nodes.cluster import Cluster
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to run.
-
-    Attributes:
-        repeat: How often, one after the other.
-        former: The run that it repeats.
-        resumed: The run whose checkpoint it goes on from.
-        bounds: How many nodes an elastic training takes; None of any other run.
-    """
+    """What is to run: `former` again, or on from the checkpoint of `resumed`."""
 
     request: Request
     repeat: int
@@ -36,21 +30,12 @@ class Asked:
     bounds: Bounds | None
 
 
-def named_nodes(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes that --on names, none without it.
-
-    Args:
-        words: What follows the job, where a space within --on puts the rest of it.
-    """
-    if on is None:
-        return ()
-    # The shell makes two words of it, and the second seems to be the job's.
-    if words and (on.endswith(",") or words[0].startswith(",")):
-        whole = ",".join(part.strip(",") for part in (on, words[0]))
-        raise UsageError(f"there is a space in --on, before {words[0]!r}", f"--on {whole}")
-    if not (names := [name for name in on.split(",") if name]):
+def named_nodes(on: str | None) -> tuple[str, ...]:
+    """Return the nodes that --on names, none without it."""
+    names = tuple(filter(None, (on or "").split(",")))
+    if on is not None and not names:
         raise UsageError("--on names no node", "--on node-0,node-2")
-    return tuple(names)
+    return names
 
 
 def check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
@@ -85,14 +70,10 @@ def former_run(
     paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
 ) -> Record | None:
     """Return the run that is to be repeated, if one is."""
-    if again is None:
-        return None
-    if job or given:
-        raise UsageError(
-            "--again asks for what that run was asked for, and takes nothing beside it",
-            f"gpubed runs {paths.name} show {again} tells what that was",
-        )
-    return record.find(paths, again)
+    if again and (job or given):
+        why = "--again asks for what that run was asked for, and takes nothing beside it"
+        raise UsageError(why, f"gpubed runs {paths.name} show {again} tells what that was")
+    return record.find(paths, again) if again is not None else None
 
 
 def resumed_run(
@@ -101,24 +82,20 @@ def resumed_run(
     """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints."""
     if resume is None:
         return None
-    found = _last_kept(paths) if resume == "last" else None
+    every = reversed(record.every(paths)[0].values()) if resume == "last" else ()
+    found = next((one for one in every if checkpoints.of(one)), None)
     found = found or record.find(paths, resume)
     name = found.request.job
     if job not in (None, name):
         raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
-    keeps = [
-        key for key, argument in jobfile.of(found.request).arguments.items() if argument.resumes
-    ]
-    if not keeps:
-        raise UsageError(
-            f"job {name} cannot go on from what a run of it left",
-            f"gpubed run {paths.name} --again {found.run_id} begins anew; "
-            "docs/how-to/write-a-job.md tells how a job keeps checkpoints",
-        )
+    arguments = jobfile.of(found.request).arguments.items()
+    keeps = [key for key, argument in arguments if argument.resumes]
     if not any(found.values.get(key) for key in keeps):
         raise UsageError(
             f"run {found.run_id} kept no checkpoint",
-            f"gpubed run {paths.name} --set {keeps[0]}=NAME {found.request.what} keeps some",
+            f"gpubed run {paths.name} --set {keeps[0]}=NAME {found.request.what} keeps some"
+            if keeps
+            else "docs/how-to/write-a-job.md tells how a job keeps checkpoints",
         )
     if found.state == "ok" and not given:
         more = f"--resume {found.run_id} --set NAME=VALUE"
@@ -162,11 +139,6 @@ def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> 
         )
 
 
-def _last_kept(paths: ClusterPaths) -> Record | None:
-    every = record.every(paths)[0].values()
-    return next((one for one in reversed([*every]) if checkpoints.of(one)), None)
-
-
 def wanted(
     paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
 ) -> Request:
@@ -177,8 +149,13 @@ def wanted(
             had = had.model_copy(update={"choice": Choice()})
         return had.model_copy(update={"settings": {**had.settings, **given}})
     if job is None:
-        names = jobfile.names()
-        listed = [f"  {name:{max(map(len, names))}}  {_summary(name)}" for name in names]
+        names, listed = jobfile.names(), []
+        for name in names:
+            try:
+                said = jobfile.load(name).description
+            except Unreadable as error:
+                said = error.headline
+            listed.append(f"  {name:{max(map(len, names))}}  {said}")
         raise UsageError("\n".join(["which job?", *listed]), f"gpubed run {paths.name} digits")
     return Request(job=job, settings=given)
 
@@ -214,13 +191,6 @@ def confirm_size(ui: UI, request: Request, *, yes: bool) -> None:
         raise UsageError(what, f"name what stays here in {folder / source.IGNORE}, or add --yes")
 
 
-def _summary(job: str) -> str:
-    try:
-        return jobfile.load(job).description
-    except Unreadable as error:
-        return error.headline
-
-
 def placed(
     request: Request,
     choice: Choice,
@@ -228,21 +198,10 @@ def placed(
     launcher: str | None,
     stall_after: str | None,
 ) -> Request:
-    """Return the request with the nodes, image, launcher and stall time that were named.
-
-    Raises:
-        UsageError: The image's name or the time is malformed.
-    """
-    try:
-        after = None if stall_after is None else parse_seconds(stall_after, "10 min")
-    except ValueError as error:
-        raise UsageError(f"--stall-after {stall_after!r} {error}", "--stall-after 10min") from None
+    """Return the request with the nodes, image, launcher and stall time that were named."""
+    after = None if stall_after is None else seconds("--stall-after", stall_after, "10 min")
     if container and (why := command_words.fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
-    said = {
-        "choice": None if choice == Choice() else choice,
-        "container": container,
-        "launcher": launcher,
-        "stall_after_s": after,
-    }
+    said: dict[str, object] = {"container": container, "launcher": launcher, "stall_after_s": after}
+    said |= {} if choice == Choice() else {"choice": choice}
     return request.model_copy(update={key: value for key, value in said.items() if value})

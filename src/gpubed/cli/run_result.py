@@ -33,19 +33,9 @@ def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int
 
 
 def conclude(
-    ui: UI,
-    job: str,
-    result: JobResult,
-    output: JobOutput,
-    left_out: dict[str, str],
-    **more: Any,
+    ui: UI, job: str, result: JobResult, output: JobOutput, left_out: dict[str, str], **more: Any
 ) -> int:
-    """Print a job's figures, the place of its results, and failures; return an exit code.
-
-    Args:
-        left_out: Nodes that the job could not use, and why.
-        more: Further keys of the document.
-    """
+    """Print a job's figures, the place of its results, and failures; return an exit code."""
     for name, reason in result.left_out.items():
         ui.mark("skip", f"{name} is left out: {reason}")
     ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
@@ -94,7 +84,7 @@ def _tell_figures(ui: UI, result: JobResult) -> None:
         if columns and isinstance(rows, list) and rows:
             ui.say(f"{name}:")
             ui.table(
-                [_heading(column) for column in columns],
+                [c.removesuffix("_bps").removesuffix("_s").replace("_", " ") for c in columns],
                 [[_cell(row, *column) for column in columns.items()] for row in rows],
             )
             if described.note:
@@ -109,10 +99,6 @@ def _undeclared(result: JobResult) -> str:
     lacking = [name for name in result.described if any(name not in one for one in told)]
     parts = {"not declared": list(extra), "not reported": lacking}
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
-
-
-def _heading(column: str) -> str:
-    return column.removesuffix("_bps").removesuffix("_s").replace("_", " ")
 
 
 def _cell(row: Any, key: str, unit: str) -> str:

@@ -21,11 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gpubed.cli import table_width
 from gpubed.core import errors, finite, harmless
 
-_USUAL = 80
-_BETWEEN = 2  # spaces, between columns of a table
+_USUAL, _UNBROKEN = 80, 10_000  # columns
 _MARK = {
     "pass": "[green]✓[/]",
     "fail": "[red]✗[/]",
@@ -40,42 +38,31 @@ _MARK = {
 
 
 class UI:
-    """The output of a verb.
+    """The output of a verb."""
 
-    Attributes:
-        cluster: The cluster that the verb is about; it stands for CLUSTER in hints, since
-            what failed may not know of it.
-    """
-
-    cluster = "CLUSTER"
+    cluster = "CLUSTER"  # for which it stands in hints: what failed may not know of it
     told = False  # whether a document was printed
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        # Parts of addresses and fingerprints, such as `:ab:`, are names of emojis.
-        plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "emoji": False}
-        self.out = _of_some_width(Console(**plain))
-        self.err = _of_some_width(Console(stderr=True, **plain))
+        self.out, self.err = _console(), _console(stderr=True)
+        self.columns = Console().width  # that there are, or would be on a terminal
 
-    def document(self, verb: str, content: dict[str, Any]) -> None:
-        """Print the JSON document of a verb, if JSON was asked for."""
+    def document(self, verb: str, content: dict[str, Any], indent: int | None = 2) -> None:
+        """Print the JSON document of a verb, if JSON was asked for.
+
+        Without `indent`, it is one of several lines. A job's figures cannot override its `schema`.
+        """
         if self.as_json:
             UI.told = True
-            self.raw(_json(verb, content, indent=2))
-
-    def event(self, verb: str, content: dict[str, Any]) -> None:
-        """Print a JSON object as one of several lines, if JSON was asked for."""
-        if self.as_json:
-            UI.told = True
-            self.raw(_json(verb, content))
+            schema = {"schema": f"gpubed/{verb}/1"}
+            whole = finite.plain({**schema, **content, **schema})
+            self.raw(json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n")
 
     def say(self, text: str = "", *, whole: bool = False) -> None:
         """Print a line of data, unless JSON was asked for.
 
-        Args:
-            text: The line.
-            whole: It is there to be copied, as commands are, or was written by another program:
-                only the terminal breaks it.
+        `whole` ones are there to be copied, or by another program: only the terminal breaks them.
         """
         if not self.as_json:
             with _on_stdout():
@@ -92,17 +79,11 @@ class UI:
         if self.as_json:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        cells = [[_cell(value) for value in row] for row in (columns, *rows)]
-        # Programs read lines, so lines are broken only for a terminal.
-        room = self.out.width if self.out.is_terminal else sys.maxsize
-        each = [[cell.plain for cell in column] for column in zip(*cells, strict=True)]
-        wide = table_width.of_columns(each, room - _BETWEEN * len(columns))
-        fitted = [[_fitted(*one) for one in zip(row, wide, strict=True)] for row in cells]
-        for head, width in zip(fitted[0], wide, strict=True):
-            table.add_column(head, overflow="fold", width=width)
-        for row in fitted[1:]:
-            table.add_row(*row)
-        with _on_stdout(), _at_least(self.out, sum(wide) + _BETWEEN * len(columns)):
+        for place, head in enumerate(columns):  # the first one has what is copied
+            table.add_column(_cell(head), overflow="fold", no_wrap=not place)
+        for row in rows:
+            table.add_row(*map(_cell, row))
+        with _on_stdout():
             self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
@@ -153,27 +134,14 @@ def _cell(value: object) -> Text:
     return Text.from_markup(f"{_MARK[text]} {text}") if text in _MARK else Text(text)
 
 
-def _fitted(cell: Text, width: int) -> Text:
-    text = table_width.broken(cell.plain, width)
-    return cell if text == cell.plain else Text(text)
-
-
-def _of_some_width(console: Console) -> Console:
-    """Treat a terminal width of 0 (`COLUMNS=0`) as unknown."""
-    if console.width < 1:
+def _console(**more: Any) -> Console:
+    # Parts of addresses and fingerprints, such as `:ab:`, are names of emojis.
+    console = Console(soft_wrap=True, highlight=False, emoji=False, **more)
+    if not console.is_terminal:  # programs read lines
+        console.width = _UNBROKEN
+    elif console.width < 1:  # `COLUMNS=0`, and terminals that do not know theirs
         console.width = _USUAL
     return console
-
-
-@contextmanager
-def _at_least(console: Console, width: int) -> Iterator[None]:
-    """Widen output that is not a terminal to its lines, which rich would break at 80 characters."""
-    usual = console.width
-    console.width = usual if console.is_terminal else max(usual, width)
-    try:
-        yield
-    finally:
-        console.width = usual
 
 
 @contextmanager
@@ -188,13 +156,6 @@ def _on_stdout() -> Iterator[None]:
             f"stdout cannot be written: {error.strerror}",
             "send it elsewhere, or free some space there",
         ) from None
-
-
-def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
-    """Return a verb's document; its `schema` cannot be overridden by a job's figures."""
-    schema = {"schema": f"gpubed/{verb}/1"}
-    whole = finite.plain({**schema, **content, **schema})
-    return json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n"
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
 
 from gpubed.core import located, nearest, units
 
@@ -119,19 +118,6 @@ def suggestion(shape: Any, path: Sequence[str | int]) -> str:
     """Suggest a known key for the last one of a path; empty if any key is allowed."""
     known = _fields(_model(_at(shape, path[:-1])))
     return nearest.suggestion(str(path[-1]), known) if known else ""
-
-
-def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with its model's defaults filled in at each level; keeps unknown keys."""
-    whole = dict(content)
-    for name, field in _of_model(shape).items():
-        key = field.alias or name
-        if isinstance(given := content.get(key), Mapping):
-            whole[key] = with_defaults(_model(field.annotation), given)
-        elif key not in content and not field.is_required():
-            default = field.get_default(call_default_factory=True, validated_data={})
-            whole[key] = to_jsonable_python(default, by_alias=True)
-    return whole
 
 
 def _at(shape: Any, path: Sequence[str | int]) -> Any:

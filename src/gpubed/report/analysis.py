@@ -5,46 +5,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, product
 from typing import Any
 
 from gpubed.campaigns.drive import is_narrow
-from gpubed.campaigns.file import Key, Stop, key
+from gpubed.campaigns.file import Stop
+from gpubed.campaigns.records import Record
 from gpubed.jobs import main_metric
 from gpubed.report import groups, scaling, steps, together, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import Measured, Point
+from gpubed.report.read import Measured
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
-_MOST_COMBINATIONS = 100_000
 _WORK = main_metric.WORK
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version of software that runs used, by the job's metric `versions`.
-
-    Attributes:
-        runs: The number of runs with this version.
-        of: The number of runs that report any versions.
-    """
-
-    name: str
-    version: str
-    runs: int
-    of: int
-
-    def __str__(self) -> str:
-        some = f" ({self.runs} of {self.of} runs)" if self.runs < self.of else ""
-        return f"{self.name} {self.version}{some}"
-
-
-def versions(points: Iterable[Point]) -> list[Version]:
-    """Return the versions that runs which ended well tell of, those of one name together."""
+def versions(points: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return the versions of software in the metric `versions` of `runs` of the `of` that tell."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     of = 0
     for told in (point.metrics.get("versions") for point in points if point.status == "ok"):
@@ -53,7 +33,11 @@ def versions(points: Iterable[Point]) -> list[Version]:
         of += bool(known)
         for name, version in known:
             counts[name][version] += 1
-    return [Version(name, *one, of) for name, each in counts.items() for one in each.items()]
+    return [
+        {"name": name, "version": version, "runs": runs, "of": of}
+        for name, each in counts.items()
+        for version, runs in each.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -83,11 +67,7 @@ class Analysis:
         return tuple(group for group in self.groups if group.count(self.metric) == 1)
 
     def stopped(self) -> Iterator[tuple[str, int, int]]:
-        """Give each metric that points were repeated for until its interval was narrow enough.
-
-        Yields:
-            The metric, at how many points it became so, and of how many.
-        """
+        """Yield each metric of `stop`, at how many points it became narrow, and of how many."""
         repeated: dict[Stop, list[Group]] = defaultdict(list)
         for group in self.groups:
             if stop := self.measured.of(group.settings).campaign.stop:
@@ -97,23 +77,20 @@ class Analysis:
             yield stop.metric, narrow, len(found)
 
     @property
-    def failed(self) -> tuple[Point, ...]:
+    def failed(self) -> tuple[Record, ...]:
         """Repetitions that ended badly."""
         return tuple(point for point in self.measured.points if point.status == "failed")
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
+        parts = ("groups", "comparisons", "steps", "stragglers", "limits")
         return {
             "simulated": self.measured.simulated,
             "metric": self.metric,
             "throughput": self.throughput,
-            "groups": [group.document() for group in self.groups],
             "efficiency": [one for series in self.series for one in series.document()],
-            "comparisons": [one.document() for one in self.comparisons],
-            "steps": [one.document() for one in self.steps],
-            "stragglers": [one.document() for one in self.stragglers],
-            "limits": [one.document() for one in self.limits],
-            "versions": [asdict(one) for one in versions(self.measured.points)],
+            **{name: [one.document() for one in getattr(self, name)] for name in parts},
+            "versions": versions(self.measured.points),
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],
@@ -132,7 +109,14 @@ def analyse(measured: Measured) -> Analysis:
     asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
     metric = main_metric.chosen(next(iter(asked), None), numbers) or None
     if metric is not None:
-        measured = _judged(measured, metric)
+        why = {"status": "failed", "reason": f"it gave no {metric}"}
+        points = (
+            point.model_copy(update=why)
+            if point.status == "ok" and metric not in point.figures
+            else point
+            for point in measured.points
+        )
+        measured = replace(measured, points=tuple(points))
         found = groups.made(measured)
     rates = [n for n in _numbers(measured, found) if n.endswith((_WORK, main_metric.LINK))]
     throughput = main_metric.chosen(metric, rates) or None
@@ -177,37 +161,19 @@ def _comparisons(
             yield from scaling.comparisons(comparable, factor, throughput or "")
 
 
-def _judged(measured: Measured, metric: str) -> Measured:
-    why = {"status": "failed", "reason": f"it gave no {metric}"}
-    points = tuple(
-        point.model_copy(update=why)
-        if point.status == "ok" and metric not in point.figures
-        else point
-        for point in measured.points
-    )
-    return replace(measured, points=points)
-
-
 def _missing(measured: Measured) -> Iterator[str]:
     for part in measured.each:
-        campaign = part.campaign
-        ended: dict[Key, list[Point]] = defaultdict(list)
-        for point in measured.points:
-            if measured.of(point.settings) is part:
-                own = {k: value for k, value in point.settings.items() if k in campaign.factors}
-                ended[key(own)].append(point)
+        campaign, ended = part.campaign, defaultdict[str, list[Record]](list)
+        for point in part.points:
+            ended[point.id].append(point)
         place = {measured.factor: part.label} if part.label else {}
-        for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
-            one = dict(zip(campaign.factors, values, strict=True))
-            due, of, count = key(one), campaign.repeat, len(ended[key(one)])
-            out = any(excluded <= due for excluded in campaign.excluded)
-            if not out and count < of and not _is_enough(campaign.stop, ended[due]):
-                named = wording.settings({**place, **one})
-                yield f"{named}: {count} of {of} repetitions" if count else named
-
-
-def _is_enough(stop: Stop | None, ended: Sequence[Point]) -> bool:
-    good = [point.figures for point in ended if point.status == "ok"]
-    return stop is not None and is_narrow(
-        stop, [figures[stop.metric] for figures in good if stop.metric in figures]
-    )
+        for id_, settings in campaign.points.items():
+            own, of = ended[id_], campaign.repeat
+            good = [point.figures for point in own if point.status == "ok"]
+            stop = campaign.stop
+            known = stop and is_narrow(
+                stop, [figures[stop.metric] for figures in good if stop.metric in figures]
+            )
+            if len(own) < of and not known:
+                named = wording.settings({**place, **settings})
+                yield f"{named}: {len(own)} of {of} repetitions" if own else named

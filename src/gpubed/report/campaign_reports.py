@@ -55,11 +55,7 @@ rm -rf "$draft"
 """
 
 
-def place(
-    cluster: Cluster,
-    measured: Measured,
-    written: Sequence[Path],
-) -> str:
+def place(cluster: Cluster, measured: Measured, written: Sequence[Path]) -> str:
     """Copy a report to the shared storage, replacing the campaign's earlier one.
 
     Args:
@@ -68,17 +64,18 @@ def place(
     Returns:
         The page's URL in JupyterLab, without a token.
     """
+    campaign, page = measured.campaign, written[0]
     shared = cluster.plan.spec.storage.shared.path
-    reports, name = f"{shared}/reports", _name(measured)
-    link = f"{shared}/notebooks/{LINK}"
-    page = written[0]
+    reports, link = f"{shared}/reports", f"{shared}/notebooks/{LINK}"
+    # The day and time when the campaign began come first.
+    name = f"{campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}{measured.suffix}"
+    identity = f"{campaign.uuid} {campaign.started.isoformat()} {campaign.name}"
     files = {path: path.relative_to(page.parent).as_posix() for path in written}
     folders = sorted({str(Path(file).parent) for file in files.values()})
     with SSH(cluster.allocation.head, cluster.paths) as head:
         if not head.answers(head.node.port, _ANSWER_S):
             raise Unreachable(f"{head.node.name} does not answer")
-        given = (reports, name, _identity(measured), link, *folders)
-        draft = _run(head, _BEGIN, *given).strip()
+        draft = _run(head, _BEGIN, reports, name, identity, link, *folders).strip()
         try:
             for path, file in files.items():
                 head.put(path, f"{draft}/{file}")
@@ -86,8 +83,7 @@ def place(
         except GpubedError:
             head.run("rm -rf %s", draft, check=False)
             raise
-    door = services.urls(cluster)[0]["url"]
-    return f"{door}/tree/{LINK}/{quote(name)}/{page.name}"
+    return f"{services.urls(cluster)[0]['url']}/tree/{LINK}/{quote(name)}/{page.name}"
 
 
 def _run(head: SSH, script: str, *words: str) -> str:
@@ -95,13 +91,3 @@ def _run(head: SSH, script: str, *words: str) -> str:
         return head.run(f"sh -c %s sh{' %s' * len(words)}", script, *words).stdout
     except CommandFailed as error:
         raise GpubedError(error.result.tail or error.message) from None
-
-
-def _name(measured: Measured) -> str:
-    """Return the folder's name: the day and time when the campaign began come first."""
-    return f"{measured.campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}{measured.suffix}"
-
-
-def _identity(measured: Measured) -> str:
-    campaign = measured.campaign
-    return f"{campaign.uuid} {campaign.started.isoformat()} {campaign.name}"

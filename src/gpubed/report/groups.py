@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from gpubed.campaigns.file import Key, key
+from gpubed.campaigns.records import Record
 from gpubed.core import intervals
 from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.report import wording
-from gpubed.report.read import Measured, Point, Value
+from gpubed.report.read import Measured, Value
 
 _MOST_NODES = 1_000_000
 LEAST = 1e-30  # a throughput below is none
@@ -25,11 +26,7 @@ LEAST = 1e-30  # a throughput below is none
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio and its 95 % interval; without bounds for a single or constant measurement.
-
-    Attributes:
-        p: P-value of the difference from 1; None without an interval.
-    """
+    """A ratio with its 95 % interval and p-value; a single measurement has neither."""
 
     value: float
     low: float | None = None
@@ -43,19 +40,13 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Group:
-    """The repetitions of a point.
-
-    Attributes:
-        varied: The settings that differ between points of the campaign.
-        points: Repetitions that ended well.
-        failed: Repetitions that did not.
-    """
+    """The repetitions of a point: `points` ended well; `varied` settings differ among points."""
 
     id: str
     settings: Mapping[str, Value]
     varied: tuple[str, ...]
-    points: tuple[Point, ...]
-    failed: tuple[Point, ...]
+    points: tuple[Record, ...]
+    failed: tuple[Record, ...]
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:
@@ -84,7 +75,7 @@ class Group:
         return {name: value for name, value in self.settings.items() if name not in names}
 
     def named(self, *without: str) -> str:
-        """Name it by what tells it from other points, without some settings."""
+        """Return a name of the settings that tell it from other points, without some."""
         rest = self.others(*without)
         telling = {name: value for name, value in rest.items() if name in self.varied}
         return wording.settings(telling or rest)
@@ -95,21 +86,13 @@ class Group:
             name: {**found.document(), "half_width": self.half_width(name)}
             for name, found in self.summaries.items()
         }
-        return {
-            "id": self.id,
-            "settings": dict(self.settings),
-            "n": len(self.points),
-            "failed": len(self.failed),
-            "metrics": metrics,
-        }
+        counts = {"n": len(self.points), "failed": len(self.failed)}
+        return {"id": self.id, "settings": dict(self.settings), **counts, "metrics": metrics}
 
 
 def made(measured: Measured) -> tuple[Group, ...]:
-    """Return the groups of a campaign, those of a series beside each other.
-
-    Those of several campaigns are in the order of these.
-    """
-    repeated: dict[Key, list[Point]] = defaultdict(list)
+    """Return the groups in the campaigns' order, those of a series beside each other."""
+    repeated: dict[Key, list[Record]] = defaultdict(list)
     for point in measured.points:
         repeated[key(point.settings)].append(point)
     place = {name: number for number, name in enumerate(measured.campaign.factors)}
@@ -145,10 +128,7 @@ def size(group: Group, scale: str) -> int:
 
 
 def ratio(one: Group, other: Group, metric: str, *, times: float = 1.0) -> Ratio:
-    """Return the ratio of two means, times a factor; of one to itself, there is no doubt.
-
-    Where it has an interval, it is one of geometric means, as its interval is.
-    """
+    """Return the ratio of two means, times a factor; with an interval, of geometric means."""
     if one.points == other.points:
         return Ratio(times, times, times, P(1, 1)) if len(one.values(metric)) > 1 else Ratio(times)
     found = intervals.quotient([one.values(metric)], [other.values(metric)], times=times)

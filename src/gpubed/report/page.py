@@ -11,7 +11,6 @@ import hashlib
 import json
 import shlex
 from collections import defaultdict
-from functools import cache
 from typing import Any
 
 import vl_convert
@@ -38,15 +37,15 @@ for (const figure of document.querySelectorAll("figure")) {
 
 
 def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
-    """Return the page, with text from files escaped.
-
-    Args:
-        drawn: The SVG of each plot.
-    """
+    """Return the page, with text from files escaped and the SVG of each plot."""
     measured = analysis.measured
     campaign = measured.campaign
     said = (part.campaign.campaign.get("description") for part in measured.each)
     alone = f"Campaign {campaign.name} on cluster {campaign.cluster}"
+    labels: dict[str, list[str]] = defaultdict(list)
+    for part in measured.each:
+        file = yaml.safe_dump(part.campaign.campaign, sort_keys=False, allow_unicode=True)
+        labels[file].append(part.label)
     return _rendered(
         drawn,
         heading=f"Job {campaign.job} on {campaign.cluster}" if measured.parts else alone,
@@ -57,7 +56,7 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
         tables=tables.made(analysis),
         facts=[(part.label, _facts(part)) for part in measured.each],
         commands=_commands(measured),
-        campaigns=_files(measured),
+        campaigns=[(", ".join(filter(None, named)), file) for file, named in labels.items()],
     )
 
 
@@ -89,11 +88,15 @@ def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = _script() if drawn else ""
+    script = vl_convert.javascript_bundle(_SHOW) if drawn else ""
+
+    def as_json(figure: Figure) -> Markup:  # that cannot close its script element
+        return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
+
     return environment.get_template("report.html.j2").render(
         **content,
         figures=[
-            (figure, base64.b64encode(svg.encode()).decode(), _json(figure))
+            (figure, base64.b64encode(svg.encode()).decode(), as_json(figure))
             for figure, svg in drawn.items()
         ],
         script=Markup(script),  # noqa: S704  # Vega's, and the lines above
@@ -101,21 +104,15 @@ def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
     )
 
 
-@cache
-def _script() -> str:
-    return vl_convert.javascript_bundle(_SHOW)
-
-
-def _json(figure: Figure) -> Markup:
-    """Return a specification as JSON that cannot close its script element."""
-    return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
-
-
 def _facts(measured: Measured) -> dict[str, str]:
     campaign, commit = measured.campaign, "not known"
     if campaign.git:
         commit = campaign.git.commit + ("" if campaign.git.clean else ", with uncommitted changes")
     gpus = sum(node.gpus or 0 for node in campaign.nodes)
+    software = []
+    for one in versions(measured.points):
+        some = f" ({one['runs']} of {one['of']} runs)" if one["runs"] < one["of"] else ""
+        software.append(f"{one['name']} {one['version']}{some}")
     return {
         "started": f"{campaign.started:%Y-%m-%d %H:%M:%S %Z}",
         "job": campaign.job,
@@ -123,8 +120,8 @@ def _facts(measured: Measured) -> dict[str, str]:
         "backend": campaign.backend,
         "recipe": campaign.recipe or "none",
         "gpubed": campaign.gpubed,
-        "software of the job": ", ".join(map(str, versions(measured.points))) or "not known",
-        "job's files": campaign.job_files or "not known",
+        "software of the job": ", ".join(software) or "not known",
+        "job's files": campaign.made_with.get("the job's files") or "not known",
         "commit of the project": commit,
         "repetitions asked for": str(campaign.repeat),
         "order": f"random, seed {campaign.seed}",
@@ -153,11 +150,3 @@ def _commands(measured: Measured) -> list[str]:
 
 def _typed(*words: str) -> str:
     return shlex.join(map(one_line, words))
-
-
-def _files(measured: Measured) -> list[tuple[str, str]]:
-    labels: dict[str, list[str]] = defaultdict(list)
-    for part in measured.each:
-        file = yaml.safe_dump(part.campaign.campaign, sort_keys=False, allow_unicode=True)
-        labels[file].append(part.label)
-    return [(", ".join(filter(None, named)), file) for file, named in labels.items()]

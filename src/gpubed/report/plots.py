@@ -16,9 +16,8 @@ import vl_convert
 
 from gpubed.report import wording
 from gpubed.report.analysis import Analysis
-from gpubed.report.groups import Ratio
+from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Measured
-from gpubed.report.scaling import Series
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080", "#000000")
 _DASHES = ([1, 0], [8, 4], [16, 3], [8, 3, 2, 3], [5, 3], [16, 3, 3, 3], [2, 2], [20, 6])
@@ -28,18 +27,21 @@ _WIDTH, _HEIGHT = 760, 340
 _CELLS = 10  # nodes whose rates are readable within a matrix
 _SEEN = 0.08  # of a bar: less has no room for its figure
 _VEGA_LITE = "6.4"
+_CONFIG: dict[str, Any] = {
+    "font": "system-ui, sans-serif",
+    "background": "white",
+    "padding": 8,
+    "axis": {"labelFontSize": 12, "titleFontSize": 13, "labelLimit": 330, "titlePadding": 8}
+    | {"gridColor": "#e4e4e4"},
+    "legend": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 560, "symbolStrokeWidth": 2},
+    "view": {"stroke": None},
+}
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A plot.
-
-    Attributes:
-        name: Name of its file; unique on a page.
-        title: One line that says what it shows.
-        specification: In Vega-Lite's language.
-    """
+    """A plot in Vega-Lite's language; its name is that of its file, and unique on a page."""
 
     name: str
     title: str
@@ -86,13 +88,8 @@ _Line = tuple[list[dict[str, Any]], list[tuple[int, float]]]  # points, and wher
 
 
 def _figure(name: str, title: str, chart: Any) -> Figure:
-    whole = chart.properties(description=wording.clean(title)).configure(
-        font="system-ui, sans-serif", background="white", padding=8
-    )
-    whole = whole.configure_axis(
-        labelFontSize=12, titleFontSize=13, labelLimit=330, titlePadding=8, gridColor="#e4e4e4"
-    ).configure_legend(labelFontSize=12, titleFontSize=12, labelLimit=560, symbolStrokeWidth=2)
-    return Figure(name, wording.clean(title), whole.configure_view(stroke=None).to_dict())
+    specification = chart.properties(description=wording.clean(title)).to_dict()
+    return Figure(name, wording.clean(title), {**specification, "config": _CONFIG})
 
 
 def _data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
@@ -107,21 +104,19 @@ def _throughput(analysis: Analysis) -> Iterator[_Plot]:
     if metric is None or scale is None:
         return
 
-    def points(series: Series) -> Iterator[dict[str, Any]]:
-        base = (series.baseline, series.baseline_size)
-        borrowed = [base] if series.borrowed else []
-        for group, size in [*borrowed, *((one.group, one.size) for one in series.points)]:
-            mean, width = group.mean(metric) or 0.0, group.half_width(metric)
-            low, high = (None, None) if width is None else (mean - width, mean + width)
-            yield {"x": size, "y": mean, "low": low, "high": high}
-
-    def ideal(series: Series) -> Iterator[tuple[int, float]]:
-        yield series.baseline_size, series.baseline.mean(metric) or 0.0
-        yield from ((one.size, one.ideal) for one in series.points)
+    def point(size: int, group: Group) -> dict[str, Any]:
+        mean, width = group.mean(metric) or 0.0, group.half_width(metric)
+        spread = (None, None) if width is None else (mean - width, mean + width)
+        return {"x": size, **_bounds(Ratio(mean, *spread))}
 
     for name, of, panel in _parts("throughput", analysis.series, len(COLOURS)):
+        lines: dict[str, _Line] = {}
+        for one in panel:
+            base, first = one.baseline_size, one.baseline
+            points = [point(each.size, each.group) for each in one.points]
+            ideal = [(base, first.mean(metric) or 0.0), *((p.size, p.ideal) for p in one.points)]
+            lines[one.label] = ([point(base, first), *points] if one.borrowed else points, ideal)
         title = f"Throughput over {scale}{of}; dotted: if it grew linearly"
-        lines = {one.label: ([*points(one)], [*ideal(one)]) for one in panel}
         yield name, title, _lines(lines, f"throughput, {wording.unit(metric)}", scale)
 
 
@@ -143,11 +138,7 @@ def _bounds(ratio: Ratio, times: float = 1.0) -> dict[str, float | None]:
     return {name: None if value is None else value * times for name, value in each.items()}
 
 
-def _lines(
-    series: Mapping[str, _Line],
-    y_title: str,
-    x_title: str,
-) -> Any:
+def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
     rows = [{"series": label, **one} for label, (points, _) in series.items() for one in points]
     ideal: list[dict[str, Any]] = [
         {"series": label, "x": x, "y": y} for label, (_, line) in series.items() for x, y in line
@@ -174,13 +165,7 @@ def _lines(
     faint = alt.condition(picked, alt.value(1), alt.value(0.15))
     base = alt.Chart(_data(rows)).encode(x=x, y=y, color=colour, opacity=faint)
     once = "datum.low === null"
-    tooltip = [
-        alt.Tooltip("series:N"),
-        alt.Tooltip("x:Q", title=x_title),
-        alt.Tooltip("y:Q", title=y_title, format=".4g"),
-        alt.Tooltip("low:Q", title="95 % from", format=".4g"),
-        alt.Tooltip("high:Q", title="to", format=".4g"),
-    ]
+    tooltip = ["series:N", alt.Tooltip("x:Q", title=x_title), *_shown(y_title)]
     dashes = by_series(alt.StrokeDash, "series", _DASHES)
     shape = by_series(alt.Shape, "series", _SHAPES)
     spread = base.transform_filter("datum.low !== null").encode(y=alt.Y("low:Q"), y2="high:Q")
@@ -200,6 +185,11 @@ def _lines(
         .add_params(picked)
         .properties(width=_WIDTH, height=_HEIGHT)
     )
+
+
+def _shown(title: str) -> list[alt.Tooltip]:
+    named = {"y:Q": title, "low:Q": "95 % from", "high:Q": "to"}
+    return [alt.Tooltip(name, title=said, format=".4g") for name, said in named.items()]
 
 
 def _most(rows: Iterable[Mapping[str, Any]], others: Iterable[float]) -> float:
@@ -255,30 +245,19 @@ def _comparisons(analysis: Analysis) -> Iterator[_Plot]:
         what = {"rate": "link rate"}.get(factor, factor.replace("_", " "))
         for name, of, panel in _parts(stem, found, _ROWS):
             rows = [
-                (
-                    one.group.named(factor),
-                    f"{wording.setting(factor, one.value)} over "
-                    f"{wording.setting(factor, one.against)}",
-                    one.ratio,
-                )
+                (one.group.named(factor), wording.over(factor, one.value, one.against), one.ratio)
                 for one in panel
             ]
-            yield (
-                name,
-                f"{measure.capitalize()} by {what}{of}",
-                _ratios(rows, f"ratio of {measure}"),
-            )
+            chart = _ratios(rows, f"ratio of {measure}")
+            yield name, f"{measure.capitalize()} by {what}{of}", chart
 
 
 def _stragglers(analysis: Analysis) -> Iterator[_Plot]:
     said = "compute time of the slowest rank over the median of the others'"
     for name, of, panel in _parts("stragglers", analysis.stragglers, _ROWS):
         rows = [(one.group.named(), one.host or "a rank", one.ratio) for one in panel]
-        yield (
-            name,
-            f"The slowest rank's compute over the median of the others'{of}",
-            _ratios(rows, said),
-        )
+        title = f"The slowest rank's compute over the median of the others'{of}"
+        yield name, title, _ratios(rows, said)
 
 
 def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
@@ -295,13 +274,7 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
         y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(grid=True)),
         x=alt.X("y:Q", title=x_title, scale=scale),
         color=alt.Color("kind:N", scale=by_kind, legend=legend),
-        tooltip=[
-            alt.Tooltip("row:N", title="point"),
-            alt.Tooltip("kind:N", title="what"),
-            alt.Tooltip("y:Q", title="ratio", format=".4g"),
-            alt.Tooltip("low:Q", title="95 % from", format=".4g"),
-            alt.Tooltip("high:Q", title="to", format=".4g"),
-        ],
+        tooltip=["row:N", "kind:N", *_shown("ratio")],
     )
     several = len({row for row, *_ in rows}) < len(rows)
     if several:  # kinds of a row, one above the other

@@ -4,143 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter
 
-from gpubed.campaigns import matrix
-from gpubed.campaigns.file import Key as Settings
-from gpubed.campaigns.file import Stop, key
-from gpubed.campaigns.records import Node
+from gpubed.campaigns.records import LARGEST, Folder, Header, Model, Record
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.core.reading import Unreadable
-from gpubed.core.units import Moment
-from gpubed.jobs.main_metric import is_number
 
 Value = bool | int | float | str | None
 WITH_OTHERS = "-with-others"
 """How names end of what is about several campaigns, and is kept with the first of them."""
-_LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more
-_Finite = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
-class _Model(BaseModel):
-    # Keys that a newer gpubed adds are ignored.
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-class Git(_Model):
-    """The commit of the project that measured."""
-
-    commit: str
-    clean: bool
-
-
-class Link(_Model):
-    """A direction of a link, in bit/s."""
-
-    src: str
-    dst: str
-    declared_bps: _Finite | None = None
-    measured_bps: _Finite | None = None
-
-
-class Campaign(_Model):
-    """`campaign.json`; former versions did not write `one_host` and `rate_bps`."""
-
-    contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
-    name: str
-    job: str
-    digest: str = ""
-    seed: int | None = None
-    repeat: int = 1
-    factors: dict[str, list[Value]] = {}
-    campaign: dict[str, JsonValue] = {}
-    cluster: str = ""
-    uuid: str | None = None
-    backend: str = ""
-    one_host: bool | None = None
-    recipe: str | None = None
-    gpubed: str = ""
-    made_with: dict[str, JsonValue] = {}
-    git: Git | None = None
-    nodes: tuple[Node, ...] = ()
-    rate_bps: _Finite | None = None
-    links: tuple[Link, ...] = ()
-    simulated: bool = False
-    command: str = ""
-    started: Moment
-
-    @property
-    def declared_bps(self) -> list[float]:
-        """The rates that links are declared to have, measured or not, each once."""
-        return sorted({r for r in (self.rate_bps, *(one.declared_bps for one in self.links)) if r})
-
-    @property
-    def fixed(self) -> dict[str, Value]:
-        """The settings that are the same at all of its points."""
-        given = self.campaign.get("settings")
-        listed = given.items() if isinstance(given, dict) else ()
-        return {k: v for k, v in listed if isinstance(v, bool | str) or is_number(v)}
-
-    @property
-    def job_files(self) -> str:
-        """Checksum of the job's files; empty where it was not kept."""
-        return str(self.made_with.get("the job's files", ""))
-
-    @cached_property
-    def varied(self) -> Settings:
-        """Every value of every factor."""
-        return frozenset().union(*(key({k: v}) for k, vs in self.factors.items() for v in vs))
-
-    @cached_property
-    def excluded(self) -> list[Settings]:
-        """The combinations of settings that are excluded from the points."""
-        given = self.campaign.get("exclude")
-        listed = given if isinstance(given, list) else []
-        return [key(one) for one in listed if isinstance(one, dict) and one]
-
-    @property
-    def stop(self) -> Stop | None:
-        """The condition that ends a point's repetitions; None if there is none."""
-        try:
-            return Stop.model_validate(self.campaign.get("stop"))
-        except ValidationError:
-            return None
-
-
-class Point(_Model):
-    """One repetition of a point that has ended."""
-
-    contract: Literal["gpubed/point/1"] = Field(alias="schema")
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
-    repetition: Annotated[int, Field(ge=0)]
-    status: Literal["ok", "failed"]
-    reason: str = ""
-    settings: dict[str, Value]
-    run_id: str | None = None
-    run_dir: str | None = None
-    started: str | None = None
-    seconds: _Finite | None = None
-    metrics: dict[str, JsonValue] = {}
-
-    @cached_property
-    def figures(self) -> dict[str, float]:
-        """The metrics that are finite numbers."""
-        return {k: v for k, v in self.metrics.items() if is_number(v)}
-
-
-class Rank(_Model):
+class Rank(Model):
     """What one rank did, on average per step."""
 
     rank: int | None = None
     host: str = ""
-    compute_s: Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
+    compute_s: Annotated[float, Field(ge=1 / LARGEST, le=LARGEST)]
 
 
 @dataclass(frozen=True)
@@ -160,13 +45,12 @@ class Measured:
         use: Each user's use of the nodes in the 24 hours before the report.
         label: The campaign's label among several; empty if it is alone.
         factor: The setting that names a point's campaign by its label.
-        parts: The campaigns that were put together; empty for a single one.
     """
 
     folder: Path
-    campaign: Campaign
+    campaign: Header
     document: dict[str, Any]
-    points: tuple[Point, ...]
+    points: tuple[Record, ...]
     broken: tuple[Broken, ...]
     use: tuple[Row, ...] = ()
     label: str = ""
@@ -234,19 +118,17 @@ def load(paths: ClusterPaths, name: str) -> Measured:
     """
     folder = paths.campaigns / name
     campaign, document = _campaign(folder)
-    points: list[Point] = []
-    broken: list[Broken] = []
-    for path in sorted((folder / "points").glob("*.json")):
-        try:
-            points.append(_point(path, campaign))
-        except Unreadable as error:
-            name = "".join(c if c.isprintable() else "?" for c in path.name)
-            broken.append(Broken(name, error.message.removeprefix(f"{path} ")))
-    points.sort(key=lambda point: (point.id, point.repetition))
-    return Measured(folder, campaign, document, tuple(points), tuple(broken))
+    records, faults = Folder(folder).ended(campaign)
+    broken = (
+        Broken(reading.short(path.name), error.message.removeprefix(f"{path} "))
+        for path, error in faults.items()
+    )
+    return Measured(
+        folder, campaign, document, tuple(records[k] for k in sorted(records)), tuple(broken)
+    )
 
 
-def ranks(point: Point) -> list[Rank]:
+def ranks(point: Record) -> list[Rank]:
     """Return what each rank did; empty where the job does not tell, or not so that it fits."""
     try:
         return TypeAdapter(list[Rank]).validate_python(point.metrics.get("ranks", []))
@@ -254,31 +136,7 @@ def ranks(point: Point) -> list[Rank]:
         return []
 
 
-def _campaign(folder: Path) -> tuple[Campaign, dict[str, Any]]:
+def _campaign(folder: Path) -> tuple[Header, dict[str, Any]]:
     path = folder / "campaign.json"
     read = reading.file(path, f"put back {path} from a copy, or name another campaign")
-    return read.json(Campaign), finite.plain(read.json(dict[str, JsonValue]))
-
-
-def _point(path: Path, campaign: Campaign) -> Point:
-    read = reading.file(path)
-    point = read.json(Point)
-    if path.name != f"{point.id}.{point.repetition}.json":
-        raise read.refusal(f"it is about {point.id}.{point.repetition}, which its name is not")
-    if why := _strange(point, campaign):
-        raise read.refusal(why)
-    return point
-
-
-def _strange(point: Point, campaign: Campaign) -> str:
-    known, settings = campaign.model_fields_set, point.settings
-    if "repeat" in known and point.repetition >= campaign.repeat:
-        return f"the campaign has {campaign.repeat} repetition(s), numbered from 0"
-    if "factors" not in known:
-        return ""
-    own = key(settings)
-    has_all = settings.keys() == campaign.factors.keys() and own <= campaign.varied
-    if not has_all or any(out <= own for out in campaign.excluded):
-        return "the campaign has no such point"
-    should = matrix.identity({name: settings[name] for name in campaign.factors})
-    return "" if point.id == should else f"its settings are those of {should}"
+    return read.json(Header), finite.plain(read.json(dict[str, JsonValue]))

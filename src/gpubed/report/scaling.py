@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpubed.campaigns.file import NODES, Key, key
+from gpubed.campaigns.records import Header
 from gpubed.core import families
 from gpubed.core.families import Chance
 from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
-from gpubed.report.read import Campaign, Value
+from gpubed.report.read import Value
 
 _PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with
 _MOST_RANKS = 1_000_000
@@ -23,13 +24,7 @@ _MOST_RANKS = 1_000_000
 
 @dataclass(frozen=True)
 class Scaled:
-    """A group of a series, against the smallest of it.
-
-    Attributes:
-        size: Nodes, or ranks.
-        ideal: The throughput if it grew with what computes, from the baseline on.
-        efficiency: T(N) / (N · T(1)).
-    """
+    """A group of a series: nodes or ranks, the throughput if it grew linearly, and efficiency."""
 
     group: Group
     size: int
@@ -42,10 +37,8 @@ class Series:
     """Groups that differ in their size only.
 
     Attributes:
-        label: What distinguishes it from the other series.
-        baseline: Its smallest group; or one node measured at another link rate, as a single node
-            uses no link.
-        borrowed: Whether the baseline has another link rate.
+        baseline: Its smallest group; or, `borrowed`, one node measured at another link rate, as a
+            single node uses no link.
     """
 
     settings: Mapping[str, Value]
@@ -57,21 +50,12 @@ class Series:
 
     def document(self) -> list[dict[str, Any]]:
         """Return its points for JSON."""
-        baseline = {
-            "id": self.baseline.id,
-            "size": self.baseline_size,
-            "other_rate": self.borrowed,
-            "hosts": self.hosts,
-        }
+        base = self.baseline
+        told = {"id": base.id, "size": self.baseline_size, "hosts": self.hosts}
+        series = {"series": dict(self.settings), "baseline": {**told, "other_rate": self.borrowed}}
         return [
-            {
-                "id": one.group.id,
-                "series": dict(self.settings),
-                "size": one.size,
-                **one.efficiency.document(),
-                "ideal": one.ideal,
-                "baseline": baseline,
-            }
+            {"id": one.group.id, "size": one.size, **one.efficiency.document(), "ideal": one.ideal}
+            | series
             for one in self.points
         ]
 
@@ -82,20 +66,14 @@ class Series:
 
     @property
     def hosts(self) -> list[str]:
-        """Where its baseline ran, as far as ranks tell."""
+        """The hosts of its baseline, as far as ranks tell."""
         told = (rank.host for point in self.baseline.points for rank in read.ranks(point))
         return list(dict.fromkeys(filter(None, told)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One value of a factor against another, all else equal.
-
-    Attributes:
-        ratio: The throughput with `value` over that with `against`.
-        chance: What chance makes of it, among all comparisons of a report; None where nobody
-            knows.
-    """
+    """The throughput with one value of a factor over that with another, all else equal."""
 
     factor: str
     value: Value
@@ -106,29 +84,22 @@ class Comparison:
 
     @property
     def tells(self) -> bool:
-        """Whether it is a difference, by more than chance."""
+        """Whether the values differ by more than chance, among all comparisons of the report."""
         return self.chance is not None and self.chance.shows
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return {
-            "factor": self.factor,
-            "value": self.value,
-            "against": self.against,
-            "settings": self.group.others(self.factor),
-            "ratio": self.ratio.document(),
-            "chance": self.chance and asdict(self.chance),
-        }
+        own = {"factor": self.factor, "value": self.value, "against": self.against}
+        settings, chance = self.group.others(self.factor), self.chance and asdict(self.chance)
+        return {**own, "settings": settings, "ratio": self.ratio.document(), "chance": chance}
 
 
 def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) -> Iterator[Series]:
-    """Return the series of a campaign.
+    """Return the series of a campaign by size, which the setting `scale` is (nodes or ranks).
 
     Args:
-        metric: The throughput.
-        scale: The setting that is the size: `nodes` or `ranks`.
-        uneven: Whether a size does not tell how much computes; where ranks do not tell either,
-            there is no series.
+        uneven: Whether a size does not tell how much computes; without `world_size`, there is no
+            series then.
     """
     usable = [g for g in groups if (g.mean(metric) or 0) > LEAST and size(g, scale)]
     for members in _alike(usable, scale):
@@ -159,8 +130,8 @@ def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) ->
         )
 
 
-def uneven(campaign: Campaign, scale: str | None) -> list[int]:
-    """Return the numbers of ranks that nodes have, where nodes are counted and these differ."""
+def uneven(campaign: Header, scale: str | None) -> list[int]:
+    """Return the numbers of ranks of nodes, where nodes are counted and these differ."""
     found = {node.slots for node in campaign.nodes if node.slots}
     return sorted(found) if scale == NODES and len(found) > 1 else []
 
@@ -182,7 +153,7 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
 
 
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Return the comparisons of a report as one family, whose number counts."""
+    """Correct the comparisons of a report for their number."""
     listed = tuple(found)
     chances = families.corrected([one.ratio.p for one in listed])
     return tuple(replace(one, chance=chance) for one, chance in zip(listed, chances, strict=True))

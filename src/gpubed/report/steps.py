@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpubed.campaigns.records import Header
 from gpubed.core import families, intervals
 from gpubed.core.intervals import P
 from gpubed.report import read, wording
 from gpubed.report.groups import Group, Ratio
-from gpubed.report.read import Campaign, Rank
+from gpubed.report.read import Rank
 from gpubed.report.scaling import Scaled, Series
 
 _GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
@@ -51,8 +51,7 @@ class Straggling:
 
     Attributes:
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
-        waiting_s: Its additional compute time, in seconds per step.
-        host: The rank's host.
+        waiting_s: Its additional compute time per step.
         once: The largest such ratio of any rank in a single repetition (`straggler_ratio`).
         shown: Whether it is significantly slow somewhere, among all ranks of the campaign.
     """
@@ -80,15 +79,12 @@ class Limit:
     """What costs the most where a series is largest, beyond what it does where it is smallest.
 
     Attributes:
-        kind: link, compute, data, stragglers, other; none where it is shown that nothing does,
-            `not shown` where chance may be all that it is, `not known` without repetitions, or
-            without fewer nodes to compare with.
-        cause: Which of them grew the most, by chance or not.
-        seconds: What that costs per step, beyond what the smallest point needs, with its 95 %
-            interval, where there are repetitions.
+        kind: `cause`; none where it is shown that nothing limits, `not shown` where chance may be
+            all that it is, `not known` without repetitions or fewer nodes to compare with.
+        cause: link, compute, data, stragglers or other: what grew the most, by chance or not.
+        seconds: What that costs per step more than in the smallest point.
         grown: Whether fewer nodes were measured, too; else `seconds` is all that the cause takes.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
-        p: What chance makes of it by itself; None without repetitions.
     """
 
     series: Series
@@ -104,32 +100,23 @@ class Limit:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return {
-            "series": dict(self.series.settings),
-            "size": self.size,
-            "limit": self.kind,
-            "cause": self.cause,
-            "seconds": self.seconds,
-            "low": self.low,
-            "high": self.high,
-            "share": self.share,
-            "least_s": self.least_s,
-            "beside_compute": self.beside_compute,
-        }
+        own = ("size", "cause", "seconds", "low", "high", "share", "least_s", "beside_compute")
+        named = {name: getattr(self, name) for name in own}
+        return {"series": dict(self.series.settings), "limit": self.kind, **named}
 
     @property
     def share(self) -> float:
-        """What it costs, of a step."""
+        """The cost as a share of a step."""
         return self.seconds / self.step.seconds
 
     @property
     def size(self) -> int:
-        """Of the series' largest point."""
+        """The size of the series' largest point."""
         return self.series.largest.size
 
     @property
     def beside_compute(self) -> dict[str, float]:
-        """What else is a part of 5 % or more of a step there, grown or not, in seconds."""
+        """The other parts of 5 % or more of a step there, grown or not, in seconds."""
         parts, few = self.step.parts.items(), _FEW * self.step.seconds
         return {name: took for name, took in parts if name != "compute_s" and took >= few}
 
@@ -163,21 +150,20 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
     slow = {place for place, one in zip(ratios, chances, strict=True) if one and one.shows}
     for group, times in each:
         once = max((own / others for of in times.values() for own, others in of), default=1.0)
-        found = [
-            _slowness(group, place[0], pairs, once, shown=place in slow)
-            for place, pairs in times.items()
-        ]
+        found = []
+        for place, pairs in times.items():
+            each_ratio = [own / others for own, others in pairs]
+            mean, width = statistics.fmean(each_ratio), intervals.half_width(each_ratio)
+            ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
+            waiting_s = statistics.fmean(own - others for own, others in pairs)
+            found.append(Straggling(group, ratio, waiting_s, place[0], once, place in slow))
         # A rank shown to be slow goes before one that was slow once.
         if found:
             yield max(found, key=lambda one: (one.slow, one.ratio.value))
 
 
 def _is_even(points: Sequence[Sequence[float]]) -> P | None:
-    """Return how likely a rank only seems slow; None without repetitions.
-
-    It is looked at over all points and at each by itself; the two ways to be found share the
-    level.
-    """
+    """Return how likely a rank only seems slow, over all points or at one; None if not repeated."""
     whole = _at_most_1([ratio for ratios in points for ratio in ratios])
     if whole is None:
         return None
@@ -188,44 +174,27 @@ def _is_even(points: Sequence[Sequence[float]]) -> P | None:
 
 def _at_most_1(ratios: Sequence[float]) -> float | None:
     """Return the p-value of ratios under the hypothesis of at most 1, by their logarithms."""
-    found = intervals.mean_logarithm(ratios)
-    if found is None:
+    if (found := intervals.mean_logarithm(ratios)) is None:
         return None
     return found.p.alone / 2 if found.value > 0 else 1 - found.p.alone / 2
 
 
 def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
     on_host = Counter[str]()
-    ordered = sorted(rank.compute_s for rank in ranks)
-    rest = len(ordered) - 1
-    for rank in ranks if rest > 0 else ():
-        out = bisect_left(ordered, rank.compute_s)  # left out, without sorting the others again
-        low, high = (ordered[at + (at >= out)] for at in ((rest - 1) // 2, rest // 2))
+    for at, rank in enumerate(ranks if len(ranks) > 1 else ()):
+        others = [one.compute_s for one in (*ranks[:at], *ranks[at + 1 :])]
         # By its place on the host: the same host may have other ranks in another repetition.
-        yield (rank.host, on_host[rank.host]), (rank.compute_s, (low + high) / 2)
+        yield (rank.host, on_host[rank.host]), (rank.compute_s, statistics.median(others))
         on_host[rank.host] += 1
-
-
-def _slowness(
-    group: Group, host: str, compared: Sequence[_Pair], once: float, *, shown: bool
-) -> Straggling:
-    ratios = [own / others for own, others in compared]
-    mean, width = statistics.fmean(ratios), intervals.half_width(ratios)
-    ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
-    waiting_s = statistics.fmean(own - others for own, others in compared)
-    return Straggling(group, ratio, waiting_s, host, once, shown)
 
 
 def limited(
     series: Series, stragglers: Iterable[Straggling], least_s: float | None
 ) -> Limit | None:
-    """Say which part of a step grew the most from the baseline to the largest number of nodes.
+    """Return which part of a step grew the most from the baseline to the largest size.
 
     It is named where its growth is above zero by more than chance, and more than that of each
-    other one: all by Welch's test; how many series there are is minded by `corrected`.
-
-    Returns:
-        None where there is one node only, or where the job does not tell.
+    other one, all by Welch's test. None with one node only, or where the job does not tell.
     """
     largest = series.largest
     step = split(largest.group)
@@ -236,7 +205,6 @@ def limited(
     large, before = _causes(series, step, start, waiting_s)
 
     def growth(cause: str, less: str = "", compared_with: float = 0.0) -> intervals.Estimate | None:
-        """Return by how much a cause, or its lead over another one, grew."""
         now, then = (
             [each[cause] - (each[less] if less else 0.0) for each in of] for of in (large, before)
         )
@@ -269,7 +237,7 @@ def limited(
 
 
 def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Return limits as one family: what chance makes of them is not shown."""
+    """Correct the limits for their number (Holm)."""
     listed = tuple(found)
     chances = families.corrected([one.p for one in listed])
     return tuple(
@@ -324,15 +292,12 @@ def _mean(name: str, each: Sequence[_Parts]) -> float:
     return statistics.fmean(parts.get(name, 0.0) for parts in each)
 
 
-def least(campaign: Campaign, largest: Scaled) -> float | None:
-    """Return what the link needs for a step, by its rate; None if that is not known.
+def least(campaign: Header, largest: Scaled) -> float | None:
+    """Return the seconds that the link needs for a step, by its rate; None if unknown.
 
     An allreduce of S bytes moves 2(N-1)/N · S in and out of each of N nodes, however it is done
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A job that averages
     in another way says what a rank sends, which has the same (N-1)/N, of ranks.
-
-    Returns:
-        Seconds per step.
     """
     nodes, group = largest.size, largest.group
     sent, world = group.mean("sent_bytes_per_step"), group.mean("world_size") or nodes

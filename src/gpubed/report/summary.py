@@ -55,7 +55,8 @@ def told(analysis: Analysis) -> list[str]:
     said = lines(analysis)
     if "Try next" in said:
         said["Try next"] = f"Try next: {said['Try next']}"
-    found = [*_warnings(analysis), *said.values(), *_gaps(analysis)]
+    simulated = [SIMULATED] if analysis.measured.simulated else []
+    found = [*simulated, *said.values(), *_gaps(analysis)]
     return [figures.one_line(wording.clean(text)) for text in found]
 
 
@@ -74,7 +75,8 @@ def lines(analysis: Analysis) -> dict[str, str]:
 
 def remarks(analysis: Analysis) -> list[str]:
     """Return what readers must know of the figures before they believe them."""
-    return [*_warnings(analysis), *_gaps(analysis)]
+    simulated = [SIMULATED] if analysis.measured.simulated else []
+    return [*simulated, *_gaps(analysis)]
 
 
 def bounds(ratio: Ratio, *, percent: bool = False) -> str:
@@ -109,10 +111,6 @@ def cost(limit: Limit) -> str:
         return took
     low, high = (figures.written(bound, "s") for bound in (limit.low, limit.high))
     return f"{took} (95 % interval {low} to {high})"
-
-
-def _warnings(analysis: Analysis) -> list[str]:
-    return [SIMULATED] if analysis.measured.simulated else []
 
 
 def _extent(analysis: Analysis) -> str:
@@ -181,16 +179,13 @@ def _comparisons(analysis: Analysis) -> Iterator[str]:
     pairs = Counter((c.factor, c.value, c.against) for c in analysis.comparisons)
     what = wording.metric(analysis.throughput or "")
     for (factor, value, against), count in pairs.items():
-        found = [
-            one
-            for one in analysis.comparisons
-            if (one.factor, one.value, one.against) == (factor, value, against)
-        ]
+        pair = (factor, value, against)
+        found = [c for c in analysis.comparisons if (c.factor, c.value, c.against) == pair]
         sure = [one for one in found if one.tells]
         known = [one for one in found if one.ratio.low is not None]
         # Half as much is as far from 1 as twice as much.
         most = max(sure or known or found, key=lambda one: abs(math.log(one.ratio.value)))
-        over = f"{wording.setting(factor, value)} over {wording.setting(factor, against)}"
+        over = wording.over(factor, value, against)
         yield (
             f"{over}: {bounds(most.ratio)} times the {what}{_with(most.group.named(factor))}, at "
             f"most; {len(sure)} of {_counted(count, 'comparison')} "
@@ -269,7 +264,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
     for found, what, why in left_out:
         if found:
             yield f"{_counted(len(found), what)} {why}."
-    if len({one.job_files for one in campaigns} - {""}) > 1:
+    if len({one.made_with.get("the job's files") for one in campaigns} - {None}) > 1:
         yield "The job's files were not the same everywhere: some of a difference may be theirs."
 
 

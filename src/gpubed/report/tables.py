@@ -60,15 +60,9 @@ def made(analysis: Analysis) -> list[Table]:
 def points_csv(measured: Measured) -> str:
     """Return every repetition with its settings and metrics that are one value, in SI units."""
     settings = list(dict.fromkeys(name for point in measured.points for name in point.settings))
-    metrics = list(
-        dict.fromkeys(
-            name
-            for point in measured.points
-            for name, value in point.metrics.items()
-            if not isinstance(value, list | dict)
-        )
-    )
-    metrics = [name for name in metrics if name != _SIMULATED]
+    told = (one for point in measured.points for one in point.metrics.items())
+    metrics = dict.fromkeys(name for name, value in told if not isinstance(value, list | dict))
+    metrics.pop(_SIMULATED, None)
     fixed = ["id", "repetition", "status", "reason", "run_id", "started", "seconds"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -92,36 +86,29 @@ def _cell(value: object) -> object:
 
 
 def _results(analysis: Analysis) -> Table:
-    names = dict.fromkeys(name for group in analysis.groups for name in group.summaries)
-    same = {name: mean for name in names if (mean := _constant(analysis.groups, name)) is not None}
+    found = analysis.groups
+    names = dict.fromkeys(name for group in found for name in group.summaries)
+    told = {name: [group.values(name) for group in found if group.points] for name in names}
+    alike = [
+        n for n, each in told.items() if all(each) and len({v for of in each for v in of}) == 1
+    ]
+    left_out = alike if len(found) > 1 else []
     first = [analysis.metric] if analysis.metric else []
-    usual = [name for name in _USUAL if name in names]
-    telling = [n for n in dict.fromkeys([*usual, *names]) if n not in {*first, *same}]
-    metrics = [*first, *telling][:_METRICS]
-    factors = dict.fromkeys(name for group in analysis.groups for name in group.settings)
+    usual = [name for name in (*_USUAL, *names) if name in names and name not in left_out]
+    metrics = list(dict.fromkeys([*first, *usual]))[:_METRICS]
+    factors = dict.fromkeys(name for group in found for name in group.settings)
     rows = []
-    for group in analysis.groups:
+    for group in found:
         failed = f", {len(group.failed)} failed" if group.failed else ""
         count = group.count(analysis.metric)
         settings = ((name, group.settings.get(name, "")) for name in factors)
-        rows.append(
-            [
-                *(wording.setting(k, v) if k == "rate" else str(v) for k, v in settings),
-                f"{count}{failed}",
-                *(_mean(group, name, count) for name in metrics),
-            ]
-        )
+        values = (wording.setting(k, v) if k == "rate" else str(v) for k, v in settings)
+        rows.append([*values, f"{count}{failed}", *(_mean(group, name, count) for name in metrics)])
     note = "Means and half of their 95 % intervals (Student's t); n is the number of repetitions."
     if analysis.single:
         note += f" n = 1: {summary.NOT_REPEATED}."
-    if same:
-        listed = (
-            f"{_metric(name)}: {figures.written(mean, '')}{_least_count(analysis, name)}"
-            for name, mean in same.items()
-        )
-        note += f" The same at all points: {', '.join(listed)}."
-    if left := len(first) + len(telling) - len(metrics):
-        note += f" {left} more metrics are in report.json."
+    if left := len(names) - len(metrics):
+        note += f" {left} more metrics, or the same at all points, are in report.json."
     headings = [*(name.replace("_", " ") for name in factors), "n", *map(_metric, metrics)]
     return Table("Results", headings, rows, note)
 
@@ -244,17 +231,6 @@ def _mean(group: Group, metric: str, count: int) -> str:
     own = f" (n = {group.count(metric)})" if group.count(metric) != count else ""
     spread = f" ± {figures.written(float(f'{width:.2g}'), '')}" if width else ""
     return f"{figures.written(mean, '')}{spread}{own}"
-
-
-def _least_count(analysis: Analysis, metric: str) -> str:
-    lacking = [g.count(metric) for g in analysis.groups if g.count(metric) != len(g.points)]
-    return f" (n = {min(lacking)} at least)" if lacking else ""
-
-
-def _constant(groups: Sequence[Group], metric: str) -> float | None:
-    found = {value for group in groups for value in group.values(metric)}
-    everywhere = all(group.values(metric) for group in groups if group.points)
-    return found.pop() if len(found) == 1 and len(groups) > 1 and everywhere else None
 
 
 def _metric(name: str) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
 from typing import Any
 
 from gpubed.campaigns.file import ENVIRONMENT, RANKS, RATE, Key, key
+from gpubed.campaigns.records import Header, Record
 from gpubed.core import units
 from gpubed.core.errors import UsageError
 from gpubed.jobs import main_metric
 from gpubed.report import groups, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import WITH_OTHERS, Campaign, Measured, Point, Value
+from gpubed.report.read import WITH_OTHERS, Measured, Value
 from gpubed.report.scaling import Comparison
 
 _WORLD = "world_size"  # the metric that says in how many ranks a point ran
@@ -25,10 +25,8 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     """Return several campaigns as one, with a factor for the campaign.
 
     Points also get the settings that others vary and their campaign fixes, or fixes otherwise;
-    and their number of ranks if they name neither nodes nor ranks.
-
-    Args:
-        campaigns: The first is the one that the others are compared with.
+    and their number of ranks if they name neither nodes nor ranks. The others are compared with
+    the first campaign.
 
     Raises:
         UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
@@ -37,7 +35,9 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     first, labels = campaigns[0], _labels(campaigns)
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
     _require_comparable(parts)
-    factor, fixed, sizes = _name(parts), _fixed(parts), [_sizes(part) for part in parts]
+    taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
+    factor = "cluster" if ENVIRONMENT in taken else ENVIRONMENT
+    fixed, sizes = _fixed(parts), [_sizes(part) for part in parts]
     points = [
         _point(point, factor, part.label, own, size)
         for part, own, size in zip(parts, fixed, sizes, strict=True)
@@ -60,7 +60,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     return Measured(
         first.folder,
         # What is in it was looked at before; a folder may have a name that is no text.
-        Campaign.model_construct(contract=schema, started=first.campaign.started, **document),
+        Header.model_construct(contract=schema, started=first.campaign.started, **document),
         {"schema": schema, **document, "started": first.document["started"]},
         tuple(points),
         tuple(replace(b, file=f"{part.label}: {b.file}") for part in parts for b in part.broken),
@@ -81,11 +81,10 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
     They are equal if they ran in as many ranks, on as many nodes or not. Where no campaign varies
     the links' rate, it belongs to where a point was measured.
-
-    Args:
-        found: In the order of the campaigns.
     """
-    factor, aside = measured.factor, _aside(measured)
+    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
+    factor = measured.factor
+    aside = (factor, *wording.SCALES, *(() if varied else (RATE,)))
     first: dict[tuple[Key, object], Group] = {}
     for group in found:
         if not (group.mean(metric) or 0) > groups.LEAST:
@@ -103,11 +102,6 @@ def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Compari
     ended = (group for group in found if measured.parts and group.points)
     labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
     return [str(label) for label in labels if not any(label in pair for pair in pairs)]
-
-
-def _aside(measured: Measured) -> tuple[str, ...]:
-    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
-    return (measured.factor, *wording.SCALES, *(() if varied else (RATE,)))
 
 
 def _size(group: Group) -> object:
@@ -130,14 +124,10 @@ def _labels(campaigns: Sequence[Measured]) -> list[str]:
         cluster if clusters.count(cluster) == 1 else f"{cluster}/{one.folder.name}"
         for one, cluster in zip(campaigns, clusters, strict=True)
     ]
-    rates = [_declared(one.campaign) for one in campaigns]
-    return [f"{name} ({r})" if r else name for name, r in zip(names, rates, strict=True)]
-
-
-def _declared(campaign: Campaign) -> str:
-    rates = campaign.declared_bps
-    bps = rates[0] if len(rates) == 1 else None
-    return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
+    for place, campaign in enumerate(one.campaign for one in campaigns):
+        if len(rates := campaign.declared_bps) == 1 and RATE not in campaign.factors:
+            names[place] += f" ({units.format_rate(rates[0])})"
+    return names
 
 
 def _require_comparable(parts: Sequence[Measured]) -> None:
@@ -176,12 +166,6 @@ def _figures(measured: Measured) -> list[str]:
     return rates or numbers
 
 
-def _name(parts: Sequence[Measured]) -> str:
-    taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
-    names = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
-
-
 def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
     """Return each campaign's fixed settings that another varies, or fixes otherwise."""
     every = [part.campaign.fixed for part in parts]
@@ -201,8 +185,8 @@ def _sizes(measured: Measured) -> dict[str, int]:
 
 
 def _point(
-    point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
-) -> Point:
+    point: Record, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
+) -> Record:
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
         "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",

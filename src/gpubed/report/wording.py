@@ -60,7 +60,13 @@ def setting(name: str, value: Value) -> str:
         return f"{value} {name if value != 1 else name.removesuffix('s')}"
     if isinstance(value, str) and name in _SPEAKING:
         return value
-    return f"{_NAMES.get(name, name.replace('_', ' '))} {_plain(value)}"
+    plain = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+    return f"{_NAMES.get(name, name.replace('_', ' '))} {'none' if plain is None else plain}"
+
+
+def over(name: str, value: Value, against: Value) -> str:
+    """Write what is compared with what: `1 Gbit/s over 100 Mbit/s`."""
+    return f"{setting(name, value)} over {setting(name, against)}"
 
 
 def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
@@ -96,14 +102,5 @@ def times(factor: float) -> str:
 def order(value: Value) -> tuple[int, float, str]:
     """Return a key which sorts rates and numbers by size, texts by letters."""
     number = value if isinstance(value, int | float) else rate(value)
-    return (1, 0.0, str(value)) if number is None else (0, _bounded(number), str(value))
-
-
-def _bounded(number: float) -> float:
-    return float(max(min(number, 1e300), -1e300))
-
-
-def _plain(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
+    bounded = None if number is None else float(max(min(number, 1e300), -1e300))
+    return (1, 0.0, str(value)) if bounded is None else (0, bounded, str(value))

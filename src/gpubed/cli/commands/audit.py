@@ -1,13 +1,9 @@
 """gpubed audit."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typer import Option
 
-import typer
-
-from gpubed.cli import approval, report
-from gpubed.cli.display import Display
+from gpubed.cli import report
+from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit as audits
@@ -22,28 +18,18 @@ from gpubed.testbeds.base import Backend, Existing
 
 EXAMPLE = "gpubed audit lab --remove"
 PLACE = ("Care", 50)
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Take into the state what the specification wants.")
-]
-Remove = Annotated[bool, typer.Option("--remove", help="Remove what is not in the state.")]
-Uuid = Annotated[
-    str | None,
-    typer.Option(
-        "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
-    ),
-]
-Data = Annotated[
-    bool,
-    typer.Option("--data", help="With --remove --uuid: also its volumes, for good."),
-]
 
 
 def command(
     name: ClusterName,
-    adopt: Adopt = False,
-    remove: Remove = False,
-    uuid: Uuid = None,
-    data: Data = False,
+    adopt: bool = Option(
+        False, "--adopt", help="Take into the state what the specification wants."
+    ),
+    remove: bool = Option(False, "--remove", help="Remove what is not in the state."),
+    uuid: str | None = Option(
+        None, "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
+    ),
+    data: bool = Option(False, "--data", help="With --remove --uuid: also its volumes, for good."),
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,
@@ -67,8 +53,7 @@ def command(
         if uuid:
             with runlock.hold(paths.state, "audit"):
                 _take_over(ui, paths, driven, uuid, yes)
-        with _undone_if_refused(paths, driven, new=found.uuid is None):
-            _adopt(ui, paths, driven, yes)
+        _adopt(ui, paths, driven, yes, new=found.uuid is None)
         found = audits.audit(driven)
     removed: list[str] = []
     if remove:
@@ -135,18 +120,6 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
     found.asked.remove(lost)
 
 
-@contextmanager
-def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -> Iterator[None]:
-    """Forget a UUID after a failed takeover; else the next `down` would remove its resources."""
-    try:
-        yield
-    except BaseException:
-        if new and not driven.has_resources() and not driven.interrupted():
-            with record.changed(paths) as known:
-                known.uuid = None
-        raise
-
-
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
     if backend.native:
         return "what Pulumi's plugin has made cannot be taken into a new state"
@@ -155,12 +128,22 @@ def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
     return f"nodes let in the key {paths.private_key} alone, which is lost"
 
 
-def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
-    """An `up` that looks first: drivers adopt what an interrupted run made."""
+def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool, *, new: bool) -> None:
+    """Run an `up` that looks first: drivers adopt what an interrupted run made.
+
+    A UUID that was taken over (`new`) is forgotten if that fails before anything is in the state:
+    else the next `down` would remove what carries it.
+    """
     display = Display(ui)
-    approve = approval.asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
-    with event_file(paths, "audit", None) as path, display.following(path):
-        up.up(paths, driven.engine, approve=approve, refresh=True)
+    approve = asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
+    try:
+        with event_file(paths, "audit", None) as path, display.following(path):
+            up.up(paths, driven.engine, approve=approve, refresh=True)
+    except BaseException:
+        if new and not driven.has_resources() and not driven.interrupted():
+            with record.changed(paths) as known:
+                known.uuid = None
+        raise
 
 
 def _require_known(paths: ClusterPaths, found: audits.Audit, uuid: str | None) -> None:

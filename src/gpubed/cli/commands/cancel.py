@@ -1,8 +1,6 @@
 """gpubed cancel."""
 
-from typing import Annotated
-
-import typer
+from typer import Argument
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
@@ -18,14 +16,12 @@ PLACE = ("Work", 40)
 
 def command(
     name: ClusterName,
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Its name, the beginning of one, or `last`; the one at work if left out.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
+    run: str | None = Argument(
+        None,
+        metavar="[RUN]",
+        help="Its name, the beginning of one, or `last`; the one at work if left out.",
+        autocompletion=completion.runs,
+    ),
     as_json: Json = False,
 ) -> int:
     """End a run on all nodes; what it wrote so far stays. Ctrl-C does so where it was started."""

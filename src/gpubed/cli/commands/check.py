@@ -26,11 +26,8 @@ def command(name: ClusterName, as_json: Json = False) -> int:
     for error in errors:
         ui.say(str(error))
     if not errors and found:
-        ui.say(f"{_short(paths.spec)} is right: {len(found.nodes)} node(s)")
+        here, spec = Path.cwd(), paths.spec
+        shown = spec.relative_to(here) if spec.is_relative_to(here) else spec
+        ui.say(f"{shown} is right: {len(found.nodes)} node(s)")
         registry.backend(found.backend).require_engine(stack.choose(None))
     return 2 if errors else 0
-
-
-def _short(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

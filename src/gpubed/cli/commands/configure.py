@@ -1,10 +1,8 @@
 """gpubed configure."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.cli import completion
 from gpubed.cli.display import Display
@@ -23,37 +21,26 @@ from gpubed.configuration import (
 from gpubed.core import nearest, record, runlock
 from gpubed.core.errors import UsageError
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_cluster, load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 PLACE = ("Cluster", 80)
-_SLURM = "slurm"
 
 
 def command(
     name: ClusterName,
-    tags: Annotated[
-        str,
-        typer.Option(
-            help="Roles, separated by commas; all if empty.", autocompletion=completion.roles
-        ),
-    ] = "",
-    limit: Annotated[
-        str | None,
-        typer.Option(help="Nodes, as an Ansible pattern.", autocompletion=completion.several_nodes),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Show what would change, change nothing.")
-    ] = False,
-    files_only: Annotated[
-        bool,
-        typer.Option(
-            "--files-only", help="Write inventory, variables, ssh_config and known_hosts alone."
-        ),
-    ] = False,
+    tags: str = Option(
+        "", help="Roles, separated by commas; all if empty.", autocompletion=completion.roles
+    ),
+    limit: str | None = Option(
+        None, help="Nodes, as an Ansible pattern.", autocompletion=completion.several_nodes
+    ),
+    check: bool = Option(False, "--check", help="Show what would change, change nothing."),
+    files_only: bool = Option(
+        False, "--files-only", help="Write inventory, variables, ssh_config and known_hosts alone."
+    ),
     as_json: Json = False,
 ) -> int:
     """Apply the roles to the nodes again, changed or not."""
@@ -80,9 +67,7 @@ def command(
         served_folder.require_same(paths, plan)
         handover.render(cluster)
         if limit:
-            named = configure.limited(paths, limit)
-            if not check and plan.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
-                _require_all(allocation, named, limit)
+            configure.limited(paths, limit)
         # With what an engine began only `up` goes on: roles change no link and no limit.
         changed_in_part = record.read(paths).unfinished == "nodes"
         whole = not (chosen or limit or changed_in_part)
@@ -101,16 +86,6 @@ def command(
     for node, count in counts.items():
         ui.say(f"{node}: {count} task(s) changed")
     return 0
-
-
-def _require_all(allocation: Allocation, named: Sequence[str], limit: str) -> None:
-    """Refuse to apply role slurm to a part of the nodes: it would itself, after other roles."""
-    left_out = ", ".join(node.name for node in allocation.nodes if node.name not in named)
-    if left_out:
-        raise UsageError(
-            f"--limit {limit} leaves out {left_out}, and Slurm's configuration describes all nodes",
-            "leave --limit out, name other roles by --tags, or only look: --check",
-        )
 
 
 def _roles(tags: str, plan: ClusterPlan) -> list[str]:

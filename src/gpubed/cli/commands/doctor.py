@@ -1,9 +1,8 @@
 """gpubed doctor."""
 
 from dataclasses import asdict, replace
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import Json, find
@@ -15,12 +14,8 @@ PLACE = ("Care", 10)
 
 
 def command(
-    cluster: Annotated[
-        str | None, typer.Argument(metavar="[CLUSTER]", autocompletion=completion.clusters)
-    ] = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Install what Pulumi's own installer can.")
-    ] = False,
+    cluster: str | None = Argument(None, metavar="[CLUSTER]", autocompletion=completion.clusters),
+    fix: bool = Option(False, "--fix", help="Install what Pulumi's own installer can."),
     as_json: Json = False,
 ) -> int:
     """Find what is not in place here, and say how to repair it."""

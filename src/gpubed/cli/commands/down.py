@@ -1,8 +1,6 @@
 """gpubed down."""
 
-from typing import Annotated
-
-import typer
+from typer import Option
 
 from gpubed.cli import report
 from gpubed.cli.display import Display
@@ -19,29 +17,18 @@ EXAMPLE = "gpubed down lab -y"
 PLACE = ("Cluster", 90)
 
 
-KeepData = Annotated[
-    bool,
-    typer.Option(
-        "--keep-data", help="Keep volumes; on this machine the next `up` takes them over."
+def command(
+    name: ClusterName,
+    keep_data: bool = Option(
+        False, "--keep-data", help="Keep volumes; on this machine the next `up` takes them over."
     ),
-]
-
-
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
+    without: list[str] | None = Option(
+        None,
         "--without",
         metavar="HOST",
         help="Leave an own host as it is if nobody can log in to it: its node or address; "
         "repeatable.",
     ),
-]
-
-
-def command(
-    name: ClusterName,
-    keep_data: KeepData = False,
-    without: Without = None,
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,
@@ -77,41 +64,26 @@ def command(
         with display.following(path):
             removal = down.down(paths, chosen, keep_data=keep_data, without=without or ())
         path.unlink(missing_ok=True)
-    ui.document(
-        "down",
-        {
-            "removed": removal.removed,
-            "kept": removal.kept,
-            "survivors": removal.survivors,
-            "unseen": removal.unseen,
-            "unasked": [str(one) for one in removal.unasked],
-            "without": removal.without,
-        },
-    )
+    keys = ("removed", "kept", "survivors", "unseen", "without")
+    unasked = {"unasked": [str(one) for one in removal.unasked]}
+    ui.document("down", {**{key: getattr(removal, key) for key in keys}, **unasked})
     _tell(ui, paths, removal)
     left = removal.survivors or removal.unseen or removal.unasked
     return _others(ui, name, removal) or (1 if left else 0)
 
 
 def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
-    if said := report.removal(removal.removed, removal.kept):
-        ui.say(said)
-    for name in removal.kept:
-        ui.say(f"kept {name}")
-    for name in removal.survivors:
-        ui.say(f"STILL THERE: {name}")
-    _tell_of_unknown(ui, paths, removal)
-    if not (removal.removed or removal.others or removal.unseen or removal.unasked):
-        ui.say("there was nothing to remove")
-
-
-def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
-    for why in removal.unseen:
-        ui.say(f"COULD NOT BE LOOKED AT, and may be a node still: {why}")
-    for one in removal.unasked:
-        ui.say(f"COULD NOT BE ASKED, and may have something of it still: {one}")
-    for why in removal.without:
-        ui.say(f"left as it is: {why}", whole=True)
+    if removal.removed:
+        ui.say(f"removed {len(removal.removed)} resources")
+    for said, names in (
+        ("kept", removal.kept),
+        ("STILL THERE:", removal.survivors),
+        ("COULD NOT BE LOOKED AT, and may be a node still:", removal.unseen),
+        ("COULD NOT BE ASKED, and may have something of it still:", removal.unasked),
+        ("left as it is:", removal.without),
+    ):
+        for name in names:
+            ui.say(f"{said} {name}")
     if removal.unseen or removal.unasked:
         ui.note(f"so the cluster's id and key stay; once it answers: gpubed down {paths.name}")
     if removal.unseen:
@@ -119,6 +91,8 @@ def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None
         ui.note(f"if it never will: gpubed down {paths.name} {hosts}", whole=True)
     for one in removal.unasked:
         ui.note(f"if nothing of it is there: {one.forget}, and again", whole=True)
+    if not (removal.removed or removal.others or removal.unseen or removal.unasked):
+        ui.say("there was nothing to remove")
 
 
 def _others(ui: UI, cluster: str, removal: down.Removal) -> int:

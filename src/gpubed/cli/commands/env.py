@@ -28,7 +28,8 @@ def command(name: ClusterName, as_json: Json = False) -> int:
         variables.pop("LC_ALL")
     ui.document("env", {"variables": variables})
     if not as_json:
-        ui.raw("".join(_line(name, value) for name, value in variables.items()))
+        for key, value in variables.items():
+            ui.raw(f"export {key}={shlex.quote(value)}\n" if value else f"unset {key}\n")
     return 0
 
 
@@ -37,7 +38,3 @@ def _speaks_utf8() -> bool:
         locale.setlocale(locale.LC_ALL, "")
         return locale.nl_langinfo(locale.CODESET) == "UTF-8"
     return False
-
-
-def _line(name: str, value: str) -> str:
-    return f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n"

@@ -1,9 +1,8 @@
 """gpubed export."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
@@ -18,17 +17,13 @@ PLACE = ("Cluster", 110)
 
 def command(
     name: ClusterName,
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="|".join(export.KINDS),
-            help="The other tool's words.",
-            autocompletion=completion.exports,
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="A file; for espec, a folder. Else stdout.")
-    ] = None,
+    kind: str = Argument(
+        ...,
+        metavar="|".join(export.KINDS),
+        help="The other tool's words.",
+        autocompletion=completion.exports,
+    ),
+    out: Path | None = Option(None, "--out", help="A file; for espec, a folder. Else stdout."),
     as_json: Json = False,
 ) -> int:
     """Write a cluster for other tools: jFed, GENI, OpenSSH, Ansible."""
@@ -40,19 +35,15 @@ def command(
         raise UsageError(
             f"{kind} is {len(texts)} files", f"gpubed export {name} {kind} --out FOLDER"
         )
-    written = _write(texts, out) if out else []
+    written = []
+    for file, text in texts.items() if out else ():
+        path = out / file if out and len(texts) > 1 else Path(str(out))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_named(path, text.encode())
+        written.append(str(path))
     ui.document("export", {"kind": kind, "files": texts, "written": written})
-    for path in written:
-        ui.note(f"wrote {path}")
+    for name_of in written:
+        ui.note(f"wrote {name_of}")
     if out is None and not as_json:
         ui.raw(next(iter(texts.values())))
     return 0
-
-
-def _write(texts: dict[str, str], out: Path) -> list[str]:
-    targets = {out / name: text for name, text in texts.items()} if len(texts) > 1 else {}
-    targets = targets or {out: next(iter(texts.values()))}
-    for path, text in targets.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_named(path, text.encode())
-    return [str(path) for path in targets]

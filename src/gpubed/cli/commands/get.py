@@ -2,9 +2,8 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import copies
 from gpubed.cli.options import ClusterName, Json, Yes, find
@@ -18,13 +17,10 @@ _ASK_FROM = 10 * 2**30  # bytes
 
 def command(
     name: ClusterName,
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH…", help="On the shared storage: datasets/flowers."),
-    ],
-    folder: Annotated[
-        Path, typer.Option("--to", metavar="FOLDER", help="Where they go on this machine.")
-    ] = Path(),
+    paths: list[str] = Argument(
+        ..., metavar="PATH…", help="On the shared storage: datasets/flowers."
+    ),
+    folder: Path = Option(Path(), "--to", metavar="FOLDER", help="Where they go on this machine."),
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:

@@ -1,45 +1,35 @@
 """gpubed health."""
 
-from typing import Annotated
-
-import typer
+from typer import Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import health
-from gpubed.configuration.health import NodeHealth
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import load
 
 EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
 PLACE = ("Care", 30)
-Quarantine = Annotated[
-    str | None,
-    typer.Option(
+
+
+def command(
+    name: ClusterName,
+    quarantine: str | None = Option(
+        None,
         "--quarantine",
         metavar="NODE",
         help="Let no job start on a node; needs a reason.",
         autocompletion=completion.nodes,
     ),
-]
-Requalify = Annotated[
-    str | None,
-    typer.Option(
+    requalify: str | None = Option(
+        None,
         "--requalify",
         metavar="NODE",
         help="Use it again, if nothing is wrong any more.",
         autocompletion=completion.nodes,
     ),
-]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why, for whoever asks later.")]
-
-
-def command(
-    name: ClusterName,
-    quarantine: Quarantine = None,
-    requalify: Requalify = None,
-    reason: Reason = None,
+    reason: str | None = Option(None, "--reason", help="Why, for whoever asks later."),
     as_json: Json = False,
 ) -> int:
     """Show which nodes are well, and take a node out of use or back."""
@@ -58,22 +48,14 @@ def command(
     if requalify:
         health.requalify(paths, allocation, requalify)
     found = health.look(paths, allocation.nodes)
-    ui.document("health", {"nodes": [_document(node) for node in found]})
-    ui.table(["node", "state", "since", "reason"], [_row(node) for node in found])
+    told = [
+        {"name": one.node, "state": one.state, **one.model_dump(exclude={"node", "reachable"})}
+        for one in found
+    ]
+    ui.document("health", {"nodes": told})
+    rows = ((n.node, n.state, n.quarantine.since if n.quarantine else "", n.reason) for n in found)
+    ui.table(["node", "state", "since", "reason"], rows)
     if quarantine:
         # What was asked for is done; that the node is out of use is the point.
         return 0
     return 1 if any(node.state != "well" for node in found) else 0
-
-
-def _document(node: NodeHealth) -> dict[str, object]:
-    return {
-        "name": node.node,
-        "state": node.state,
-        **node.model_dump(exclude={"node", "reachable"}),
-    }
-
-
-def _row(node: NodeHealth) -> tuple[str, ...]:
-    since = node.quarantine.since if node.quarantine else ""
-    return node.node, node.state, since, node.reason

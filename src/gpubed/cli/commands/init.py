@@ -5,9 +5,8 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
@@ -23,15 +22,13 @@ _SCHEMA = "cluster.schema.json"
 _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
 
 
-Name = Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")]
-Job = Annotated[
-    str | None,
-    typer.Option("--job", metavar="NAME", help="Instead write a job to start from."),
-]
-
-
 def command(
-    cluster: Name = None, backend: Backend = "local", job: Job = None, as_json: Json = False
+    cluster: str | None = Argument(None, metavar="CLUSTER", help="Name of the new cluster."),
+    backend: Backend = "local",
+    job: str | None = Option(
+        None, "--job", metavar="NAME", help="Instead write a job to start from."
+    ),
+    as_json: Json = False,
 ) -> int:
     """Write a commented cluster.yml, or a job, to start from."""
     ui, project = UI(as_json), Project.find()
@@ -51,19 +48,11 @@ def command(
 
 def _job(project: Project, name: str) -> Path:
     if not re.fullmatch(_JOB_NAME, name):
-        raise UsageError(
-            f"a job cannot be named {name!r}: lower-case letters, digits, '_' and '-', "
-            "a letter first",
-            "gpubed init --job myjob",
-        )
-    if name in jobfile.names():
-        raise UsageError(
-            f"there is a job {name!r} already: {jobfile.folder(name)}",
-            f"gpubed run CLUSTER {name}, or another name",
-        )
+        allowed = "lower-case letters, digits, '_' and '-', a letter first"
+        raise UsageError(f"a job cannot be named {name!r}: {allowed}", "gpubed init --job myjob")
     folder = project.jobs / name
-    if folder.exists():
-        raise UsageError(f"{folder} is there, without a job.yml", "gpubed init --job ANOTHER")
+    if name in jobfile.names() or folder.exists():
+        raise UsageError(f"there is a job {name!r} already", "gpubed init --job ANOTHER")
     # Whole or not at all: half a job would count as one.
     project.jobs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=project.jobs) as draft:
@@ -81,7 +70,7 @@ def _cluster(paths: ClusterPaths, backend: str) -> Path:
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
     if why := clusterspec.name_fault(paths.name):
-        raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", _instead(paths))
+        raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", EXAMPLE)
     if paths.spec.exists():
         raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
     if record.was_made(paths):
@@ -103,8 +92,3 @@ def _schema(paths: ClusterPaths) -> str:
         text = json.dumps(schema.json_schema(), indent=2) + "\n"
         files.write(published, text.encode())
     return os.path.relpath(published, paths.inventory)
-
-
-def _instead(paths: ClusterPaths) -> str:
-    near = re.sub(r"[^a-z0-9]+", "-", paths.name.lower()).lstrip("-0123456789")[:30].rstrip("-")
-    return f"gpubed init {near if near and not clusterspec.name_fault(near) else 'mycluster'}"

@@ -1,8 +1,6 @@
 """gpubed logs."""
 
-from typing import Annotated
-
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
@@ -19,21 +17,16 @@ PLACE = ("Work", 30)
 
 def command(
     name: ClusterName,
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Its name, the beginning of one, or `last`.",
-            autocompletion=completion.runs,
-        ),
-    ] = "last",
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Go on until it ends; 1 unless it ended well."),
-    ] = False,
-    rank: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Show what this rank prints only.")
-    ] = None,
+    run: str = Argument(
+        "last",
+        metavar="[RUN]",
+        help="Its name, the beginning of one, or `last`.",
+        autocompletion=completion.runs,
+    ),
+    follow: bool = Option(
+        False, "--follow", "-f", help="Go on until it ends; 1 unless it ended well."
+    ),
+    rank: int | None = Option(None, metavar="N", min=0, help="Show what this rank prints only."),
     as_json: Json = False,
 ) -> int:
     """Show what a run prints, at work or ended."""

@@ -5,10 +5,8 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.access import browser, services, tensorboard, trust, tunnel
 from gpubed.cli.options import ClusterName, Json, find
@@ -22,26 +20,20 @@ from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed open lab --print"
 PLACE = ("Work", 50)
+_PAGE = "open.html"
 
 
 def command(
     name: ClusterName,
-    status: Annotated[
-        bool, typer.Option("--status", help="The status page instead of JupyterLab.")
-    ] = False,
-    curves: Annotated[
-        bool, typer.Option("--tensorboard", help="TensorBoard over all runs, until Ctrl-C.")
-    ] = False,
-    print_url: Annotated[
-        bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
-    ] = False,
-    by_tunnel: Annotated[
-        bool,
-        typer.Option("--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."),
-    ] = False,
-    how_to_trust: Annotated[
-        bool, typer.Option("--trust", help="Print what makes your systems trust the certificate.")
-    ] = False,
+    status: bool = Option(False, "--status", help="The status page instead of JupyterLab."),
+    curves: bool = Option(False, "--tensorboard", help="TensorBoard over all runs, until Ctrl-C."),
+    print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
+    by_tunnel: bool = Option(
+        False, "--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."
+    ),
+    how_to_trust: bool = Option(
+        False, "--trust", help="Print what makes your systems trust the certificate."
+    ),
     as_json: Json = False,
 ) -> int:
     """Open JupyterLab, TensorBoard or the status page in the browser.
@@ -110,12 +102,8 @@ def _hold_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
 
 
 def _show(paths: ClusterPaths, url: str, again: str) -> None:
-    if not browser.visit(url, _page(paths)):
+    if not browser.visit(url, paths.secrets / _PAGE):
         raise PrerequisiteMissing("there is no browser on this machine", f"{again} --print")
-
-
-def _page(paths: ClusterPaths) -> Path:
-    return paths.secrets / "open.html"
 
 
 @contextmanager
@@ -123,7 +111,7 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
     try:
         yield
     finally:
-        _page(paths).unlink(missing_ok=True)
+        (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
 def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:

@@ -3,9 +3,8 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import copies
 from gpubed.cli.options import ClusterName, Json, Yes, find
@@ -18,12 +17,8 @@ PLACE = ("Work", 52)
 
 def command(
     name: ClusterName,
-    sources: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="Files or folders of this machine.")
-    ],
-    as_name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Another name than its own.")
-    ] = None,
+    sources: list[Path] = Argument(..., metavar="PATH…", help="Files or folders of this machine."),
+    as_name: str | None = Option(None, "--as", metavar="NAME", help="Another name than its own."),
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:

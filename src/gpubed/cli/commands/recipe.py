@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 from gpubed.cli import completion
 from gpubed.cli.options import Json, find
@@ -19,14 +20,6 @@ app = typer.Typer(help="Show, check and measure the pinned software stacks.", no
 Name = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="See `recipe list`.", autocompletion=completion.recipes),
-]
-OfCluster = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="CLUSTER",
-        help="Compare this cluster's nodes, too.",
-        autocompletion=completion.clusters,
-    ),
 ]
 
 
@@ -76,7 +69,16 @@ def show(name: Name, as_json: Json = False) -> int:
 
 
 @app.command()
-def check(name: Name, cluster: OfCluster = None, as_json: Json = False) -> int:
+def check(
+    name: Name,
+    cluster: str | None = Argument(
+        None,
+        metavar="CLUSTER",
+        help="Compare this cluster's nodes, too.",
+        autocompletion=completion.clusters,
+    ),
+    as_json: Json = False,
+) -> int:
     """Check a recipe: lock, package index, GPU code; and nodes, if a cluster is given."""
     ui, found = UI(as_json), recipe.load(name)
     results = list(recipe_check.check(found))

@@ -3,19 +3,16 @@
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Annotated
 
-import typer
+from typer import Option
 
-from gpubed.cli.options import ClusterName, Json, find
+from gpubed.cli.options import ClusterName, Json, find, seconds
 from gpubed.cli.ui import UI
 from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import NotUp
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_current
 
 EXAMPLE = "gpubed renew vw --for 12h"
@@ -27,20 +24,14 @@ _POLICY = "lease.duration in cluster.yml is what each renewal asks for"
 
 def command(
     name: ClusterName,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="From now on; lease.duration if left out."),
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option("--until", help="The end, in local time.")
-    ] = None,
-    auto: Annotated[
-        bool,
-        typer.Option("--auto", help="Go on until the end, and renew as lease.renewal allows."),
-    ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="With --auto: look once, for a cron job.")
-    ] = False,
+    for_: str | None = Option(
+        None, "--for", metavar="TIME", help="From now on; lease.duration if left out."
+    ),
+    until: datetime | None = Option(None, "--until", help="The end, in local time."),
+    auto: bool = Option(
+        False, "--auto", help="Go on until the end, and renew as lease.renewal allows."
+    ),
+    once: bool = Option(False, "--once", help="With --auto: look once, for a cron job."),
     as_json: Json = False,
 ) -> int:
     """Ask the testbed for more time, and say what it granted. Nodes that mind the end are told."""
@@ -53,22 +44,13 @@ def command(
     ui, cluster = UI(as_json), load_current(find(name))
     if auto:
         return _keep(ui, cluster, once)
-    after = timedelta(seconds=_duration(for_, cluster.plan))
-    end = until.astimezone() if until else leases.now() + after
+    after = seconds("--for", for_, "12h") if for_ else cluster.plan.spec.lease.duration
+    end = until.astimezone() if until else leases.now() + timedelta(seconds=after)
     record = leases.renew(cluster, end)
     ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
     code = _tell(ui, record, end)
     leases.tell_nodes(cluster)
     return code
-
-
-def _duration(text: str | None, plan: ClusterPlan) -> float:
-    if text is None:
-        return plan.spec.lease.duration
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--for {text!r} {error}", "gpubed renew CLUSTER --for 12h") from None
 
 
 def _lasts_longer(record: leases.Record, asked: datetime) -> bool:

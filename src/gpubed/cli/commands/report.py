@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import unfinished, use
+from gpubed.configuration import use
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -29,32 +28,23 @@ _POINTS = 1000  # of a curve
 
 def command(
     name: ClusterName,
-    campaign: Annotated[
-        str | None,
-        typer.Argument(
-            help="A campaign that was measured, the newest if left out; or a run.",
-            autocompletion=completion.measured,
-        ),
-    ] = None,
-    others: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="CLUSTER[/CAMPAIGN]",
-            help="Another one beside it, in the same figures and comparisons; may be repeated.",
-            autocompletion=completion.measured_elsewhere,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
-        ),
-    ] = None,
-    here: Annotated[
-        bool, typer.Option("--here", help="Not in the cluster's JupyterLab as well.")
-    ] = False,
-    show: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
+    campaign: str | None = Argument(
+        None,
+        help="A campaign that was measured, the newest if left out; or a run.",
+        autocompletion=completion.measured,
+    ),
+    others: list[str] | None = Option(
+        None,
+        "--with",
+        metavar="CLUSTER[/CAMPAIGN]",
+        help="Another one beside it, in the same figures and comparisons; may be repeated.",
+        autocompletion=completion.measured_elsewhere,
+    ),
+    out: Path | None = Option(
+        None, "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
+    ),
+    here: bool = Option(False, "--here", help="Not in the cluster's JupyterLab as well."),
+    show: bool = Option(False, "--open", help="Show the page in the browser."),
     as_json: Json = False,
 ) -> int:
     """Write what campaigns found: page, figures, CSV, JSON, SVG.
@@ -63,15 +53,14 @@ def command(
     a campaign's in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
-    if campaign and not others and campaign not in read.names(paths) and _is_run(paths, campaign):
-        return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
-    _say_if_begun(ui, paths)
+    if campaign and not others and campaign not in read.names(paths):
+        runs = (path.name for path in paths.runs.glob("*"))
+        if campaign == "last" or any(run.startswith(campaign) for run in runs):
+            return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
     wanted = read.chosen(paths, campaign)
     named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
-    for other in {other.name: other for other, _ in named if other.name != paths.name}.values():
-        _say_if_begun(ui, other)
     UI.cluster = paths.name  # which hints are about
-    each = [_measured(ui, *one) for one in named]
+    each = [replace(read.load(of, one), use=_use(ui, of)) for of, one in named]
     measured = together.put(each) if others else each[0]
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
@@ -89,10 +78,6 @@ def command(
     if show:
         _show(written[0])
     return 0
-
-
-def _is_run(paths: ClusterPaths, name: str) -> bool:
-    return name == "last" or any(one.name.startswith(name) for one in paths.runs.glob("*"))
 
 
 def _of_run(ui: UI, paths: ClusterPaths, name: str, folder: Path, *, show: bool) -> int:
@@ -119,11 +104,7 @@ def _show(written: Path) -> None:
 
 
 def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, str]:
-    """Return the cluster and the campaign that another one is: the one of the same name, if any.
-
-    Raises:
-        UsageError: There is no such one; it may be a campaign of the first cluster.
-    """
+    """Return the cluster and the campaign that --with names: the one of the same name, if any."""
     cluster, _, name = given.partition("/")
     another = f"gpubed report {first.name} {like} --with {first.name}"
     if cluster not in first.project.clusters() and given in read.names(first):
@@ -139,18 +120,6 @@ def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, st
         )
     usual = like if like in read.names(paths) else None
     return paths, read.chosen(paths, name or usual)
-
-
-def _measured(ui: UI, paths: ClusterPaths, campaign: str) -> Measured:
-    return replace(read.load(paths, campaign), use=_use(ui, paths))
-
-
-def _say_if_begun(ui: UI, paths: ClusterPaths) -> None:
-    if unfinished.state(paths) == unfinished.INTERRUPTED:
-        ui.note(
-            f"the last configuration of {paths.name} did not come to its end: its nodes may be "
-            f"other than what was measured; gpubed up {paths.name} goes on with it"
-        )
 
 
 def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:

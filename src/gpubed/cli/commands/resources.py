@@ -18,13 +18,7 @@ def command(name: ClusterName, as_json: Json = False) -> int:
     plan = load_plan(paths.spec)
     offers = registry.bound(plan.backend, paths).resources(plan.spec)
     ui.document("resources", {"offers": [asdict(offer) for offer in offers]})
-    rows = [
-        (o.name, _known(o.free), _known(o.total), _known(o.gpus), o.gpu_model, o.note)
-        for o in offers
-    ]
+    counts = ((o, ("?" if n is None else n for n in (o.free, o.total, o.gpus))) for o in offers)
+    rows = [(o.name, *each, o.gpu_model, o.note) for o, each in counts]
     ui.table(("machine", "free", "total", "GPUs", "GPU", "note"), rows)
     return 0
-
-
-def _known(count: int | None) -> str:
-    return "?" if count is None else str(count)

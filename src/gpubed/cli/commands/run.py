@@ -1,11 +1,9 @@
 """gpubed run."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from gpubed.cli import completion, run_detached, run_request, run_result
@@ -24,7 +22,7 @@ from gpubed.jobs import execution, job_result, jobfile
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import compare
-from gpubed.jobs.runs.record import Choice, Record, Request
+from gpubed.jobs.runs.record import Choice, Record
 from gpubed.nodes import rates, selection
 from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_cluster
@@ -56,110 +54,75 @@ SETTINGS = {"cls": _Behind}
 
 def command(
     name: ClusterName,
-    job: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder of jobs/; its README.md says more. All are listed if it is left out.",
-            autocompletion=completion.jobs,
-        ),
-    ] = None,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND … | -- --NAME VALUE …]",
-            help="A command in this folder, which travels; or arguments of the job.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="An argument of the job.",
-            autocompletion=completion.settings,
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Use the first N nodes only.")
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="Start N ranks, node after node.")
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NODE,NODE",
-            help="Use these nodes only.",
-            autocompletion=completion.several_nodes,
-        ),
-    ] = None,
-    repeat: Annotated[
-        int, typer.Option(metavar="K", min=1, help="Run it K times, one after the other.")
-    ] = 1,
-    again: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Repeat a run: ask for what it was asked for.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Go on from the checkpoint of a run; on other nodes, too.",
-            autocompletion=completion.resumable,
-        ),
-    ] = None,
-    elastic: Annotated[
-        bool,
-        typer.Option(
-            "--elastic",
-            help="Outlive nodes: go on from the last checkpoint on those that are well.",
-        ),
-    ] = False,
-    least: Annotated[
-        int, typer.Option("--min", metavar="N", help="With --elastic: wait for N nodes at least.")
-    ] = 1,
-    most: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="With --elastic: N nodes at most.")
-    ] = None,
-    stall_after: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="End it once ranks of Horovod waited that long for others."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
-    ] = False,
-    detach: Annotated[
-        bool,
-        typer.Option(
-            "--detach", "-d", help="Go on in the background, as long as this machine is on."
-        ),
-    ] = False,
-    per_node: Annotated[
-        bool | None,
-        typer.Option(
-            "--per-node/--per-rank",
-            help="Start the command once per node, as torchrun wants, or once per GPU.",
-            show_default=False,
-        ),
-    ] = None,
+    job: str | None = Argument(
+        None,
+        help="A folder of jobs/; its README.md says more. All are listed if it is left out.",
+        autocompletion=completion.jobs,
+    ),
+    words: list[str] | None = Argument(
+        None,
+        metavar="[-- COMMAND … | -- --NAME VALUE …]",
+        help="A command in this folder, which travels; or arguments of the job.",
+    ),
+    settings: list[str] | None = Option(
+        None,
+        "--set",
+        metavar="NAME=VALUE",
+        help="An argument of the job.",
+        autocompletion=completion.settings,
+    ),
+    nodes: int | None = Option(None, metavar="N", help="Use the first N nodes only."),
+    ranks: int | None = Option(None, metavar="N", help="Start N ranks, node after node."),
+    on: str | None = Option(
+        None,
+        metavar="NODE,NODE",
+        help="Use these nodes only.",
+        autocompletion=completion.several_nodes,
+    ),
+    repeat: int = Option(1, metavar="K", min=1, help="Run it K times, one after the other."),
+    again: str | None = Option(
+        None,
+        metavar="RUN",
+        help="Repeat a run: ask for what it was asked for.",
+        autocompletion=completion.runs,
+    ),
+    resume: str | None = Option(
+        None,
+        metavar="RUN",
+        help="Go on from the checkpoint of a run; on other nodes, too.",
+        autocompletion=completion.resumable,
+    ),
+    elastic: bool = Option(
+        False,
+        "--elastic",
+        help="Outlive nodes: go on from the last checkpoint on those that are well.",
+    ),
+    least: int = Option(1, "--min", metavar="N", help="With --elastic: wait for N nodes at least."),
+    most: int | None = Option(None, "--max", metavar="N", help="With --elastic: N nodes at most."),
+    stall_after: str | None = Option(
+        None, metavar="TIME", help="End it once ranks of Horovod waited that long for others."
+    ),
+    dry_run: bool = Option(
+        False, "--dry-run", help="Show what would start, and where; start nothing."
+    ),
+    detach: bool = Option(
+        False, "--detach", "-d", help="Go on in the background, as long as this machine is on."
+    ),
+    per_node: bool | None = Option(
+        None,
+        "--per-node/--per-rank",
+        help="Start the command once per node, as torchrun wants, or once per GPU.",
+        show_default=False,
+    ),
     yes: Yes = False,
-    container: Annotated[
-        str | None,
-        typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(
-            help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out.",
-            autocompletion=completion.launchers,
-        ),
-    ] = None,
+    container: str | None = Option(
+        None, metavar="IMAGE", help="Run the ranks in containers of this image."
+    ),
+    launcher: str | None = Option(
+        None,
+        help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out.",
+        autocompletion=completion.launchers,
+    ),
     as_json: Json = False,
 ) -> int:
     """Run a command or a job on the nodes; bring its results back."""
@@ -169,7 +132,7 @@ def command(
     run_request.check_bounds(bounds, least, most, fixed=any(fixes))
     said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node, stall_after)
     former = run_request.former_run(paths, job, again, given=any(said))
-    choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on, words or ()))
+    choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on))
     is_command = bool(words) and job is None and resume is None
     given = {**jobfile.parse_settings(settings or [])}
     given |= {} if is_command else jobfile.parse_words(words or [])
@@ -189,7 +152,7 @@ def command(
     asked = Asked(request, repeat, former, resumed, bounds)
     interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
     if bounds and not dry_run:
-        return run_detached.training(ui, paths) if detach else _elastic(ui, paths, asked, bounds)
+        return run_detached.run(ui, paths) if detach else _elastic(ui, paths, asked, bounds)
     # What cannot begin is refused before anything says that it starts.
     usable, foreseen, left_out = _foreseen(ui, paths, asked)
     if dry_run:
@@ -199,11 +162,8 @@ def command(
 
 def _foreseen(ui: UI, paths: ClusterPaths, asked: Asked) -> tuple[Cluster, Record, dict[str, str]]:
     usable, left_out = _usable(ui, paths)
-    request = asked.request
-    if asked.bounds:
-        choice = training.first(asked.bounds, usable)
-        request = request.model_copy(update={"choice": choice})
-    foreseen = execution.foresee(usable, request)
+    choice = {"choice": training.first(asked.bounds, usable)} if asked.bounds else None
+    foreseen = execution.foresee(usable, asked.request.model_copy(update=choice))
     if asked.resumed:
         elastic = asked.bounds is not None
         run_request.require_checkpoint(usable, asked.resumed, foreseen, elastic=elastic)
@@ -218,31 +178,24 @@ def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int
     request, repeat = asked.request, asked.repeat
     set_ = execution.name_run(request.job) if repeat > 1 else ""
     results = list[JobResult]()
-    sharing = runlock.measuring(usable.paths.state, "run", shared=True)
-    with sharing, _starting(ui, request, usable) as show:
+    chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
+    text = execution.beginning(request.job, chosen)
+    terms = execution.Terms(
+        set_=set_,
+        again=asked.former.run_id if asked.former else "",
+        resumes=asked.resumed.run_id if asked.resumed else "",
+    )
+    with runlock.measuring(usable.paths.state, "run", shared=True), ui.working(text) as show:
+        if not ui.err.is_terminal:  # there, it stands until the first step is done
+            ui.note(text)
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
+                terms = replace(terms, repetition=number)
             output = JobOutput(ui, show, run_detached.log(usable.paths))
-            terms = execution.Terms(
-                set_=set_,
-                repetition=number if repeat > 1 else None,
-                again=asked.former.run_id if asked.former else "",
-                resumes=asked.resumed.run_id if asked.resumed else "",
-            )
             results.append(execution.run(usable, request, output.tell, terms))
     result = job_result.repeated(results) if repeat > 1 else results[0]
     return run_result.conclude(ui, request.job, result, output, left_out)
-
-
-@contextmanager
-def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[str], None]]:
-    chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
-    text = execution.beginning(request.job, chosen)
-    if not ui.err.is_terminal:  # there, it stands until the first step is done
-        ui.note(text)
-    with ui.working(text) as show:
-        yield show
 
 
 def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:

@@ -7,9 +7,8 @@ from contextlib import suppress
 from datetime import UTC, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, Yes, find
@@ -39,29 +38,22 @@ _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 def command(
     name: ClusterName,
-    action: Annotated[
-        str,
-        typer.Argument(metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)),
-    ] = "list",
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]…",
-            help="Runs: a name, the beginning of one, or `last`.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    job: Annotated[
-        str | None,
-        typer.Option(help="List the runs of this job only.", autocompletion=completion.jobs),
-    ] = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            help=f"List those only: {', '.join(_STATES)}.", autocompletion=lambda: list(_STATES)
-        ),
-    ] = None,
-    last: Annotated[int, typer.Option(min=1, help="List so many, or keep so many.")] = _SHOWN,
+    action: str = Argument(
+        "list", metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)
+    ),
+    names: list[str] | None = Argument(
+        None,
+        metavar="[RUN]…",
+        help="Runs: a name, the beginning of one, or `last`.",
+        autocompletion=completion.runs,
+    ),
+    job: str | None = Option(
+        None, help="List the runs of this job only.", autocompletion=completion.jobs
+    ),
+    status: str | None = Option(
+        None, help=f"List those only: {', '.join(_STATES)}.", autocompletion=lambda: list(_STATES)
+    ),
+    last: int = Option(_SHOWN, min=1, help="List so many, or keep so many."),
     as_json: Json = False,
     yes: Yes = False,
 ) -> int:
@@ -76,9 +68,6 @@ def command(
         "prune": lambda: _prune(ui, paths, job, last, yes=yes),
     }
     if action not in actions:
-        if action == "last" or action[:1].isdigit():
-            hint = f"gpubed runs {paths.name} show {action}"
-            raise UsageError(f"what of the run {action} is wanted?", hint)
         raise UsageError(f"runs cannot {action!r}", f"one of: {', '.join(_ACTIONS)}")
     if names and action in ("list", "prune"):
         raise UsageError(f"{action} takes no run", f"gpubed runs {paths.name} show {names[0]}")
@@ -119,7 +108,10 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "by": lambda one: one.by,
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
-        "arguments": lambda one: _arguments(one.request),
+        "arguments": lambda one: (
+            shlex.join(one.request.command)
+            or " ".join(f"{name}={value}" for name, value in one.request.settings.items())
+        ),
         "figures": lambda one: (
             one.cause.short
             if one.cause and one.state == "failed"
@@ -128,7 +120,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     }
     if not any(one.by for one in shown):
         del columns["by"]
-    if ui.out.width < _WIDE:
+    if ui.columns < _WIDE:
         del columns["arguments"]  # `show` has them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in shown])
     if len(found) > len(shown):
@@ -136,12 +128,6 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     if paths.checkpoints.is_dir():
         ui.note(f"collected checkpoints: {paths.checkpoints}")
     return 0
-
-
-def _arguments(request: Request) -> str:
-    if request.command:
-        return shlex.join(request.command)
-    return " ".join(f"{name}={value}" for name, value in request.settings.items())
 
 
 def _described(request: Request) -> dict[str, Metric]:
@@ -166,7 +152,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     folder = paths.runs / one.run_id
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
-    kept = _collected(paths, one)
+    names = checkpoints.of(one)
+    kept = [str(found) for name in names if (found := checkpoints.collected(paths, name))]
     # The files of a run that is at work, or was interrupted, are on the cluster.
     there = one.origin.hosts and one.state in ("running", "interrupted")
     by_step = curves.read(folder) or (_curves_so_far(paths, one) if there else {})
@@ -175,15 +162,12 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
     ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
     ui.say(f"  started {one.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
-    if one.by:
-        ui.say(f"  by {one.by}")
     for host in one.origin.hosts:
         ui.say(f"  {host.name}: {host.slots} rank(s), {host.hardware or host.id}")
     ui.say(f"  recipe {one.origin.recipe} ({one.origin.recipe_sha256[:8]})")
-    if one.resumes:
-        ui.say(f"  goes on from {one.resumes}")
-    if commit := one.origin.git:
-        ui.say(f"  git {commit}")
+    for what, told in (("by", one.by), ("goes on from", one.resumes), ("git", one.origin.git)):
+        if told:
+            ui.say(f"  {what} {told}")
     ui.say(f"  command: {' '.join(one.command)}", whole=True)
     _tell_figures(ui, one)
     _tell_curves(ui, by_step)
@@ -201,8 +185,12 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     ui.say(f"folder: {folder}", whole=True)
     if there and not (folder / record.SUMS).exists():
         ui.say(f"files:  gpubed get {paths.name} runs/{one.run_id}", whole=True)
-    _tell_checkpoints(ui, kept)
-    ui.say(_next(paths, one), whole=True)
+    for place in kept:
+        ui.say(f"collected checkpoints: {place}", whole=True)
+    run = f"gpubed run {paths.name}"
+    # With checkpoints it would go on from them, which is no repetition.
+    resume = f"resume: {run}{' --elastic' if one.elastic else ''} --resume {one.run_id}"
+    ui.say(resume if names else f"again:  {run} --again {one.run_id}", whole=True)
     return 0
 
 
@@ -234,24 +222,6 @@ def _tell_curves(ui: UI, by_step: Mapping[str, curves.Points]) -> None:
             first, last, least = (figures.written(value, "") for value in ends)
             line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
             ui.say(f"  {figures.one_line(name)}  {line}", whole=True)
-
-
-def _next(paths: ClusterPaths, one: Record) -> str:
-    """Return how to go on from a run; one with checkpoints is resumed, not repeated."""
-    run = f"gpubed run {paths.name}"
-    if not checkpoints.of(one):
-        return f"again:  {run} --again {one.run_id}"
-    return f"resume: {run}{' --elastic' if one.elastic else ''} --resume {one.run_id}"
-
-
-def _collected(paths: ClusterPaths, one: Record) -> list[str]:
-    places = (checkpoints.collected(paths, name) for name in checkpoints.of(one))
-    return [str(place) for place in places if place]
-
-
-def _tell_checkpoints(ui: UI, kept: Sequence[str]) -> None:
-    for place in kept:
-        ui.say(f"collected checkpoints: {place}", whole=True)
 
 
 def _tell_figures(ui: UI, one: Record) -> None:
@@ -286,7 +256,8 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
                 "metrics": [one.document() for one in ratios],
             }
         )
-        ui.say(f"{_side(first, before)} → {_side(other, now)}")
+        of = (f" (mean of the {len(side)} of its set)" * (len(side) > 1) for side in (before, now))
+        ui.say(f"{first.run_id}{next(of)} → {other.run_id}{next(of)}")
         for difference in differences:
             ui.say(f"  {difference}")
         if not differences:
@@ -308,10 +279,6 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     return 0
 
 
-def _side(named: Record, runs: Sequence[Record]) -> str:
-    return f"{named.run_id} (mean of the {len(runs)} of its set)" if len(runs) > 1 else named.run_id
-
-
 def _tell_shared(ui: UI, records: Sequence[Record]) -> None:
     for one in {one.run_id: one for one in records if one.shared_with}.values():
         others = figures.one_line(", ".join(one.shared_with))
@@ -319,23 +286,20 @@ def _tell_shared(ui: UI, records: Sequence[Record]) -> None:
 
 
 def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.Ratio]) -> None:
+    none = Metric(unit="")
     columns: dict[str, Callable[[compare.Ratio], str]] = {
         "metric": lambda one: one.metric,
-        "before": lambda one: _with_unit(one.before, units.get(one.metric)),
-        "now": lambda one: _with_unit(one.now, units.get(one.metric)),
+        "before": lambda one: figures.written(one.before, units.get(one.metric, none).unit),
+        "now": lambda one: figures.written(one.now, units.get(one.metric, none).unit),
         "ratio": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
         "95 % interval": lambda one: compare.bounds(one.low, one.high),
         "p": lambda one: families.written(one.chance),
         "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
         "verdict": lambda one: one.verdict,
     }
-    if ui.out.width < _WIDE:
+    if ui.columns < _WIDE:
         del columns["runs"]  # the first lines say them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in ratios])
-
-
-def _with_unit(value: float, described: Metric | None) -> str:
-    return figures.written(value, described.unit if described else "")
 
 
 def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool) -> int:

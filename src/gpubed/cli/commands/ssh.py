@@ -1,16 +1,21 @@
 """gpubed ssh."""
 
-from typing import Annotated
+import os
+import signal
+from collections.abc import Sequence
+from types import FrameType
 
 import typer
+from typer import Argument
 from typer.core import TyperCommand
 
-from gpubed.cli import attended, completion
+from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, find
 from gpubed.cli.ui import UI
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.engines import interruption
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
@@ -19,6 +24,8 @@ EXAMPLE = "gpubed ssh lab head -- nproc"
 PLACE = ("Work", 60)
 _REFUSED = 255  # ssh's own exit code; a command's may be the same
 _ANSWERS_S = 5.0
+# Signals forwarded to ssh, which decides how to end; gpubed ends with it.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Words(TyperCommand):
@@ -35,19 +42,36 @@ SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
 
 def command(
     name: ClusterName,
-    node: Annotated[
-        str, typer.Argument(help="A node's name, or `head`.", autocompletion=completion.nodes)
-    ] = "head",
-    words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
+    node: str = Argument("head", help="A node's name, or `head`.", autocompletion=completion.nodes),
+    words: list[str] | None = Argument(None, metavar="[-- COMMAND]"),
 ) -> int:
     """Open a shell on a node, or run a command there. It is the head if none is named."""
     paths = find(name, from_state=True)
     named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)
-    code = attended.run(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])
+    code = attend(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])
     if code == _REFUSED:
         _say_whose_key(UI(), paths, named)
     return code
+
+
+def attend(words: Sequence[str]) -> int:
+    """Run an interactive program in the user's terminal and process group; return its exit code."""
+    child = os.posix_spawnp(words[0], list(words), os.environ)
+
+    def send_on(number: int, _frame: FrameType | None) -> None:
+        os.kill(child, number)
+
+    before = {number: signal.signal(number, send_on) for number in _ENDS}
+    status = os.waitpid(child, os.WUNTRACED)[1]
+    while os.WIFSTOPPED(status):  # stop as well, so that the shell gets the terminal
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
+        status = os.waitpid(child, os.WUNTRACED)[1]
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else interruption.EXIT - code
 
 
 def _say_whose_key(ui: UI, paths: ClusterPaths, node: Node) -> None:

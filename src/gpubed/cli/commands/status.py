@@ -1,8 +1,6 @@
 """gpubed status."""
 
-from typing import Annotated
-
-import typer
+from typer import Option
 
 from gpubed.cli import report
 from gpubed.cli.options import ClusterName, Json, find
@@ -14,13 +12,15 @@ from gpubed.nodes.allocation import BeingMade, NotUp
 
 EXAMPLE = "gpubed status lab --json"
 PLACE = ("Cluster", 60)
-Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="List every check, also what passed or was skipped."),
-]
 
 
-def command(name: ClusterName, as_json: Json = False, verbose: Verbose = False) -> int:
+def command(
+    name: ClusterName,
+    as_json: Json = False,
+    verbose: bool = Option(
+        False, "--verbose", "-v", help="List every check, also what passed or was skipped."
+    ),
+) -> int:
     """Show what is wrong, nodes, use, lease, services, verification."""
     ui, paths, engine = UI(as_json), find(name, from_state=True), stack.choose(None)
     try:

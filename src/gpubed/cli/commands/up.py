@@ -1,12 +1,12 @@
 """gpubed up."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Option
 
-from gpubed.cli import approval, report
-from gpubed.cli.display import Display
+from gpubed.cli import report
+from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status, up
@@ -21,22 +21,16 @@ def command(
     name: ClusterName,
     as_json: Json = False,
     yes: Yes = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Verify again even if nothing changed.")
-    ] = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="First look at what became of the nodes.")
-    ] = False,
-    events: Annotated[
-        Path | None, typer.Option("--events", help="Append one JSON object per event.")
-    ] = None,
+    verify: bool = Option(False, "--verify", help="Verify again even if nothing changed."),
+    refresh: bool = Option(False, "--refresh", help="First look at what became of the nodes."),
+    events: Path | None = Option(None, "--events", help="Append one JSON object per event."),
     engine: EngineOption = None,
 ) -> int:
     """Allocate, configure and verify a cluster. Repeat it at any time."""
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     display = Display(ui)
-    approve = approval.asking(ui, display, f"gpubed up {name} -y", yes=yes)
+    approve = asking(ui, display, f"gpubed up {name} -y", yes=yes)
     with event_file(paths, "up", events) as path, display.following(path):
         done = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
     document = status.status(paths, chosen, seen=done.seen)

@@ -1,9 +1,8 @@
 """gpubed verify."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.checks.verify import VerificationFailed
 from gpubed.cli import report
@@ -19,18 +18,19 @@ from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed verify lab"
 PLACE = ("Cluster", 70)
-GpuReport = Annotated[
-    Path | None,
-    typer.Option(
+
+
+def command(
+    name: ClusterName,
+    report_to: Path | None = Option(
+        None,
         "--gpu-report",
         metavar="FILE",
         help="First write all that a simulation of the GPUs can be recorded from, "
         "with no name, address or serial number in it.",
     ),
-]
-
-
-def command(name: ClusterName, report_to: GpuReport = None, as_json: Json = False) -> int:
+    as_json: Json = False,
+) -> int:
     """Prove that the cluster is what its specification says."""
     ui, paths = UI(as_json), find(name)
     unfinished.require_still(paths)

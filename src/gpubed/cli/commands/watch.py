@@ -1,48 +1,40 @@
 """gpubed watch."""
 
 import time
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from gpubed.cli.display import Display
-from gpubed.cli.options import ClusterName, EngineOption, find, named
+from gpubed.cli.options import ClusterName, EngineOption, find, named, seconds
 from gpubed.cli.ui import UI
 from gpubed.cluster import watch, watch_unit
 from gpubed.cluster.watch_memory import Event
 from gpubed.core import runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.core.units import parse_seconds
 from gpubed.engines import stack
 
 EXAMPLE = "gpubed watch lab"
 PLACE = ("Care", 40)
-_EVERY = "gpubed watch CLUSTER --every 60s"
 _LEAST_S = 5.0
-Every = Annotated[str, typer.Option("--every", metavar="TIME", help="From look to look.")]
-Repairs = Annotated[
-    int, typer.Option("--repairs", min=0, help="How many may begin within 24 hours.")
-]
-Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object per event on stdout.")]
 
 
 def command(
     name: ClusterName,
-    every: Every = "60 s",
-    repairs: Repairs = 5,
-    once: Annotated[bool, typer.Option("--once", help="Look once, for a cron job.")] = False,
-    install: Annotated[
-        bool, typer.Option("--install", help="Let your systemd run it, from now on.")
-    ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Undo --install.")] = False,
-    as_json: Lines = False,
+    every: str = Option("60 s", "--every", metavar="TIME", help="From look to look."),
+    repairs: int = Option(5, "--repairs", min=0, help="How many may begin within 24 hours."),
+    once: bool = Option(False, "--once", help="Look once, for a cron job."),
+    install: bool = Option(False, "--install", help="Let your systemd run it, from now on."),
+    remove: bool = Option(False, "--remove", help="Undo --install."),
+    as_json: bool = Option(False, "--json", help="Print one JSON object per event on stdout."),
     engine: EngineOption = None,
 ) -> int:
     """Repair what breaks, renew the lease, and log why. No repair costs data."""
     if once + install + remove > 1:
         raise UsageError("--once, --install and --remove exclude each other")
-    ui, seconds = UI(as_json), _seconds(every)
+    ui, wait_s = UI(as_json), seconds("--every", every, "60 s")
+    if wait_s < _LEAST_S:
+        raise UsageError(f"--every {every!r} is less than {_LEAST_S:g} s", "--every '60 s'")
     if remove:  # also of a cluster that is no more
         unit = watch_unit.remove(named(name))
         ui.document("watch", {"unit": unit and str(unit)})
@@ -53,7 +45,7 @@ def command(
         return _install(ui, paths, every, repairs, engine)
 
     def hear(event: Event) -> None:
-        ui.event("watch", event.document())
+        ui.document("watch", event.document(), indent=None)
         ui.say(event.line, whole=True)
 
     watched = watch.Watch(paths, chosen, repairs, hear, lambda path: Display(ui).following(path))
@@ -63,26 +55,16 @@ def command(
     with runlock.locked(paths.watching, "watch"):
         if once:
             return 1 if watched.look() == "amiss" else 0
-        watched.start(seconds)
+        watched.start(wait_s)
         try:
             while (looked := watched.try_look())[0] != "gone":
                 said = f"watching {paths.name}: {looked[0]} at {time.strftime('%H:%M:%S')}"
-                with ui.working(f"{said}, looked at again every {seconds:g} s"):
-                    time.sleep(max(seconds, looked[1]))
+                with ui.working(f"{said}, looked at again every {wait_s:g} s"):
+                    time.sleep(max(wait_s, looked[1]))
         except KeyboardInterrupt:
             watched.telling.tell("ended", "interrupted")
             raise
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = parse_seconds(text, "60 s")
-    except ValueError as error:
-        raise UsageError(f"--every {text!r} {error}", _EVERY) from None
-    if seconds < _LEAST_S:
-        raise UsageError(f"--every {text!r} is less than {_LEAST_S:g} s", _EVERY)
-    return seconds
 
 
 def _install(ui: UI, paths: ClusterPaths, every: str, repairs: int, engine: str | None) -> int:
