@@ -19,11 +19,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.backends.gpulab.definition import LONGEST_WORD
 from gpubed.core import reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Document, Unreadable
 
+# Linux refuses a longer word of a command (MAX_ARG_STRLEN), so the container would not start.
+_LONGEST_WORD = 131_071
 LIMIT = 2**19
 """Bytes of results that come back through the log; before packing."""
 _UNPACKED = 2**24
@@ -48,10 +49,10 @@ def pack(folder: Path, extra: Mapping[str, str]) -> str:
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     word = base64.b64encode(packed.getvalue()).decode("ascii")
-    if len(word) > LONGEST_WORD:
+    if len(word) > _LONGEST_WORD:
         raise UsageError(
             f"job {folder.name} is too large to travel in a GPULab job: {len(word)} bytes packed, "
-            f"at most {LONGEST_WORD}",
+            f"at most {_LONGEST_WORD}",
             "put its data on the project storage and leave only code in the folder",
         )
     return word

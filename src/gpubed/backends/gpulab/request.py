@@ -6,21 +6,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any, NamedTuple
 
 from gpubed.backends.gpulab import parcel
 from gpubed.backends.gpulab.config import Config
-from gpubed.backends.gpulab.definition import (
-    Docker,
-    Mount,
-    NewJob,
-    Owner,
-    Request,
-    Resources,
-    Scheduling,
-)
-from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
@@ -30,6 +20,17 @@ from gpubed.spec.sections import Machine
 _GB = 10**9
 # Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
 _START_S = "180"
+
+
+class Resources(NamedTuple):
+    """Resources of a job, all on one worker; memory in whole GB."""
+
+    cpus: int
+    gpus: int
+    cpu_memory_gb: int
+    gpu_model: Sequence[str] = ()
+    min_cuda_version: int | None = None
+    cluster_id: int | None = None
 
 
 def config(spec: ClusterSpec) -> Config:
@@ -102,8 +103,8 @@ def render(
     environment: Mapping[str, str],
     mark: str,
     image: str | None = None,
-) -> NewJob:
-    """Return the job that runs a command on each of a node's slots.
+) -> dict[str, Any]:
+    """Return the job (the body of `POST jobs`) that runs a command on each of a node's slots.
 
     Args:
         name: Unique, so that the job can be found by it.
@@ -113,27 +114,45 @@ def render(
         image: Replaces the image of the specification.
 
     Raises:
-        UsageError: GPULab would not take it; the message names the key.
+        UsageError: The job's folder is too large.
     """
-    spec = plan.spec
-    try:
-        docker = Docker(
-            image=image or config(spec).image,
-            command=_words(node, command, environment["GPUBED_RUN_DIR"], mark, source),
-            environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
-            storage=_storage(spec),
-        )
-        scheduling = Scheduling(max_duration=f"{math.ceil(spec.lease.duration / 60)} minutes")
-        return NewJob(
-            name=name,
-            description=labels,
-            request=Request(resources=resources(plan, node), docker=docker, scheduling=scheduling),
-            owner=Owner(project_urn=project_urn),
-            deployment_environment=config(spec).environment,
-        )
-    except ValidationError as error:
-        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise UsageError(f"GPULab would not take the job: {'; '.join(found)}") from error
+    options, storage = config(plan.spec), plan.spec.storage
+    wanted = resources(plan, node)
+    machine: dict[str, Any] = {
+        "cpus": wanted.cpus,
+        "gpus": wanted.gpus,
+        "cpuMemoryGb": wanted.cpu_memory_gb,
+        "gpuModel": wanted.gpu_model,
+        "minCudaVersion": wanted.min_cuda_version,
+        "clusterId": wanted.cluster_id,
+    }
+    mounts: list[dict[str, Any]] = []
+    if options.storage:
+        mounts.append({"hostPath": options.storage, "containerPath": storage.shared.path})
+    if storage.scratch:
+        mounts.append({"hostPath": "/project_scratch", "containerPath": storage.scratch.path})
+    memory = math.ceil(options.shm / _GB)
+    mounts.append({"hostPath": "tmpfs", "containerPath": "/dev/shm", "sizeGb": memory})  # noqa: S108
+    return {
+        "name": name,
+        "description": labels,
+        "request": {
+            "resources": {key: value for key, value in machine.items() if value is not None},
+            "docker": {
+                "image": image or options.image,
+                "command": _words(node, command, environment["GPUBED_RUN_DIR"], mark, source),
+                "environment": {**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
+                "storage": mounts,
+            },
+            "scheduling": {
+                "interactive": False,
+                "restartable": False,
+                "maxDuration": f"{math.ceil(plan.spec.lease.duration / 60)} minutes",
+            },
+        },
+        "owner": {"projectUrn": project_urn},
+        "deploymentEnvironment": options.environment,
+    }
 
 
 def _words(
@@ -155,13 +174,3 @@ def _words(
     container = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
     bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
     return ("python3", "-u", "-c", container, json.dumps(settings), bundle)
-
-
-def _storage(spec: ClusterSpec) -> tuple[Mount, ...]:
-    options, mounts = config(spec), []
-    if options.storage:
-        mounts.append(Mount(host_path=options.storage, container_path=spec.storage.shared.path))
-    if spec.storage.scratch:
-        mounts.append(Mount(host_path="/project_scratch", container_path=spec.storage.scratch.path))
-    size = math.ceil(options.shm / _GB)
-    return (*mounts, Mount(host_path="tmpfs", container_path="/dev/shm", size_gb=size))  # noqa: S108
