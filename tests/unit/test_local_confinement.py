@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpubed.backends.local import confinement, daemon
-from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import NodeInputs
 
 NODE = NodeInputs.model_validate(
     {

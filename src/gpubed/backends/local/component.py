@@ -11,8 +11,7 @@ import pulumi
 from gpubed.backends.component import Component
 from gpubed.backends.local import confinement, environment
 from gpubed.backends.local.config import Runtime
-from gpubed.backends.local.image import Recipe
-from gpubed.backends.local.python_image import PythonImage, node_image
+from gpubed.backends.local.image import PythonImage, Recipe, node_image
 from gpubed.core import reading
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.testbeds.resources import Image, Network, Node, Volume

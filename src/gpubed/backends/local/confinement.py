@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubed.backends.local import daemon, ownership
-from gpubed.backends.local.node_inputs import NodeInputs
-from gpubed.backends.local.runtime import File
+from gpubed.backends.local.runtime import File, NodeInputs
 from gpubed.core.paths import assets
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import NodePlan

@@ -8,9 +8,8 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from gpubed.backends.local import confinement, daemon, runtime
-from gpubed.backends.local.node_inputs import CONFINED, NodeInputs
-from gpubed.backends.local.runtime import Runtime, cpu_quota, labels, put
-from gpubed.backends.local.vm.machine import VirtualMachine
+from gpubed.backends.local.machine import VirtualMachine
+from gpubed.backends.local.runtime import CONFINED, NodeInputs, Runtime, cpu_quota, labels, put
 
 _SYSTEMD: dict[str, Any] = {
     # The host's view of the tree works with both cgroup v1 and v2, and without --privileged.

@@ -12,7 +12,7 @@ from docker.models.containers import Container
 
 from gpubed.backends.local import confinement, daemon, image, ownership, runtime
 from gpubed.backends.local.container import runtime_of
-from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, Attachment, NodeInputs
+from gpubed.backends.local.runtime import CONFINED, UPDATABLE, Attachment, NodeInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_bytes
 from gpubed.nodes import host_keys
