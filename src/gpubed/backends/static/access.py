@@ -70,8 +70,8 @@ def _config(said: Mapping[str, Any] | None) -> Config | None:
 
 
 def door(config: Config, host: Host, name: str) -> Node:
-    """Return a host as a node to log in to with the user's own key; see `_known_keys`."""
-    keys = _known_keys(config, host.address, host.port, UnknownHost)
+    """Return a host as a node to log in to with the user's own key; see `known_keys`."""
+    keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
     return allocation.door(here, name, hops(config))
 
@@ -83,15 +83,18 @@ def hops(config: Config) -> tuple[Hop, ...]:
             address=bastion.address,
             port=bastion.port,
             user=bastion.user or config.user,
-            host_keys=_known_keys(config, bastion.address, bastion.port, PrerequisiteMissing),
+            host_keys=known_keys(config, bastion.address, bastion.port),
             identity=str(Path(bastion.key or config.key).expanduser()),
         )
         for bastion in config.bastions
     )
 
 
-def _known_keys(
-    config: Config, address: str, port: int, unknown: type[PrerequisiteMissing]
+def known_keys(
+    config: Config,
+    address: str,
+    port: int,
+    unknown: type[PrerequisiteMissing] = PrerequisiteMissing,
 ) -> tuple[str, ...]:
     """Return the host keys that the user trusts for an address.
 
