@@ -5,13 +5,12 @@ from __future__ import annotations
 import pulumi
 import pytest
 
-from gpubed.backends.virtualwall.component import slice_inputs
-from gpubed.backends.virtualwall.node import NodeDriver
-from gpubed.backends.virtualwall.slice import SliceDriver
+from gpubed.backends.virtualwall import slice_inputs
+from gpubed.backends.virtualwall.drivers import NodeDriver, SliceDriver
 from unit.test_virtualwall_documents import planned
 
 UNKNOWN = pulumi.output.UNKNOWN
-SLICE = slice_inputs(planned(3, group={"min": 2})) | {"uuid": "u", "public_key": "k"}
+SLICE = slice_inputs.planned(planned(3, group={"min": 2})) | {"uuid": "u", "public_key": "k"}
 NODE = {"slice": "s", "granted": {"sliver": "s1"}, "testbed": {}, "mtu": 9000, "shared": None}
 
 
