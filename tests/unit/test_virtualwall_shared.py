@@ -49,22 +49,6 @@ def down(*words):
     )
 
 
-def test_data_that_was_kept_is_known_to_the_next_down(kept):
-    done = down("--keep-data", "-y")
-    assert done.return_value == 0, done.exception
-    assert f"kept shared folder {PART}" in done.stdout
-    assert [thing.name for thing in journal.shared(kept, None)] == [PART]
-    assert record.uuid(kept) == UUID
-
-
-def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
-    done = down("-y")
-    assert done.return_value == 1, done.exception
-    assert f"STILL THERE: shared folder {PART}" in done.stdout
-    assert [thing.name for thing in journal.shared(kept, None)] == [PART]
-    assert record.uuid(kept) == UUID
-
-
 def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
     """It alone says by now on which testbed the data is."""
     kept.spec.write_text("nodes: none yet")

@@ -57,20 +57,15 @@ class _Model(BaseModel):
 
 
 class RemoteJob(_Model):
-    """A job as GPULab has it.
-
-    Attributes:
-        description: Carries our labels.
-        status: One of the states of the service's state machine.
-        queued: Why it waits, in the service's words.
-    """
+    """A job as GPULab has it."""
 
     uuid: str = Field(pattern=r"^[0-9a-fA-F-]{36}$")
     name: str
-    description: str | None = None
+    description: str | None = None  # carries our labels
     status: Annotated[State, BeforeValidator(_as_written)] = Field(
         validation_alias=AliasPath("state", "status")
     )
+    # Why it waits, in the service's words.
     queued: tuple[str, ...] | None = Field(
         default=None, validation_alias=AliasPath("state", "scheduling", "queuedExplanations")
     )
@@ -170,12 +165,7 @@ class Client:
         return str(answer.get("latest_client_version", "unknown"))
 
     def submit(self, job: Mapping[str, Any]) -> str:
-        """Submit a job; return its id.
-
-        Raises:
-            Refused: The service refuses the job; the message says why.
-            Unanswered: It is unknown whether the job exists now.
-        """
+        """Submit a job; return its id. After Unanswered, the job may exist or not."""
         answer = self._once("POST", "jobs", json.dumps(job).encode(), "application/json")
         _expect_done(answer, "the job")
         text = answer.body.decode("ascii", "replace").strip().strip('"')

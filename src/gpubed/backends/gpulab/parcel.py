@@ -25,10 +25,9 @@ from gpubed.core.reading import Document, Unreadable
 
 # Linux refuses a longer word of a command (MAX_ARG_STRLEN), so the container would not start.
 _LONGEST_WORD = 131_071
-LIMIT = 2**19
-"""Bytes of results that come back through the log; before packing."""
+LIMIT = 2**19  # bytes of results that come back through the log; before packing
+# Bytes of the archive: many small files take more for their names than for themselves.
 _UNPACKED = 2**24
-"""Bytes of the archive: many small files take more for their names than for themselves."""
 _LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
 _LEFT_OUT = {"README.md", "__pycache__"}
 _SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
@@ -80,19 +79,11 @@ class Facts(BaseModel):
 
 @dataclass
 class Parcel:
-    """Collects a run's results from the lines of its log.
+    """Collects a run's results from the lines of its log."""
 
-    Args:
-        mark: Secret prefix of the parcel's lines.
-        own: Names of gpubed's own files in the folder of results, which are never overwritten.
-
-    Attributes:
-        left_out: Files with these names that `unpack` left out.
-    """
-
-    mark: str
-    own: frozenset[str] = frozenset()
-    left_out: list[str] = field(default_factory=list)
+    mark: str  # secret prefix of the parcel's lines
+    own: frozenset[str] = frozenset()  # names of gpubed's own files, which are never overwritten
+    left_out: list[str] = field(default_factory=list)  # files of these names
     _parts: dict[int, str] = field(default_factory=dict)
     _total: int = 0
 

@@ -106,15 +106,8 @@ def render(
 ) -> dict[str, Any]:
     """Return the job (the body of `POST jobs`) that runs a command on each of a node's slots.
 
-    Args:
-        name: Unique, so that the job can be found by it.
-        command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
-        source: The folder of `jobs/` to copy into the job.
-        mark: Prefix of the lines with results.
-        image: Replaces the image of the specification.
-
-    Raises:
-        UsageError: The job's folder is too large.
+    The job can be found by its unique `name`. It gets a copy of the folder `source` of `jobs/`, and
+    prefixes lines with results by `mark`. `image` replaces the image of the specification.
     """
     options, storage = config(plan.spec), plan.spec.storage
     wanted = resources(plan, node)

@@ -57,10 +57,8 @@ class Link(_Model):
     subnet: str
     rate_bps: int
     mtu: int
-    latency: float = 0.0
-    """Of what leaves the node, in seconds."""
-    loss: float = 0.0
-    """Of what leaves the node, as a fraction."""
+    latency: float = 0.0  # of what leaves the node, in seconds
+    loss: float = 0.0  # of what leaves the node, as a fraction
 
     @property
     def text(self) -> str:
@@ -102,10 +100,8 @@ class NodeInputs(_Model):
     memory: int | None = None
     gpus: tuple[str, ...] = ()
     simulate: Simulation | None = None
-    certificates: str | None = None
-    """A hash of this machine's CA bundle, where the environment names one."""
-    confined: bool = False
-    """Whether it can do with a confined container (`confinement`), if this machine has one."""
+    certificates: str | None = None  # hash of the CA bundle that the environment names
+    confined: bool = False  # whether a confined container will do, if this machine has them
 
     @property
     def owner(self) -> Owner:
@@ -133,10 +129,8 @@ class File(NamedTuple):
 class Runtime(ABC):
     """Makes the container of a node and works on the node through it."""
 
-    files = ""
-    """The folder of the container that holds the node's own files; the root by default."""
-    shell: Sequence[str] = ()
-    """What comes before a command that shall run in the node."""
+    files = ""  # the folder of the container with the node's own files; else its root
+    shell: Sequence[str] = ()  # precedes a command that shall run in the node
 
     @abstractmethod
     def flags(self, node: NodeInputs) -> dict[str, Any]:
@@ -208,8 +202,7 @@ class Runtime(ABC):
     def host_key(self, container: Container) -> str:
         """Read the public host key through Docker, not over the network it will protect.
 
-        Raises:
-            docker.errors.NotFound: The node has not made it yet.
+        Docker's `NotFound` means that the node has not made it yet.
         """
         key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
         return " ".join(key.split()[:2])
@@ -276,12 +269,7 @@ def is_in_use(container: Container) -> bool:
 
 
 def get(container: Container, path: str) -> bytes:
-    """Read a file of a container.
-
-    Raises:
-        docker.errors.NotFound: The file does not exist.
-        Unreadable: Docker's answer is damaged, or the file is too large.
-    """
+    """Read a file of a container; Docker's `NotFound` if there is none."""
     chunks, _ = container.get_archive(path)
     archive = b""
     for chunk in chunks:

@@ -96,12 +96,7 @@ def known_keys(
     port: int,
     unknown: type[PrerequisiteMissing] = PrerequisiteMissing,
 ) -> tuple[str, ...]:
-    """Return the host keys that the user trusts for an address.
-
-    Raises:
-        unknown: There is no key, or all are revoked.
-        PrerequisiteMissing: The file cannot be read.
-    """
+    """Return the host keys that the user trusts for an address; raise `unknown` without any."""
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:

@@ -181,11 +181,7 @@ class NodeDriver(Driver):
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Ask the testbed, not the node, whether it still grants the node.
-
-        Raises:
-            Unreachable: The node answers with another host key and cannot prove it.
-        """
+        """Ask the testbed, not the node, whether it still grants the node."""
         node = NodeInputs.model_validate(inputs, extra="ignore")
         logins.renew_identity(node.testbed, logins.load(node.testbed), self._paths)
         given = _granted_now(node, self._reservation(node))

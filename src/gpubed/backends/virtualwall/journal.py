@@ -34,27 +34,20 @@ _SHARE = 3  # of all patience: nodes have to boot, too
 
 
 class Journal(BaseModel):
-    """The record of one cluster's slice.
-
-    Attributes:
-        uuid: The cluster.
-        request: Hash of the request that the slivers were made with.
-        slivers: The URNs of all that the aggregate has named.
-        left_out: The testbed's reasons for nodes that it could not give, by name.
-    """
+    """The record of one cluster's slice."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: Literal[1] = 1
-    uuid: str
+    uuid: str  # the cluster
     slice_urn: str
     # Former versions kept it among the options of the testbed.
     project: str = Field(
         default="", validation_alias=AliasChoices("project", AliasPath("testbed", "project"))
     )
-    request: str = ""
-    slivers: tuple[Any, ...] = ()
-    left_out: dict[str, str] = {}
+    request: str = ""  # hash of the request that the slivers were made with
+    slivers: tuple[Any, ...] = ()  # the URNs of all that the aggregate has named
+    left_out: dict[str, str] = {}  # the testbed's reasons for nodes that it could not give, by name
 
 
 class _Known(BaseModel):

@@ -49,21 +49,14 @@ _RENEW = "download a new login certificate from the account portal"
 
 @dataclass(frozen=True)
 class Login:
-    """A user of the federation.
-
-    Attributes:
-        user: The user's URN; its name is the login on nodes.
-        public_key: The key's public half in OpenSSH form.
-        encrypted: Whether the key in the file is encrypted.
-        private_pem: The key without encryption.
-    """
+    """A user of the federation."""
 
     path: Path
-    user: Urn
+    user: Urn  # the user's URN; its name is the login on nodes
     expires: datetime
-    public_key: str
-    encrypted: bool
-    private_pem: bytes = field(repr=False)
+    public_key: str  # the key's public half in OpenSSH form
+    encrypted: bool  # whether the key in the file is encrypted
+    private_pem: bytes = field(repr=False)  # the key without encryption
 
 
 def load(config: Config) -> Login:
