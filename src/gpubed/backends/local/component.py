@@ -104,10 +104,7 @@ class Cluster(Component):
         shape = link.model_dump(mode="json")
         if wanted:
             shape |= {"latency": wanted.latency, "loss": wanted.loss}
-        return {
-            "experiment": _attachment(self._experiment, node.experiment_address),
-            "link": shape,
-        }
+        return {"experiment": _attachment(self._experiment, node.experiment_address), "link": shape}
 
 
 def _attachment(network: Network, address: object) -> dict[str, Any]:

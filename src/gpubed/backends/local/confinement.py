@@ -109,11 +109,7 @@ def obstacle(info: Mapping[str, Any]) -> str | None:
 
 def flags(place: Place) -> dict[str, Any]:
     """Return Docker's options for a confined container; security profiles stay the default ones."""
-    return {
-        "cap_drop": ["ALL"],
-        "cap_add": list(_CAPABILITIES),
-        "cgroup_parent": place.parent,
-    }
+    return {"cap_drop": ["ALL"], "cap_add": list(_CAPABILITIES), "cgroup_parent": place.parent}
 
 
 def holds(host: Mapping[str, Any]) -> bool:

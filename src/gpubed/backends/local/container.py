@@ -44,12 +44,7 @@ class SystemContainer(Runtime):
         limits = cpu_quota(node) if node.cpus is not None else {}
         if node.memory is not None:
             limits |= _memory_limit(node.memory)
-        return {
-            "shm_size": _memory(node) // 2,
-            **limits,
-            **_SYSTEMD,
-            **_rights(node),
-        }
+        return {"shm_size": _memory(node) // 2, **limits, **_SYSTEMD, **_rights(node)}
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
         """Also write the files of a confined node."""

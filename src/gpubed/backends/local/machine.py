@@ -17,15 +17,7 @@ from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment
-from gpubed.backends.local.runtime import (
-    NODE_CACHE,
-    File,
-    NodeInputs,
-    Runtime,
-    cpu_quota,
-    get,
-    put,
-)
+from gpubed.backends.local.runtime import NODE_CACHE, File, NodeInputs, Runtime, cpu_quota, get, put
 from gpubed.core import files, reading
 from gpubed.core.paths import cache
 from gpubed.core.reading import Unreadable
