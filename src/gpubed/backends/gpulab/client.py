@@ -12,7 +12,9 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from datetime import datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
@@ -20,13 +22,15 @@ from uuid import UUID
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from gpubed.backends.gpulab import login
+from gpubed.backends import pem
 from gpubed.backends.gpulab.config import Config
-from gpubed.core import reading
+from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Document
 
 _PREFIX = "gpulab/v4.0/"
+# Accounts of the former portal, which the service refuses.
+_FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
 _TIMEOUT_S = 20.0
 _TRIES = 5
 _BACKOFF_S = 0.25
@@ -148,13 +152,45 @@ class Answer(NamedTuple):
     cut: bool
 
 
+class Login(NamedTuple):
+    """A certificate's user (`urn:publicid:IDN+<authority>+user+<name>`) and end of validity."""
+
+    urn: str
+    expires: datetime
+
+    @classmethod
+    def of(cls, config: Config) -> Login:
+        """Read the certificate; PrerequisiteMissing if it cannot be used."""
+        path = Path(config.certificate).expanduser()
+        login = cls(*pem.user(path, pem.read(path, "backend.certificate")))
+        if login.urn.startswith(_FORMER):
+            why = f"{login.urn} is an account of the former portal, which GPULab refuses"
+            raise PrerequisiteMissing(why, pem.RENEW)
+        return login
+
+    def project_urn(self, project: str) -> str:
+        """Return the URN of a project of the user's authority."""
+        return f"{self.urn.partition('+user+')[0]}+project+{project}"
+
+
+def _password(config: Config) -> bytes:
+    if config.password_file is None:
+        raise PrerequisiteMissing(
+            f"the private key in {config.certificate} has a password",
+            "put the password into a file of mode 0600 and set backend.password_file",
+        )
+    return secret.password(Path(config.password_file).expanduser(), "correct backend.password_file")
+
+
 class Client:
     """Talks to one service as one user; raises PrerequisiteMissing for an unusable certificate."""
 
     def __init__(self, config: Config) -> None:
-        self.login = login.read(config)
-        self._config = config
-        self._context = login.context(config)
+        self.login, self._config = Login.of(config), config
+        path = Path(config.certificate).expanduser()
+        self._context = pem.context(
+            path, config.ca_bundle, "backend.ca_bundle", lambda: _password(config)
+        )
         parts = urlsplit(config.master)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path + _PREFIX

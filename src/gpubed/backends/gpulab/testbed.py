@@ -9,8 +9,8 @@ from functools import cached_property
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from gpubed.backends.gpulab import launcher, login, offers, request
-from gpubed.backends.gpulab.client import PAGE, Client, NoSuchJob, RemoteJob
+from gpubed.backends.gpulab import launcher, offers, request
+from gpubed.backends.gpulab.client import PAGE, Client, Login, NoSuchJob, RemoteJob
 from gpubed.backends.gpulab.config import Config
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
@@ -48,7 +48,7 @@ class GpulabTestbed(JobTestbed):
 
     def identity(self) -> Identity:
         """Return the service and user: a user sees only own jobs."""
-        master, user = self._config.master, login.read(self._config).urn
+        master, user = self._config.master, Login.of(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
         spelled = self.backend.spelled
         return Identity(spelled(f"{master} {user}"), called, formerly=(spelled(user),))
