@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from gpubed.backends.gpulab import parcel
 from gpubed.backends.gpulab.config import Config
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
@@ -110,6 +112,11 @@ def render(
     prefixes lines with results by `mark`. `image` replaces the image of the specification.
     """
     options, storage = config(plan.spec), plan.spec.storage
+    if image:
+        try:
+            options = Config.model_validate({**options.model_dump(), "image": image})
+        except ValidationError as error:
+            raise UsageError(f"image: {error.errors()[0]['msg']}") from None
     wanted = resources(plan, node)
     machine: dict[str, Any] = {
         "cpus": wanted.cpus,
@@ -132,7 +139,7 @@ def render(
         "request": {
             "resources": {key: value for key, value in machine.items() if value is not None},
             "docker": {
-                "image": image or options.image,
+                "image": options.image,
                 "command": _words(node, command, environment["GPUBED_RUN_DIR"], mark, source),
                 "environment": {**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
                 "storage": mounts,
