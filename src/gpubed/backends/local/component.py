@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 
 from gpubed.backends.component import Component
-from gpubed.backends.local import confinement, environment
+from gpubed.backends.local import container, environment
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import PythonImage, Recipe, node_image
 from gpubed.core import reading
@@ -83,7 +83,7 @@ class Cluster(Component):
             "on_failure": node.on_failure,
             **self._link(node),
         }
-        if self._runtime == "container" and confinement.wanted(self._plan.spec, node):
+        if self._runtime == "container" and container.wanted(self._plan.spec, node):
             inputs["confined"] = True
         if bundle := environment.ca_bundle():
             inputs["certificates"] = hashlib.sha256(reading.file(bundle).data).hexdigest()[:16]

@@ -32,10 +32,10 @@ def warnings(spec: ClusterSpec) -> list[str]:
     if _is_virtual(spec):
         return []
     # Docker is slow to import; a Docker that does not answer is reported elsewhere.
-    from gpubed.backends.local import confinement
+    from gpubed.backends.local import container
 
     with suppress(GpubedError):
-        return confinement.warnings(spec)
+        return container.warnings(spec)
     return []
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
-from gpubed.backends.local import confinement, daemon, doctor, network, ownership, runtime
+from gpubed.backends.local import daemon, doctor, network, ownership, runtime
+from gpubed.backends.local.container import tidy
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.spec.clusterspec import ClusterSpec
@@ -70,7 +71,7 @@ class LocalTestbed(Testbed):
                 node = ownership.labels(found).get(ownership.NODE, "")
                 found.remove(**options.get(thing.kind, {}))
             if thing.kind == "container":
-                confinement.tidy(thing.uuid, node)
+                tidy(thing.uuid, node)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return which subnets and memory this machine lacks; empty if Docker does not answer."""
