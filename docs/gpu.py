@@ -10,9 +10,9 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpubed.backends.local.limits import facts_of
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.table import chip_of
 from gpubed.recipes import recipe
 from gpubed.recipes.recipe import Recipe
 from gpubed.spec.clusterspec import systems
@@ -52,7 +52,7 @@ def _rows() -> Iterator[str]:
         for name in recipe.with_gpus():
             yield _row(model, recipe.load(name))
     volta, hopper = (
-        _facts_of(model, model.most)
+        facts_of(model, model.most)
         for model in (models()[name] for name in ("V100-SXM2-32GB", "H100-SXM5-80GB"))
     )
     dgx_2 = volta.model_copy(update={"nvswitches": hopper.nvswitches})
@@ -72,7 +72,7 @@ def _row(model: Model, of: Recipe) -> str:
         reason = f"no code for compute capability {model.compute_capability}"
         cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
     else:
-        nodes = {"node": _facts_of(model, model.most)}
+        nodes = {"node": facts_of(model, model.most)}
         cells = [_cell(model.model, nodes, of, image) for image in DISTRIBUTIONS]
     return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
@@ -91,26 +91,3 @@ def _cell(title: str, nodes: dict[str, Facts], of: Recipe, image: str) -> str:
 
 
 RESULTS = runpy.run_path(str(ROOT / "tests" / "support" / "gpu_results.py"))
-
-
-def _facts_of(model: Model, gpus: int) -> Facts:
-    """Return the facts of a node with this many GPUs of a model, before it has a driver."""
-    machine, chip = model.machine(gpus), chip_of(model.pci.device)
-    on_bus = {
-        "device_id": model.pci.device,
-        "chip": chip.chip if chip else None,
-        "generation": model.architecture,
-        "compute_capability": model.compute_capability,
-    }
-    return Facts.model_validate(
-        {
-            "schema": "gpubed/facts/2",
-            "host": "",
-            "kernel": "",
-            "cpus": 1,
-            "memory_kib": 0,
-            "gpus": [{"pci": gpu["pci"], **on_bus} for gpu in machine["gpus"]],
-            "nvswitches": [switch["pci"] for switch in machine["nvswitches"]],
-            "simulated": model.model,
-        }
-    )

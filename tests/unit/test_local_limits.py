@@ -74,3 +74,13 @@ def test_what_no_node_can_pretend_is_refused(
     [(where, message)] = found(group=asked, recipe=recipe)
     assert where == f"nodes.0.{path}"
     assert re.search(words, message)
+
+
+def test_generations_without_a_common_driver_are_refused() -> None:
+    old, new = ({"count": 1, "gpus": 1, "simulate": m} for m in ("K80", "B200-SXM6-180GB"))
+    groups = [{"name": "old", **old}, {"name": "new", **new}]
+    data = {**DATA, "recipe": "cuda13", "nodes": groups}
+    problems = limits.problems(clusterspec.model().model_validate(data))
+    found = {problem.path: problem.message for problem in problems}
+    assert "no recipe has" in found["nodes", 0, "simulate"]
+    assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gpubed.backends.local.limits import facts_of
 from gpubed.cli import report
 from gpubed.core import paths
-from gpubed.hardware.facts import Facts
 from gpubed.recipes.recipe import load, with_gpus
-from simulated_gpus import IMAGE
+from simulated_gpus import IMAGE, models
 
 SUITES = {"Debian 12": "bookworm", "Debian 13": "trixie"}
 
@@ -108,9 +108,6 @@ def test_faults_are_told_in_the_words_of_the_kernels_driver(
 
 
 def test_status_says_which_gpus_are_simulated() -> None:
-    seen = {"schema": "gpubed/facts/2", "host": "", "kernel": "", "cpus": 1, "memory_kib": 0}
-    chip = dict.fromkeys(("chip", "generation", "compute_capability"))
-    gpu = {"pci": "0000:01:00.0", "device_id": "1eb8", **chip}
-    facts = Facts.model_validate({**seen, "gpus": [gpu], "simulated": "T4"}).summary()
+    facts = facts_of(models()["T4"], 2).summary()
     assert "(simulated)" in report.hardware(facts)
     assert "(simulated)" not in report.hardware(facts | {"simulated": None})

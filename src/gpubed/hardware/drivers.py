@@ -139,6 +139,11 @@ def branch_of(version: str) -> int:
     return int(version.split(".")[0])
 
 
+def require_common(nodes: Mapping[str, Facts]) -> None:
+    """Raise `NoDriver` if no driver branch could serve all nodes, whether or not it is offered."""
+    _range(nodes, Wanted())
+
+
 def newest_cuda(generations: Iterable[str], branch: int) -> int:
     """Return the newest CUDA major version that a driver branch runs on these GPUs."""
     ends = [g.last_cuda for g in _known(generations).values() if g.last_cuda]
