@@ -43,32 +43,6 @@ def test_with_cgroup_v2_a_node_writes_to_its_own_folder_of_the_tree(place: Any) 
     assert place(CgroupVersion="2", CgroupDriver="cgroupfs").parent == f"/{NAME}"
 
 
-@pytest.fixture
-def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A function that tidies a STAND-IN for the cgroup tree, where so many nodes are left."""
-    monkeypatch.setattr(container, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(container, "_LETS_GO_S", 1.0)
-
-    def tidy(left: int) -> list[str]:
-        asked = SimpleNamespace(list=lambda **_: [None] * left)
-        for way in ("client", "look"):
-            monkeypatch.setattr(daemon, way, lambda: SimpleNamespace(containers=asked))
-        container.tidy(NODE.uuid, NODE.name)
-        return sorted(path.name for path in tmp_path.rglob("gpubed_*"))
-
-    return tidy
-
-
-OTHER = "gpubed_6f0c0000_big_node_1"
-
-
-def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> None:
-    for folder in (tmp_path / NAME, tmp_path / "cpu" / NAME / "id" / "init.scope"):
-        folder.mkdir(parents=True)
-    (tmp_path / "cpu" / OTHER).mkdir()
-    assert tree(1) == [OTHER]
-
-
 def test_nothing_is_confined_where_docker_maps_users(place: Any) -> None:
     assert place(CgroupVersion="2", SecurityOptions=["name=userns"]) is None
 
