@@ -10,7 +10,7 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubed.backends.local.simulated import facts_of
+from gpubed.backends.local.limits import facts_of
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
 from gpubed.recipes import recipe

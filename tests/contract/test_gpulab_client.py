@@ -1,11 +1,8 @@
 """The client against the test server, in one process: lengths, ends, silence."""
 
-import json
-
 import pytest
 
 from gpubed.backends.gpulab import client, request
-from gpubed.backends.gpulab.definition import NewJob
 from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
 from support.gpulab.server import Stumble
@@ -32,21 +29,21 @@ def talking(options, monkeypatch):
 
 
 def job(command):
-    return NewJob.model_validate_json(
-        json.dumps(
-            {
-                "name": "by-hand",
-                "description": "",
-                "request": {
-                    "resources": {"cpus": 1, "gpus": 0, "cpuMemoryGb": 1},
-                    "docker": {"image": IMAGE, "command": ["sh", "-c", command]},
-                    "scheduling": {"maxDuration": "5 minutes"},
-                },
-                "owner": {"projectUrn": "urn:publicid:IDN+ilabt.imec.be+project+myproj"},
-                "deploymentEnvironment": "production",
-            }
-        )
-    )
+    return {
+        "name": "by-hand",
+        "description": "",
+        "request": {
+            "resources": {"cpus": 1, "gpus": 0, "cpuMemoryGb": 1},
+            "docker": {"image": IMAGE, "command": ["sh", "-c", command]},
+            "scheduling": {
+                "interactive": False,
+                "restartable": False,
+                "maxDuration": "5 minutes",
+            },
+        },
+        "owner": {"projectUrn": "urn:publicid:IDN+ilabt.imec.be+project+myproj"},
+        "deploymentEnvironment": "production",
+    }
 
 
 def finished(talking, command):

@@ -83,7 +83,7 @@ def definition(site, tmp_path):
 
 
 def submitted(public, definition, **environment):
-    document = json.loads(definition.document())
+    document = json.loads(json.dumps(definition))
     document["request"]["docker"]["environment"] |= environment
     return public("submit", "--project", "myproj", text=json.dumps(document))
 
@@ -102,7 +102,7 @@ def test_its_own_schema_accepts_what_gpubed_sends(definition):
         "print(NewJobV4.model_validate_json(sys.stdin.read()).request.resources.gpus)"
     )
     done = subprocess.run(
-        [python, "-c", code], input=definition.document(), capture_output=True, check=True
+        [python, "-c", code], input=json.dumps(definition).encode(), capture_output=True, check=True
     )
     assert done.stdout.strip() == b"10"
 
@@ -128,7 +128,7 @@ def test_it_sees_the_same_clusters(public):
 
 
 def test_it_cancels_a_job(public, definition):
-    document = json.loads(definition.document())
+    document = json.loads(json.dumps(definition))
     document["request"]["docker"] = {"image": IMAGE, "command": ["sleep", "60"]}
     id_ = public("submit", "--project", "myproj", text=json.dumps(document))
     public("cancel", id_)
@@ -137,7 +137,7 @@ def test_it_cancels_a_job(public, definition):
 
 
 def test_it_is_refused_a_foreign_project(public, definition):
-    public("submit", "--project", "theirs", text=definition.document().decode(), rc=1)
+    public("submit", "--project", "theirs", text=json.dumps(definition), rc=1)
 
 
 def test_it_ends_with_0_for_a_job_that_failed_and_gpubed_does_not(public, definition):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.backends.local import environment, image_cache
+from gpubed.backends.local import environment, image
 from gpubed.backends.local.image import Recipe
 from support import whole_host
 
@@ -105,7 +105,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path):
-    tag = image_cache.ensure(Recipe("debian-12"))
+    tag = image.ensure(Recipe("debian-12"))
     made = Host(f"gpubed-ledger-{uuid.uuid4().hex[:8]}")
     mounts = [f"-v={path}:{where}:ro" for path, where in environment.ca_mount().items()]
     settings = [f"-e={name}={value}" for name, value in environment.environment().items()]

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.virtualwall import journal, node, prepare, shared
-from gpubed.backends.virtualwall.node import NodeDriver
-from gpubed.backends.virtualwall.slice import SliceDriver
+from gpubed.backends.virtualwall import drivers, journal, prepare
+from gpubed.backends.virtualwall.drivers import NodeDriver, SliceDriver
 from gpubed.configuration import inventory
 from gpubed.core import secret
 from gpubed.nodes import host_keys, ssh
@@ -148,7 +147,7 @@ def test_nodes_are_reached_through_a_bastion_with_the_logins_key(there):
 
 def test_whoever_answers_without_the_token_is_not_believed(there, monkeypatch):
     """An impostor cannot make the HMAC: here the token that is expected is another."""
-    monkeypatch.setattr(node, "_PROOF_S", 1.0)
+    monkeypatch.setattr(drivers, "_PROOF_S", 1.0)
     monkeypatch.setattr(prepare, "token", lambda _: "another")
     with pytest.raises(NodeFailed, match="does not prove"):
         NodeDriver(there.paths).create(inputs_of(there, "node-0"))
@@ -169,7 +168,7 @@ def test_a_node_that_was_installed_anew_proves_its_new_key(there, monkeypatch):
     name, old = "node-1", there.made["node-1"]
     with into(there, name) as ssh_:
         ssh_.run("sudo -n sh -c %s", SWAP)
-    monkeypatch.setattr(node, "_PROOF_S", 1.0)
+    monkeypatch.setattr(drivers, "_PROOF_S", 1.0)
     with pytest.raises(ssh.Unreachable, match="does not prove"):
         NodeDriver(there.paths).read(old["id"], inputs_of(there, name))
     seen = Node.model_validate({"name": name, "group": "", "role": "worker", **old})
@@ -186,7 +185,7 @@ def test_only_down_takes_the_clusters_part_of_the_shared_folder_along(there):
     NodeDriver(there.paths).delete(there.made["node-1"]["id"], inputs_of(there, "node-1"))
     with into(there, "node-1") as ssh_:
         assert ssh_.run("ls /proj/testproj").stdout == f"gpubed-{there.wall.uuid}\n"
-        shared.remove(there.paths, None)
+        journal.remove_shared(there.paths, None)
         assert ssh_.run("ls /proj/testproj").stdout == ""
     for name in reversed(NODES):
         NodeDriver(there.paths).delete(there.made[name]["id"], inputs_of(there, name))

@@ -12,7 +12,7 @@ import time
 import docker
 import pytest
 
-from gpubed.backends.local import container, environment, image, image_cache
+from gpubed.backends.local import container, environment, image
 from gpubed.backends.openstack import cloud_init
 from gpubed.core import secret
 
@@ -83,7 +83,7 @@ def _tar(files):
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    tag = image_cache.ensure(image.Recipe("debian-12"))
+    tag = image.ensure(image.Recipe("debian-12"))
     flags = {**container._SYSTEMD, **container._WIDE, "volumes": container._TREE}
     made = docker.from_env().containers.run(tag, detach=True, **flags)
     try:

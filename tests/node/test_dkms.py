@@ -10,7 +10,7 @@ import re
 import docker
 import pytest
 
-from gpubed.backends.local import image, image_cache
+from gpubed.backends.local import image
 
 pytestmark = [
     pytest.mark.docker,
@@ -34,7 +34,7 @@ apt-get -qy install --no-install-recommends linux-headers-amd64 nvidia-kernel-dk
 @pytest.fixture(scope="module")
 def node():
     """A container of the node image with headers and module installed."""
-    tag = image_cache.ensure(image.Recipe("debian-12"))
+    tag = image.ensure(image.Recipe("debian-12"))
     made = docker.from_env().containers.run(tag, "sleep infinity", detach=True, network_mode="host")
     try:
         code, output = made.exec_run(["bash", "-c", INSTALL])

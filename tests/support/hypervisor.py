@@ -31,11 +31,11 @@ import openstack
 import yaml
 from openstack.exceptions import SDKException
 
-from gpubed.backends.local import image, image_cache, runtime
+from gpubed.backends.local import image, runtime
 from gpubed.backends.local.container import runtime_of
 from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
-from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import NodeInputs
 from support import containers
 
 _PAUSE_S = 1.0
@@ -157,7 +157,7 @@ class Hypervisor:
             cluster=_name(server.id),
             uuid=self.uuid,
             name=data["hostname"],
-            image=image_cache.ensure(image.Recipe("debian-12")),
+            image=image.ensure(image.Recipe("debian-12")),
             public_key=user["ssh_authorized_keys"][0],
             cpus=server.flavor.vcpus,
             memory=server.flavor.ram << 20,

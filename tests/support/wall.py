@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gpubed.backends.virtualwall.component import slice_inputs
+from gpubed.backends.virtualwall import slice_inputs
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import ClusterPlan, plan
@@ -90,4 +90,4 @@ class Wall:
     @property
     def inputs(self) -> dict[str, Any]:
         """The inputs of the slice, as the component declares them."""
-        return slice_inputs(self.plan) | {"uuid": self.uuid, "public_key": KEY}
+        return slice_inputs.planned(self.plan) | {"uuid": self.uuid, "public_key": KEY}

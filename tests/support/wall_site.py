@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubed.backends.virtualwall import doctor
-from gpubed.backends.virtualwall.slice import SliceDriver
+from gpubed.backends.virtualwall.drivers import SliceDriver
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
 from support.am import AmServer, Ghosts, Limits, Site, faults

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.backends.gpulab import component, login
+from gpubed.backends.gpulab.client import Login
 from gpubed.backends.gpulab.launcher import GpulabLauncher
 from gpubed.core import record
 from gpubed.core.errors import PrerequisiteMissing
@@ -73,7 +73,7 @@ def lab(tmp_path, monkeypatch):
             raise PrerequisiteMissing(f"{config.certificate}: no such file", "fetch it")
         return SimpleNamespace(urn=USER)
 
-    monkeypatch.setattr(login, "read", read)
+    monkeypatch.setattr(Login, "of", read)
 
     def existing(testbed):
         found = there.get(testbed.identity().id, [])
@@ -276,7 +276,9 @@ def test_what_is_noted_counts_and_not_where_the_environment_leads(lab, two_daemo
 def test_no_job_starts_where_no_note_leads(lab, monkeypatch):
     made(lab, JOB)
     plan = load_plan(lab.paths.spec)
-    cluster = Cluster(lab.paths, plan, Allocation.model_validate(component.allocation(plan, UUID)))
+    granted = {"cluster": "lab", "uuid": UUID, "backend": "gpulab", "nodes": ()}
+    network = {"control": {"subnet": "10.0.0.0/24"}}
+    cluster = Cluster(lab.paths, plan, Allocation.model_validate({**granted, **network}))
     request, ran = Request(job="digits"), []
     monkeypatch.setattr(
         GpulabLauncher,

@@ -5,10 +5,8 @@ import os
 import subprocess
 
 import pytest
-from pydantic import ValidationError
 
 from gpubed.backends.gpulab import request
-from gpubed.backends.gpulab.definition import NewJob
 from gpubed.core.errors import UsageError
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan
@@ -60,10 +58,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def document(folder):
-    return json.loads(rendered(made(), folder).document())
+    return json.loads(json.dumps(rendered(made(), folder)))
 
 
 def test_a_job_says_all_that_gpulab_must_know(document):
+    assert not schema.problems(document)
     docker = document["request"]["docker"]
     *_, settings, _bundle = docker.pop("command")
     assert document == {
@@ -119,37 +118,6 @@ def test_a_job_that_is_too_large_for_a_command_is_refused(folder):
     with pytest.raises(UsageError, match="too large to travel") as caught:
         rendered(made(), folder)
     assert "project storage" in caught.value.hint
-
-
-def set_at(document, path, value):
-    *above, last = path.split(".")
-    for key in above:
-        document = document[key]
-    document[last] = value
-
-
-WRONG = [
-    ("name", ""),
-    ("killIdle", True),
-    ("owner.projectUrn", "myproj"),
-    ("request.resources.cpus", 2.5),
-    ("request.resources.clusterId", [1, 4]),
-    ("request.docker.image", "Horovod/horovod"),
-    ("request.docker.environment", {"1A": "x"}),
-    ("request.docker.storage", [{"hostPath": "tmpfs", "containerPath": "/dev/shm"}]),
-    ("request.scheduling.maxDuration", "1d"),
-    ("request.gang", 2),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{p}={v}" for p, v in WRONG])
-def test_what_gpulab_refuses_is_refused_here_and_by_the_tests_server(document, path, value):
-    NewJob.model_validate_json(json.dumps(document))
-    assert not schema.problems(document)
-    set_at(document, path, value)
-    with pytest.raises(ValidationError):
-        NewJob.model_validate_json(json.dumps(document))
-    assert schema.problems(document)
 
 
 @pytest.fixture

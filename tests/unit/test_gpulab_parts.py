@@ -9,9 +9,9 @@ import tarfile
 import pytest
 
 from gpubed.backends.gpulab import offers
-from gpubed.backends.gpulab.definition import Resources
+from gpubed.backends.gpulab.client import Cluster, Worker
 from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
-from gpubed.backends.gpulab.remote import Cluster, Worker
+from gpubed.backends.gpulab.request import Resources
 
 MARK = "gpubed-0123"
 

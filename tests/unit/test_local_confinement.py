@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import confinement, daemon
-from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local import container, daemon
+from gpubed.backends.local.runtime import NodeInputs
 
 NODE = NodeInputs.model_validate(
     {
@@ -26,11 +26,11 @@ NAME = "gpubed_6f0c0000_big_node_0"
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def of(**info: Any) -> confinement.Place | None:
+    def of(**info: Any) -> container.Place | None:
         answering = SimpleNamespace(info=lambda: info)
         for way in ("client", "look"):
             monkeypatch.setattr(daemon, way, lambda: answering)
-        return confinement.place(NODE)
+        return container.own_place(NODE)
 
     return of
 
@@ -43,40 +43,19 @@ def test_with_cgroup_v2_a_node_writes_to_its_own_folder_of_the_tree(place: Any) 
     assert place(CgroupVersion="2", CgroupDriver="cgroupfs").parent == f"/{NAME}"
 
 
-@pytest.fixture
-def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A function that tidies a STAND-IN for the cgroup tree, where so many nodes are left."""
-    monkeypatch.setattr(confinement, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(confinement, "_LETS_GO_S", 1.0)
-
-    def tidy(left: int) -> list[str]:
-        asked = SimpleNamespace(list=lambda **_: [None] * left)
-        for way in ("client", "look"):
-            monkeypatch.setattr(daemon, way, lambda: SimpleNamespace(containers=asked))
-        confinement.tidy(NODE.uuid, NODE.name)
-        return sorted(path.name for path in tmp_path.rglob("gpubed_*"))
-
-    return tidy
-
-
-OTHER, STRANGER = "gpubed_6f0c0000_big_node_1", "gpubed_7f0c0000_big_node_1"
-
-
-def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> None:
-    for folder in (tmp_path / NAME, tmp_path / "cpu" / NAME / "id" / "init.scope"):
-        folder.mkdir(parents=True)
-    (tmp_path / "cpu" / OTHER).mkdir()
-    assert tree(1) == [OTHER]
-
-
 def test_nothing_is_confined_where_docker_maps_users(place: Any) -> None:
     assert place(CgroupVersion="2", SecurityOptions=["name=userns"]) is None
 
 
-def test_docker_keeps_its_own_profiles(place: Any) -> None:
-    flags = confinement.flags(place(CgroupVersion="2"))
+def test_docker_keeps_its_own_profiles(
+    place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUBED_CACHE", str(tmp_path))
+    place(CgroupVersion="2", MemTotal=2**30)
+    confined = NODE.model_copy(update={"confined": True})
+    flags = container.SystemContainer().flags(confined)
     assert "security_opt" not in flags
     assert flags["cap_drop"] == ["ALL"]
     assert not {"SYS_ADMIN", "MKNOD", "SYS_MODULE", "SYS_PTRACE"} & set(flags["cap_add"])
-    assert confinement.holds({"CapDrop": flags["cap_drop"]})
-    assert not confinement.holds({"CapDrop": None})
+    assert container.holds({"CapDrop": flags["cap_drop"]})
+    assert not container.holds({"CapDrop": None})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import addresses, daemon, doctor, image
+from gpubed.backends.local import daemon, doctor, image, network
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.spec import clusterspec
@@ -54,7 +54,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
         monkeypatch.setattr(daemon, way, lambda: made)
     monkeypatch.setattr(image, "exists", lambda _: True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
-    monkeypatch.setattr(addresses, "_routes", lambda: iter(()))
+    monkeypatch.setattr(network, "_routes", lambda: iter(()))
     return made
 
 
@@ -101,7 +101,7 @@ def test_variable_that_is_left_out_is_named_without_its_value(
 
 def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     route = (IPv4Network("10.0.0.0/8"), "a route of this machine (interface vpn0)")
-    monkeypatch.setattr(addresses, "_routes", lambda: iter([route]))
+    monkeypatch.setattr(network, "_routes", lambda: iter([route]))
     found = find("local.subnet.control", lab())
     assert "vpn0" in found.message
     fix = "set networks.control.subnet in inventories/lab/cluster.yml"

@@ -12,7 +12,6 @@ import pytest
 import simulated_gpus
 from gpubed.backends.local import environment, image
 from gpubed.backends.local.apt_sources import sources
-from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.core import paths
 
@@ -159,20 +158,3 @@ def test_digest_changes_with_every_input(templates: Path, name: str) -> None:
     with (templates / name).open("a") as file:
         file.write("# one more line\n")
     assert Recipe("debian-12").tag != before
-
-
-@pytest.mark.parametrize("name", ["machine.py", "archive/packages.toml", "nvml/device.c"])
-def test_image_that_simulates_is_another_one_and_covers_its_sub_folders(
-    templates: Path, name: str
-) -> None:
-    def tags() -> list[str]:
-        runtimes: tuple[Runtime, ...] = ("container", "vm")
-        return [Recipe("debian-12", runtime, simulate=True).tag for runtime in runtimes]
-
-    plain, before = Recipe("debian-12").tag, tags()
-    assert before[0].startswith("gpubed-node:debian-12-simulated-")
-    assert before[1].startswith("gpubed-machine:debian-12-simulated-")
-    with (templates.parent / "simulation" / name).open("a") as file:
-        file.write("\n")
-    assert not {*before} & {*tags()}
-    assert Recipe("debian-12").tag == plain

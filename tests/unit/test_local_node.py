@@ -9,7 +9,7 @@ import pytest
 
 from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
-from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import NodeInputs
 from gpubed.engines.embedded.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {

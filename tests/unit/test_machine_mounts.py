@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from gpubed.backends.local import machine
 from gpubed.backends.local.runtime import NODE_CACHE
-from gpubed.backends.local.vm import machine
 from support import machines
 from support.by_path import load
 

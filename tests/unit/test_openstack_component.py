@@ -38,7 +38,6 @@ DATA: dict[str, Any] = {
     "nodes": [{"count": 2}, {"name": "big", "count": 1}],
     "networks": {"experiment": {"rate": "200 Mbit/s", "mtu": 1400}},
 }
-NEW, GONE = {"is new"}, {"is gone"}
 
 
 def document(**backend: Any) -> dict[str, Any]:
@@ -53,9 +52,6 @@ class Declared:
     name: str
     inputs: dict[str, Any]
     depends_on: list[str]
-    follows: dict[str, list[str]]
-    delete_before_replace: bool
-    replace_on_changes: list[str]
     retained: bool
 
     @property
@@ -118,12 +114,6 @@ class Monitor(MockMonitor):
                     request.name,
                     MessageToDict(request.object),
                     [_kind_and_name(urn) for urn in request.dependencies],
-                    {
-                        key: [_kind_and_name(urn) for urn in found.urns]
-                        for key, found in request.propertyDependencies.items()
-                    },
-                    request.deleteBeforeReplaceDefined and request.deleteBeforeReplace,
-                    list(request.replaceOnChanges),
                     request.retainOnDelete,
                 )
             )
@@ -225,40 +215,8 @@ class TestOrder:
         for made in (*cloud.native, *cloud.all("HostKey").values()):
             assert "Capacity capacity" in made.depends_on, f"{made.kind} {made.name}"
 
-    def test_what_cannot_be_there_twice_goes_before_its_successor_comes(self, cloud: Cloud) -> None:
-        """Two of one address, key name or rule are refused; groups and policies are in use."""
-        declare(component.Cluster, document(data_volumes=["10 GiB"]))
-        first = {made.kind for made in cloud.made if made.delete_before_replace}
-        assert {"HostKey", "Instance", "Port", "Subnet", "RouterInterface", "Keypair"} <= first
-        assert {"SecGroupRule", "QosBandwidthLimitRule", "FloatingIp", "VolumeAttach"} <= first
-        assert not first & {"SecGroup", "QosPolicy", "Volume", "Capacity", "Image"}
-        assert not next(m for m in cloud.made if m.name == "external").delete_before_replace
-
-    @pytest.mark.parametrize("purpose", ["control", "experiment"])
-    def test_a_port_goes_before_its_subnet(self, cloud: Cloud, purpose: str) -> None:
-        """The network of a port cannot change, so whoever asks the plugin replaces the port."""
-        declare(component.Cluster, DATA)
-        port = cloud.all("Port")[f"node-0-{purpose}"]
-        assert port.inputs["networkId"] == f"id of Network {purpose}"
-        assert f"Subnet {purpose}" in port.follows["networkId"]
-
 
 class TestServers:
-    def test_groups_differ_in_what_they_name(self, cloud: Cloud) -> None:
-        big = {"flavor": "g1.gpu", "boot_volume": "40 GiB", "availability_zone": "az2"}
-        declare(component.Cluster, document(groups={"big": big}, volume_type="ssd"))
-        servers = cloud.all("Instance")
-        assert servers["node-0"].inputs["flavorName"] == "m1.tiny"
-        assert servers["node-0"].inputs["imageId"] == "the cloud's debian-12"
-        assert servers["big-0"].inputs["flavorName"] == "g1.gpu"
-        assert servers["big-0"].inputs["availabilityZone"] == "az2"
-        assert "imageId" not in servers["big-0"].inputs
-        (disk,) = servers["big-0"].inputs["blockDevices"]
-        assert disk["volumeSize"] == 40
-        assert disk["volumeType"] == "ssd"
-        assert disk["uuid"] == "the cloud's debian-12"
-        assert disk["deleteOnTermination"] is True
-
     def test_data_volumes_are_attached_in_their_order_and_outlive_their_node(
         self, cloud: Cloud
     ) -> None:
@@ -276,28 +234,6 @@ class TestServers:
 
 
 class TestNetworks:
-    def test_the_experiment_network_has_its_mtu_and_rate_and_no_gateway(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        assert cloud.all("Network")["experiment"].inputs["mtu"] == 1400
-        assert cloud.all("Subnet")["experiment"].inputs["noGateway"] is True
-        rules = cloud.all("QosBandwidthLimitRule").values()
-        assert {(r.inputs["direction"], r.inputs["maxKbps"]) for r in rules} == {
-            ("egress", 200_000),
-            ("ingress", 200_000),
-        }
-        for name, port in cloud.all("Port").items():
-            assert ("qosPolicyId" in port.inputs) == name.endswith("-experiment")
-
-    def test_a_packet_size_that_nobody_wrote_is_the_clouds(self, cloud: Cloud) -> None:
-        """Networks in tunnels carry less than 1500 bytes, and each cloud its own number."""
-        networks = {"experiment": {"rate": "200 Mbit/s"}}
-        allocation, planned = declare(component.Cluster, {**DATA, "networks": networks})
-        assert "mtu" not in cloud.all("Network")["experiment"].inputs
-        assert planned.experiment is not None
-        assert planned.experiment.mtu is None
-        assert allocation.experiment is not None
-        assert allocation.experiment.mtu == 1442
-
     def test_the_clouds_own_servers_take_no_address_of_a_node(self, cloud: Cloud) -> None:
         _, planned = declare(
             component.Cluster, {**DATA, "nodes": [{"count": 9}, {"name": "b", "count": 5}]}
@@ -348,90 +284,3 @@ class TestOneCloud:
         with pytest.raises(PrerequisiteMissing, match="OS_PROJECT_ID"):
             declare(component.Cluster, DATA)
         assert cloud.native == []
-
-
-class TestScaling:
-    def test_growing_one_group_changes_nothing_of_the_nodes_that_stay(self, cloud: Cloud) -> None:
-        declare(component.Cluster, DATA)
-        before = {(m.type, m.name): comparable(m) for m in cloud.made}
-        cloud.made.clear()
-        declare(component.Cluster, {**DATA, "nodes": [{"count": 4}, {"name": "big", "count": 1}]})
-        after = {(m.type, m.name): comparable(m) for m in cloud.made}
-        changed = {name for name in before if before[name] != after[name]}
-        assert {kind.rsplit(":", 1)[-1] for kind, _ in changed} == {"Capacity"}
-        new = {name for _, name in set(after) - set(before)}
-        assert new == {
-            *("node-2", "node-2-control", "node-2-experiment"),
-            *("node-3", "node-3-control", "node-3-experiment"),
-        }
-
-
-class TestChanges:
-    """What a change asks the plugin for: its documentation says what becomes of a server then."""
-
-    # `flavorName` resizes a server, `imageId` is told to replace it, and so are by the plugin
-    # itself `networks` and `schedulerHints`. The look at the cloud is left out here.
-    @pytest.mark.parametrize(
-        ("change", "asks"),
-        [
-            ({"access_from": ["192.0.2.0/24"]}, {"SecGroupRule": NEW | GONE}),
-            ({"flavor": "m1.large"}, {"Instance": {"flavorName"}}),
-            (
-                {"images": {"debian-12": "Debian 12 (new)"}},
-                {"Image": {"name"}, "Instance": {"imageId"}},
-            ),
-            ({"dns": ["192.0.2.53"]}, {"Subnet": {"dnsNameservers"}}),
-            (
-                {"shaping": "none"},
-                {"Port": {"qosPolicyId"}, "QosPolicy": GONE, "QosBandwidthLimitRule": GONE},
-            ),
-            (
-                {"anti_affinity": "none"},
-                {"Instance": {"schedulerHints"}, "ServerGroup": GONE},
-            ),
-            ({"anti_affinity": "hard"}, {"ServerGroup": {"policies"}}),
-            ({"data_volumes": ["1 GiB"]}, {"Volume": NEW, "VolumeAttach": NEW}),
-        ],
-        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-    )
-    def test_an_option_of_the_backend(
-        self, cloud: Cloud, change: dict[str, Any], asks: dict[str, set[str]]
-    ) -> None:
-        assert asked(cloud, document(**change)) == asks
-
-    @pytest.mark.parametrize(
-        ("networks", "asks"),
-        [
-            (
-                {"experiment": {"rate": "100 Mbit/s", "mtu": 1400}},
-                {"QosBandwidthLimitRule": {"maxKbps"}},
-            ),
-            ({"experiment": {"rate": "200 Mbit/s", "mtu": 1450}}, {"Network": {"mtu"}}),
-        ],
-        ids=["rate", "mtu"],
-    )
-    def test_the_experiment_network(
-        self, cloud: Cloud, networks: dict[str, Any], asks: dict[str, set[str]]
-    ) -> None:
-        assert asked(cloud, {**DATA, "networks": networks}) == asks
-
-
-def asked(cloud: Cloud, data: dict[str, Any]) -> dict[str, set[str]]:
-    """Return which inputs a change of the specification changes, by kind of resource."""
-    declare(component.Cluster, DATA)
-    before = {(m.kind, m.name): comparable(m) for m in cloud.made if m.kind != "Capacity"}
-    cloud.made.clear()
-    declare(component.Cluster, data)
-    after = {(m.kind, m.name): comparable(m) for m in cloud.made if m.kind != "Capacity"}
-    found: dict[str, set[str]] = {}
-    for thing in before.keys() | after.keys():
-        old, new = before.get(thing), after.get(thing)
-        if old is None or new is None:
-            found.setdefault(thing[0], set()).update(NEW if old is None else GONE)
-        elif keys := {key for key in old | new if old.get(key) != new.get(key)}:
-            found.setdefault(thing[0], set()).update(keys)
-    return found
-
-
-def comparable(made: Declared) -> dict[str, Any]:
-    return {key: value for key, value in made.inputs.items() if key != "__provider"}

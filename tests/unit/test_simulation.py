@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed.backends.local.simulated import facts_of
+from gpubed.backends.local.limits import facts_of
 from gpubed.cli import report
 from gpubed.core import paths
 from gpubed.recipes.recipe import load, with_gpus

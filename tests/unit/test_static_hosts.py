@@ -372,31 +372,12 @@ def reply(said):
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"failed": "backup.service"}, "units of its owner that have failed: backup.service"),
-        ({"unfinished": "dkms"}, "packages of its owner that are not configured: dkms"),
-        ({"clock": "1"}, "a clock that differs from this machine's"),
-        (
-            {"sudo": "", "gpu_ids": "\nsudo_said=sudo: a password is required"},
-            "a password is required",
-        ),
-        ({"image": "debian-13"}, "runs debian-13, but cluster.yml says image: debian-12"),
-    ],
-    ids=["unit", "package", "clock", "sudo", "image"],
-)
-def test_what_is_wrong_with_a_host_is_named_before_anything_changes(judged, facts, said):
-    [message] = judged(**facts)
-    assert message.startswith("node-1 (192.0.2.8) ")
-    assert said in message
-
-
-@pytest.mark.parametrize(
     ("spec", "facts", "said"),
     [
         ("services: {slurm: {}}", {"slurm_number": "1234"}, "slurm has the number 64030 on node-0"),
         ("storage: {shared: {provider: nfs}}", {"number": "1001"}, "me has the number 1000 on no"),
         ("", {"slurm_number": "1234"}, "node-0 (192.0.2.7): Debian"),
+        ("", {"clock": "1"}, "node-1 (192.0.2.8) has a clock that differs from this machine's"),
         ("", {"driver": "570.12"}, "differ in NVIDIA driver: none on node-0, 570.12 on node-1"),
     ],
 )

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from gpubed.backends.virtualwall import login
 from gpubed.backends.virtualwall.config import Bastion, Config
@@ -65,19 +58,6 @@ def test_an_encrypted_key_needs_its_passphrase_from_a_file(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"days": -1}, "expired on"),
-        ({"user": None}, "names no user"),
-        ({"user": "https://example.org"}, "names no user"),
-    ],
-)
-def test_a_login_that_will_not_do_says_why(tmp_path, options, said):
-    with pytest.raises(PrerequisiteMissing, match=said):
-        login.load(config(pem(tmp_path / "l.pem", **options)))
-
-
-@pytest.mark.parametrize(
     "content", [b"", b"hello", b"\x00\xff" * 99, b"-----BEGIN CERTIFICATE-----\n"]
 )
 def test_what_is_no_login_is_refused(tmp_path, content):
@@ -87,22 +67,6 @@ def test_what_is_no_login_is_refused(tmp_path, content):
         login.load(config(path))
     with pytest.raises(PrerequisiteMissing, match="cannot be read"):
         login.load(config(tmp_path / "absent.pem"))
-
-
-def test_a_bundle_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(PrerequisiteMissing, match=r"absent\.pem"):
-        login.context(config(pem(tmp_path / "l.pem"), ca=str(tmp_path / "absent.pem")))
-
-
-def test_a_login_that_was_renewed_in_its_place_opens_the_bastion(tmp_path):
-    """Its copy for OpenSSH is of the key that the bastion knows by now."""
-    cluster = Project(tmp_path).cluster("vw")
-    for _ in range(2):
-        wanted = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
-        [hop] = login.way(wanted, login.load(wanted), cluster)
-        copy = load_pem_private_key(Path(hop.identity).read_bytes(), None).public_key()
-        text = copy.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        assert text.decode() == login.load(wanted).public_key
 
 
 def test_the_bastions_user_is_prefixed_for_accounts_of_imec_only(tmp_path):

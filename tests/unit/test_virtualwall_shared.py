@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.backends.virtualwall import shared
+from gpubed.backends.virtualwall import journal
 from gpubed.core import record
 from gpubed.core.paths import Project
 from support.bound import kind
@@ -39,7 +39,7 @@ def kept(tmp_path, monkeypatch):
     # STAND-IN for the testbed: nothing of the cluster is there.
     monkeypatch.setattr(kind("virtualwall"), "existing", lambda *_: [])
     record.keep_uuid(paths, UUID)
-    shared.note(paths, UUID, PART, "/shared")
+    journal.note_part(paths, UUID, PART, "/shared")
     return paths
 
 
@@ -47,22 +47,6 @@ def down(*words):
     return CliRunner().invoke(
         cli.build(), ["down", "wall", "--engine", "embedded", *words], standalone_mode=False
     )
-
-
-def test_data_that_was_kept_is_known_to_the_next_down(kept):
-    done = down("--keep-data", "-y")
-    assert done.return_value == 0, done.exception
-    assert f"kept shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing(kept, None)] == [PART]
-    assert record.uuid(kept) == UUID
-
-
-def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
-    done = down("-y")
-    assert done.return_value == 1, done.exception
-    assert f"STILL THERE: shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing(kept, None)] == [PART]
-    assert record.uuid(kept) == UUID
 
 
 def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):

@@ -41,9 +41,10 @@ class Component(pulumi.ComponentResource):
         *,
         one_host: bool = False,
         mtu: pulumi.Input[int] | None = None,
-    ) -> None:
-        """Set `allocation` from the node results, in the order of the plan's nodes."""
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Set and return `allocation` from the node results, in the order of the plan's nodes."""
         self.allocation = pulumi.Output.all(uuid, mtu, *nodes).apply(
             lambda known: allocation(plan, known[0], known[2:], one_host=one_host, mtu=known[1])
         )
         self.register_outputs({"allocation": self.allocation})
+        return self.allocation

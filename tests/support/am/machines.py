@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.local import daemon, image, image_cache, ownership, runtime
+from gpubed.backends.local import daemon, image, ownership, runtime
 from gpubed.backends.local.network import NetworkDriver, VolumeDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.ownership import Owner
@@ -123,7 +123,7 @@ class Machines:
                     "cluster": owner.cluster,
                     "uuid": owner.uuid,
                     "name": sliver.request.client_id,
-                    "image": image_cache.ensure(image.Recipe("debian-12")),
+                    "image": image.ensure(image.Recipe("debian-12")),
                     "public_key": _NOBODY,
                     "control": {
                         "network": self._control_network(),

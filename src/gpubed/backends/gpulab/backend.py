@@ -52,10 +52,22 @@ class GpulabBackend(JobBackend):
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare an allocation without nodes."""
-        from gpubed.backends.gpulab.component import Cluster
+        """Declare an allocation without nodes; its uuid labels the jobs."""
+        from gpubed.backends.component import Component
+        from gpubed.nodes.allocation import Allocation, Network
 
-        return Cluster(plan, uuid).allocation
+        def allocation(known: str) -> dict[str, Any]:
+            return Allocation(
+                cluster=plan.cluster,
+                uuid=known,
+                backend=self.name,
+                nodes=(),
+                control=Network(subnet=str(plan.control.subnet)),
+            ).model_dump(mode="json")
+
+        made = uuid.apply(allocation)
+        Component(self.name, plan.cluster).register_outputs({"allocation": made})
+        return made
 
     def service(self) -> GpulabLauncher:
         """Return the service that submits and follows jobs, and collects their results."""

@@ -7,24 +7,30 @@ came (`Unanswered`).
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
 
-from gpubed.backends.gpulab import login
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from gpubed.backends import pem
 from gpubed.backends.gpulab.config import Config
-from gpubed.backends.gpulab.definition import NewJob
-from gpubed.backends.gpulab.remote import Cluster, Event, Jobs, RemoteJob, Worker
-from gpubed.core import reading
+from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Document
 
 _PREFIX = "gpulab/v4.0/"
+# Accounts of the former portal, which the service refuses.
+_FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
 _TIMEOUT_S = 20.0
 _TRIES = 5
 _BACKOFF_S = 0.25
@@ -35,6 +41,99 @@ _LONGEST_ANSWER = 64 * 2**20
 PAGE = 500
 _AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
+
+
+def _as_written(value: object) -> object:
+    """The service writes `MUSTHALT`; its own library also reads `Must Halt`."""
+    return value.upper().replace(" ", "") if isinstance(value, str) else value
+
+
+Waiting = Literal["ONHOLD", "QUEUED", "ASSIGNED"]
+Ended = Literal["FINISHED", "FAILED", "CANCELLED", "HALTED", "DELETED"]
+State = Waiting | Literal["STARTING", "RUNNING", "MUSTHALT", "HALTING", "CANCELLING"] | Ended
+WAITING, ENDED = set(get_args(Waiting)), set(get_args(Ended))
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class RemoteJob(_Model):
+    """A job as GPULab has it."""
+
+    uuid: str = Field(pattern=r"^[0-9a-fA-F-]{36}$")
+    name: str
+    description: str | None = None  # carries our labels
+    status: Annotated[State, BeforeValidator(_as_written)] = Field(
+        validation_alias=AliasPath("state", "status")
+    )
+    # Why it waits, in the service's words.
+    queued: tuple[str, ...] | None = Field(
+        default=None, validation_alias=AliasPath("state", "scheduling", "queuedExplanations")
+    )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the state is final."""
+        return self.status in ENDED
+
+    @property
+    def explanation(self) -> str:
+        """Why it waits; may be empty."""
+        return "; ".join(self.queued or ())
+
+
+class Jobs(_Model):
+    """The answer to `GET jobs`."""
+
+    items: tuple[RemoteJob, ...]
+
+
+class Event(_Model):
+    """One line of a job's history."""
+
+    msg: str | None = None
+
+
+class Amount(_Model):
+    """How much of something there is; `available` counts what is free and offered."""
+
+    system_total: int = 0
+    available: int = 0
+
+
+class Gpu(_Model):
+    """A kind of GPU."""
+
+    name: str
+
+
+class Cluster(_Model):
+    """One of GPULab's clusters: workers of one kind."""
+
+    cluster_id: int
+    comment: str | None = None
+    slave_count: int = 0
+    gpu_model: tuple[Gpu, ...] = ()
+    gpu: Amount = Amount()
+    have_access: bool | None = None
+    storage_paths_available: tuple[str, ...] | None = None
+
+
+class Worker(_Model):
+    """A machine that runs jobs (`slave` in the service's words)."""
+
+    name: str
+    cluster_id: int
+    gpu_model: tuple[Gpu, ...] = ()
+    gpu: Amount = Amount()
+    cpu: Amount = Amount()
+    cpu_memory_mb: Amount = Amount()
+    cuda_version_major: int | None = None
+    accepting_jobs: bool = True
+    shutting_down: bool = False
 
 
 class Unanswered(GpubedError):
@@ -53,13 +152,45 @@ class Answer(NamedTuple):
     cut: bool
 
 
+class Login(NamedTuple):
+    """A certificate's user (`urn:publicid:IDN+<authority>+user+<name>`) and end of validity."""
+
+    urn: str
+    expires: datetime
+
+    @classmethod
+    def of(cls, config: Config) -> Login:
+        """Read the certificate; PrerequisiteMissing if it cannot be used."""
+        path = Path(config.certificate).expanduser()
+        login = cls(*pem.user(path, pem.read(path, "backend.certificate")))
+        if login.urn.startswith(_FORMER):
+            why = f"{login.urn} is an account of the former portal, which GPULab refuses"
+            raise PrerequisiteMissing(why, pem.RENEW)
+        return login
+
+    def project_urn(self, project: str) -> str:
+        """Return the URN of a project of the user's authority."""
+        return f"{self.urn.partition('+user+')[0]}+project+{project}"
+
+
+def _password(config: Config) -> bytes:
+    if config.password_file is None:
+        raise PrerequisiteMissing(
+            f"the private key in {config.certificate} has a password",
+            "put the password into a file of mode 0600 and set backend.password_file",
+        )
+    return secret.password(Path(config.password_file).expanduser(), "correct backend.password_file")
+
+
 class Client:
     """Talks to one service as one user; raises PrerequisiteMissing for an unusable certificate."""
 
     def __init__(self, config: Config) -> None:
-        self.login = login.read(config)
-        self._config = config
-        self._context = login.context(config)
+        self.login, self._config = Login.of(config), config
+        path = Path(config.certificate).expanduser()
+        self._context = pem.context(
+            path, config.ca_bundle, "backend.ca_bundle", lambda: _password(config)
+        )
         parts = urlsplit(config.master)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path + _PREFIX
@@ -69,14 +200,9 @@ class Client:
         answer = self._read("version").json(dict[str, Any])
         return str(answer.get("latest_client_version", "unknown"))
 
-    def submit(self, job: NewJob) -> str:
-        """Submit a job; return its id.
-
-        Raises:
-            Refused: The service refuses the job; the message says why.
-            Unanswered: It is unknown whether the job exists now.
-        """
-        answer = self._once("POST", "jobs", job.document(), "application/json")
+    def submit(self, job: Mapping[str, Any]) -> str:
+        """Submit a job; return its id. After Unanswered, the job may exist or not."""
+        answer = self._once("POST", "jobs", json.dumps(job).encode(), "application/json")
         _expect_done(answer, "the job")
         text = answer.body.decode("ascii", "replace").strip().strip('"')
         try:

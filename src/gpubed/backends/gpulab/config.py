@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backends.gpulab.definition import ImageName
 from gpubed.core import wording
 from gpubed.core.units import Bytes, Seconds, Whole, WholeOrNone
 from gpubed.spec.backend_config import BackendConfig
@@ -38,8 +37,13 @@ class Config(BackendConfig):
         pattern=wording.pattern(r"^[A-Za-z0-9_.-]+$", "letters, digits, '_', '.' and '-'"),
         description="who the jobs are for",
     )
-    image: ImageName = Field(
-        description="container image with python3, horovodrun and what jobs import"
+    # `[registry[:port]/]name[:tag]`, lower case; digests are refused, and so are credentials here.
+    image: str = Field(
+        pattern=wording.pattern(
+            r"^([a-z0-9.-]+(:[0-9]+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$",
+            "an image, such as gpulab.ilabt.imec.be:5050/team/train:1",
+        ),
+        description="container image with python3, horovodrun and what jobs import",
     )
     jobs: Literal["one", "trials"] = Field(
         default="one", description="trials: each node is a job and a Horovod world of its own"

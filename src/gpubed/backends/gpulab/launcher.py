@@ -6,23 +6,29 @@ Names are on disk before each submission and ids after it, so that a crash loses
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
 
-from gpubed.backends.gpulab import offers, record, request
-from gpubed.backends.gpulab.client import Client, NoSuchJob, Unanswered
-from gpubed.backends.gpulab.definition import NewJob
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.backends.gpulab import offers, request
+from gpubed.backends.gpulab.client import WAITING, Client, NoSuchJob, RemoteJob, Unanswered
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
-from gpubed.backends.gpulab.remote import WAITING, RemoteJob
+from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import JobService, Task, World
 
+RECORD = "jobs.json"  # in a run's folder, since the service lists only one page of jobs
 _POLL_S = 2.0
 _SILENCE_S = 600.0  # the service may be down this long; its jobs go on
 _SETTLE_S = 20.0  # a log may grow this long after its job's end
@@ -32,6 +38,25 @@ _LAST_LINES = 10
 _LONGEST_LINE = 2**20
 
 
+class Row(BaseModel):
+    """One job in a run's record; `id` is empty before an answer, `open` None in older records."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    id: str = Field("", pattern=r"^([0-9a-fA-F-]{36})?$")
+    open: bool | None = None
+
+
+def left(runs: Path) -> Iterator[tuple[Path, Row]]:
+    """Yield the jobs of all runs that GPULab may still run, each with the file that says so."""
+    for path in sorted(runs.glob(f"*/{RECORD}")):
+        fix = f"cancel what runs at GPULab by hand, then: rm {quote(str(path))}"
+        for row in reading.file(path, fix).json(list[Row]):
+            if bool(row.id) if row.open is None else row.open:
+                yield path, row
+
+
 class _Silent(GpubedError):
     """The service did not answer for `_SILENCE_S`."""
 
@@ -39,7 +64,7 @@ class _Silent(GpubedError):
 @dataclass
 class _Job:
     world: World
-    definition: NewJob
+    definition: dict[str, Any]
     parcel: Parcel
     folder: str
     id: str = ""
@@ -53,8 +78,9 @@ class _Job:
     over: bool = False  # ended or gone at GPULab; `ended` only means no longer followed
     failure: str = ""
 
-    def say(self, text: str) -> str:
-        return f"{self.world.label}: {text}" if self.world.label else text
+    @property
+    def name(self) -> str:
+        return str(self.definition["name"])
 
 
 class GpulabLauncher(JobService):
@@ -64,10 +90,7 @@ class GpulabLauncher(JobService):
 
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
         """Run all worlds to their ends; see `JobService.run`."""
-        client = Client(request.config(cluster.plan.spec))
-        _refuse_impossible(client, cluster.plan)
-        jobs = _prepare(client, cluster, task)
-        run = _Run(self, client, cluster.plan, task, jobs, on_output)
+        run = _Run(self, cluster, task, on_output)
         try:
             run.to_the_end()
         except _Silent:
@@ -76,76 +99,70 @@ class GpulabLauncher(JobService):
         except BaseException:
             run.cancel_all()
             raise
-        return [job.failure for job in jobs]
-
-
-def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
-    try:
-        clusters, workers = client.clusters(), client.workers()
-    except (Refused, NoSuchJob):  # a service may hide its workers
-        return
-    storage = request.config(plan.spec).storage
-    for node in plan.nodes:
-        if reason := offers.never(request.resources(plan, node), storage, clusters, workers):
-            raise Refused(
-                f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
-            )
-
-
-def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
-    plan = cluster.plan
-    made, storage = [], plan.spec.storage
-    label = request.label(plan.cluster, cluster.allocation.uuid)
-    root = request.folder(plan.spec, task.run_id)
-    own = task.own | {record.NAME}
-    for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
-        several = len(task.worlds) > 1
-        folder = f"{root}/{world.here.name}" if several else root
-        mark = f"gpubed-{secrets.token_hex(8)}"
-        name = f"gpubed-{plan.cluster}-{task.run_id}-{number}-{secrets.token_hex(3)}"
-        definition = request.render(
-            plan,
-            node,
-            name=name,
-            labels=f"{label} job={task.job} trial={number}",
-            project_urn=client.login.project_urn(request.config(plan.spec).project),
-            task=task,
-            command=world.command,
-            environment={
-                "GPUBED_RUN_DIR": folder,
-                "GPUBED_SHARED": storage.shared.path,
-                "GPUBED_DATASETS": f"{storage.shared.path}{storage.datasets}",
-                "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
-                "GPUBED_TRIAL": str(number),
-                **task.environment,
-            },
-            mark=mark,
-        )
-        made.append(_Job(world, definition, Parcel(mark, own), folder))
-    return made
+        return [job.failure for job in run.jobs]
 
 
 class _Run:
     def __init__(
         self,
         launcher: GpulabLauncher,
-        client: Client,
-        plan: ClusterPlan,
+        cluster: Cluster,
         task: Task,
-        jobs: Sequence[_Job],
         on_output: Callable[[str], None],
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s, self._late_s = launcher.times
-        self._client, self._jobs, self._say = client, jobs, on_output
-        self._cluster, self._here = plan.cluster, task.here
-        options = request.config(plan.spec)
-        self._parallel, self._patience_s = options.parallel, options.patience
+        self._cluster, self._here, self._output = cluster.plan.cluster, task.here, on_output
+        self._options = request.config(cluster.plan.spec)
+        self._client = Client(self._options)
+        self._refuse_impossible(cluster.plan)
+        self.jobs = self._prepared(cluster, task)
         self._answered = time.monotonic()
 
+    def _refuse_impossible(self, plan: ClusterPlan) -> None:
+        try:
+            clusters, workers = self._client.clusters(), self._client.workers()
+        except (Refused, NoSuchJob):  # a service may hide its workers
+            return
+        for node in plan.nodes:
+            wanted = request.resources(plan, node)
+            if reason := offers.never(wanted, self._options.storage, clusters, workers):
+                raise Refused(
+                    f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
+                )
+
+    def _prepared(self, cluster: Cluster, task: Task) -> list[_Job]:
+        plan = cluster.plan
+        made, storage = [], plan.spec.storage
+        label = request.label(plan.cluster, cluster.allocation.uuid)
+        root = request.folder(plan.spec, task.run_id)
+        for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
+            folder = f"{root}/{world.here.name}" if len(task.worlds) > 1 else root
+            mark = f"gpubed-{secrets.token_hex(8)}"
+            definition = request.render(
+                plan,
+                node,
+                name=f"gpubed-{plan.cluster}-{task.run_id}-{number}-{secrets.token_hex(3)}",
+                labels=f"{label} job={task.job} trial={number}",
+                project_urn=self._client.login.project_urn(self._options.project),
+                task=task,
+                command=world.command,
+                environment={
+                    "GPUBED_RUN_DIR": folder,
+                    "GPUBED_SHARED": storage.shared.path,
+                    "GPUBED_DATASETS": f"{storage.shared.path}{storage.datasets}",
+                    "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+                    "GPUBED_TRIAL": str(number),
+                    **task.environment,
+                },
+                mark=mark,
+            )
+            made.append(_Job(world, definition, Parcel(mark, task.own | {RECORD}), folder))
+        return made
+
     def to_the_end(self) -> None:
-        waiting = list(self._jobs)
+        waiting = list(self.jobs)
         while waiting or self._live:
-            while waiting and len(self._live) < self._parallel:
+            while waiting and len(self._live) < self._options.parallel:
                 self._submit(waiting.pop(0))
             for job in self._live:
                 self._look(job)
@@ -154,7 +171,10 @@ class _Run:
 
     @property
     def _live(self) -> list[_Job]:
-        return [job for job in self._jobs if job.id and not job.ended]
+        return [job for job in self.jobs if job.id and not job.ended]
+
+    def _say(self, job: _Job, text: str) -> None:
+        self._output(f"{job.world.label}: {text}" if job.world.label else text)
 
     def _submit(self, job: _Job) -> None:
         job.asked = True
@@ -167,47 +187,50 @@ class _Run:
         except GpubedError as error:
             job.over = not isinstance(error, Unanswered)
             self._write_down()
-            if len(self._jobs) == 1 or not any(other.id for other in self._jobs):
+            if not any(other.id for other in self.jobs):
                 raise
             # A refused job, for a quota say, does not end those that run already.
-            helps = f" ({error.hint})" if isinstance(error, Unanswered) else ""
+            helps = "" if job.over else f" ({error.hint})"
             job.ended, job.failure = True, error.message + helps
-            self._say(job.say(job.failure))
+            self._say(job, job.failure)
             return
         job.since = time.monotonic()
         self._write_down()
-        self._say(job.say(f"gpulab: submitted as job {job.id}"))
+        self._say(job, f"gpulab: submitted as job {job.id}")
 
     def _find(self, job: _Job, error: Unanswered) -> str:
         """Return the id of a job whose submission got no answer; Unanswered if it is unlisted."""
-        self._say(job.say(f"{error.message}; looking whether the job is there"))
+        self._say(job, f"{error.message}; looking whether the job is there")
         until = time.monotonic() + self._late_s
         while time.monotonic() < until:
-            with suppress(GpubedError):
-                if found := self._known_as(job):
-                    return found
+            if found := self._listed(job):
+                return found
             time.sleep(self._poll_s)
         raise Unanswered(
-            f"{error.message}; job {job.definition.name} may exist all the same, or come to",
+            f"{error.message}; job {job.name} may exist all the same, or come to",
             f"gpubed status {self._cluster} tells; gpubed down {self._cluster} cancels it",
         ) from error
 
-    def _known_as(self, job: _Job) -> str:
-        ids = [one.uuid for one in self._client.jobs() if one.name == job.definition.name]
-        return ids[0] if ids else ""
+    def _listed(self, job: _Job) -> str:
+        with suppress(GpubedError):
+            return next((one.uuid for one in self._client.jobs() if one.name == job.name), "")
+        return ""
 
     def _write_down(self) -> None:
         rows = [
-            record.Row(name=job.definition.name, id=job.id, open=job.asked and not job.over)
-            for job in self._jobs
+            {"name": job.name, "id": job.id, "open": job.asked and not job.over}
+            for job in self.jobs
         ]
-        record.write(self._here, rows)
+        files.write(self._here / RECORD, json.dumps(rows, indent=2).encode() + b"\n")
 
     def _look(self, job: _Job) -> None:
         try:
             now = self._client.job(job.id)
             self._answered = time.monotonic()
-            self._tell(job, now)
+            said = f"{now.status} {now.explanation}".strip()
+            if said != job.status:
+                job.status = said
+                self._say(job, f"gpulab: {said}")
             if now.status not in WAITING:
                 self._read_log(job)
             if now.ended:
@@ -225,12 +248,6 @@ class _Run:
         job.over = True
         self._write_down()
 
-    def _tell(self, job: _Job, now: RemoteJob) -> None:
-        said = f"{now.status} {now.explanation}".strip()
-        if said != job.status:
-            job.status = said
-            self._say(job.say(f"gpulab: {said}"))
-
     def _bear(self, error: Unanswered) -> None:
         silent = time.monotonic() - self._answered
         if silent > self._silence_s:
@@ -240,11 +257,11 @@ class _Run:
                 f"gpubed status {self._cluster} tells what became of them; "
                 f"gpubed down {self._cluster} cancels them",
             ) from error
-        self._say(f"{error.message}; trying again")
+        self._output(f"{error.message}; trying again")
 
     def _mind_patience(self, job: _Job, now: RemoteJob) -> None:
-        waited = time.monotonic() - job.since
-        if self._patience_s is not None and waited > self._patience_s:
+        waited, patience_s = time.monotonic() - job.since, self._options.patience
+        if patience_s is not None and waited > patience_s:
             self._client.cancel(job.id)
             why = f": {now.explanation}" if now.explanation else ""
             self._fail(job, f"it waited {waited:.0f} s for a worker and was cancelled{why}")
@@ -260,20 +277,26 @@ class _Run:
             line = raw.decode("utf-8", "replace").rstrip("\r")
             if not job.parcel.takes(line):
                 job.tail.append(line)
-                self._say(job.say(line))
+                self._say(job, line)
 
     def _end(self, job: _Job, now: RemoteJob) -> None:
-        self._settle(job, now)
+        # The end of the log may arrive late, or never for a cancelled job.
+        patience = self._settle_s if now.status == "FINISHED" else 2 * self._poll_s
+        until = time.monotonic() + patience
+        while not job.parcel.whole and time.monotonic() < until:
+            time.sleep(self._poll_s)
+            self._read_log(job)
+        self._read_log(job, last=True)
         facts = None
         try:
             facts = job.parcel.unpack(job.world.here)
         except Damaged as error:
             problem = f"{error.message}; on the project storage they may be in {job.folder}"
         for name in job.parcel.left_out:
-            self._say(job.say(f"{name!r} is left out: gpubed's own files have this name"))
+            self._say(job, f"{name!r} is left out: gpubed's own files have this name")
         if facts and facts.left:
             left = ", ".join(facts.left)
-            self._say(job.say(f"too large to come back, left in {job.folder}: {left}"))
+            self._say(job, f"too large to come back, left in {job.folder}: {left}")
         if now.status != "FINISHED":
             self._fail(job, self._reason(job, now, facts.exit_code if facts else None))
         elif facts is None:
@@ -282,20 +305,7 @@ class _Run:
             self._fail(job, f"it ended with exit code {facts.exit_code}")
         job.ended = True
 
-    def _settle(self, job: _Job, now: RemoteJob) -> None:
-        """Wait for the end of the log, which may arrive late, or never for a cancelled job."""
-        patience = self._settle_s if now.status == "FINISHED" else 2 * self._poll_s
-        until = time.monotonic() + patience
-        while not job.parcel.whole and time.monotonic() < until:
-            time.sleep(self._poll_s)
-            self._read_log(job)
-        self._read_log(job, last=True)
-
     def _reason(self, job: _Job, now: RemoteJob, code: int | None) -> str:
-        said = ""
-        with suppress(GpubedError):
-            told = [event.msg for event in self._client.events(job.id) if event.msg]
-            said = told[-1] if told else ""
         words = {
             "HALTED": "GPULab halted it to make room for others",
             "CANCELLED": "it was cancelled",
@@ -304,7 +314,10 @@ class _Run:
         reason = words.get(now.status, f"GPULab says {now.status}")
         if code is not None:
             reason += f", exit code {code}"
-        return f"{reason}: {said}" if said else reason
+        with suppress(GpubedError):
+            for said in [event.msg for event in self._client.events(job.id) if event.msg][-1:]:
+                reason += f": {said}"
+        return reason
 
     def _fail(self, job: _Job, reason: str) -> None:
         job.ended = True
@@ -313,27 +326,23 @@ class _Run:
 
     def cancel_all(self) -> None:
         """Cancel all running jobs, wait for their ends, and report those that may still run."""
-        for job in self._jobs:
+        for job in self.jobs:
             if job.asked and not job.id and not job.over:  # interrupted before the answer came
-                with suppress(GpubedError):
-                    job.id = self._known_as(job)
+                job.id = self._listed(job)
                 job.ended = not job.id
         left = self._live
         if left:
-            self._say(f"gpulab: cancelling {len(left)} job(s)")
+            self._output(f"gpulab: cancelling {len(left)} job(s)")
         for job in left:
             with suppress(GpubedError):
                 self._client.cancel(job.id)
         until = time.monotonic() + _CANCEL_S
         while left and time.monotonic() < until:
-            left = [job for job in left if not self._is_over(job)]
-            if left:
+            for job in left:
+                with suppress(GpubedError):
+                    if self._client.is_over(job.id):
+                        self._over(job)
+            if left := [job for job in left if not job.over]:
                 time.sleep(self._poll_s)
         for job in left:
-            self._say(job.say(f"gpulab: job {job.id} may still run; cancel it by hand"))
-
-    def _is_over(self, job: _Job) -> bool:
-        with suppress(GpubedError):
-            if self._client.is_over(job.id):
-                self._over(job)
-        return job.over
+            self._say(job, f"gpulab: job {job.id} may still run; cancel it by hand")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gpubed.backends.gpulab.definition import Resources
-from gpubed.backends.gpulab.remote import Cluster, Worker
+from gpubed.backends.gpulab.client import Cluster, Worker
+from gpubed.backends.gpulab.request import Resources
 from gpubed.testbeds.base import Offer
 
 

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.backends.gpulab.definition import LONGEST_WORD
 from gpubed.core import reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Document, Unreadable
 
-LIMIT = 2**19
-"""Bytes of results that come back through the log; before packing."""
+# Linux refuses a longer word of a command (MAX_ARG_STRLEN), so the container would not start.
+_LONGEST_WORD = 131_071
+LIMIT = 2**19  # bytes of results that come back through the log; before packing
+# Bytes of the archive: many small files take more for their names than for themselves.
 _UNPACKED = 2**24
-"""Bytes of the archive: many small files take more for their names than for themselves."""
 _LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
 _LEFT_OUT = (".pyc", ".ipynb")
 
@@ -57,10 +57,10 @@ def pack(folder: Path, names: Iterable[str], extra: Mapping[str, str], *, follow
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     word = base64.b64encode(packed.getvalue()).decode("ascii")
-    if len(word) > LONGEST_WORD:
+    if len(word) > _LONGEST_WORD:
         raise UsageError(
             f"{folder.name} is too large to travel in a GPULab job: {len(word)} bytes packed, "
-            f"at most {LONGEST_WORD}",
+            f"at most {_LONGEST_WORD}",
             "put its data on the project storage and leave only code in the folder; "
             "a command's .gpubedignore takes files out",
         )
@@ -89,19 +89,11 @@ class Facts(BaseModel):
 
 @dataclass
 class Parcel:
-    """Collects a run's results from the lines of its log.
+    """Collects a run's results from the lines of its log."""
 
-    Args:
-        mark: Secret prefix of the parcel's lines.
-        own: Names of gpubed's own files in the folder of results, which are never overwritten.
-
-    Attributes:
-        left_out: Files with these names that `unpack` left out.
-    """
-
-    mark: str
-    own: frozenset[str] = frozenset()
-    left_out: list[str] = field(default_factory=list)
+    mark: str  # secret prefix of the parcel's lines
+    own: frozenset[str] = frozenset()  # names of gpubed's own files, which are never overwritten
+    left_out: list[str] = field(default_factory=list)  # files of these names
     _parts: dict[int, str] = field(default_factory=dict)
     _total: int = 0
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from gpubed.backends.gpulab import parcel
 from gpubed.backends.gpulab.config import Config
-from gpubed.backends.gpulab.definition import (
-    Docker,
-    Mount,
-    NewJob,
-    Owner,
-    Request,
-    Resources,
-    Scheduling,
-)
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe
@@ -37,6 +29,17 @@ _ALONE = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
+
+
+class Resources(NamedTuple):
+    """Resources of a job, all on one worker; memory in whole GB."""
+
+    cpus: int
+    gpus: int
+    cpu_memory_gb: int
+    gpu_model: Sequence[str] = ()
+    min_cuda_version: int | None = None
+    cluster_id: int | None = None
 
 
 def config(spec: ClusterSpec) -> Config:
@@ -108,36 +111,53 @@ def render(
     command: Sequence[str],
     environment: Mapping[str, str],
     mark: str,
-) -> NewJob:
-    """Return the job that runs a command on each of a node's slots.
+) -> dict[str, Any]:
+    """Return the job (the body of `POST jobs`) that runs a command on each of a node's slots.
 
-    Args:
-        name: Unique, so that the job can be found by it.
-        command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
-        mark: Prefix of the lines with results.
-
-    Raises:
-        UsageError: GPULab would not take it; the message names the key.
+    The job can be found by its unique `name`, and prefixes lines with results by `mark`.
     """
-    spec = plan.spec
-    try:
-        docker = Docker(
-            image=task.image or config(spec).image,
-            command=_words(node, command, environment["GPUBED_RUN_DIR"], mark, task),
-            environment={**environment, **_ALONE, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
-            storage=_storage(spec),
-        )
-        scheduling = Scheduling(max_duration=f"{math.ceil(spec.lease.duration / 60)} minutes")
-        return NewJob(
-            name=name,
-            description=labels,
-            request=Request(resources=resources(plan, node), docker=docker, scheduling=scheduling),
-            owner=Owner(project_urn=project_urn),
-            deployment_environment=config(spec).environment,
-        )
-    except ValidationError as error:
-        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise UsageError(f"GPULab would not take the job: {'; '.join(found)}") from error
+    options, storage = config(plan.spec), plan.spec.storage
+    if task.image:
+        try:
+            options = Config.model_validate({**options.model_dump(), "image": task.image})
+        except ValidationError as error:
+            raise UsageError(f"image: {error.errors()[0]['msg']}") from None
+    wanted = resources(plan, node)
+    machine: dict[str, Any] = {
+        "cpus": wanted.cpus,
+        "gpus": wanted.gpus,
+        "cpuMemoryGb": wanted.cpu_memory_gb,
+        "gpuModel": wanted.gpu_model,
+        "minCudaVersion": wanted.min_cuda_version,
+        "clusterId": wanted.cluster_id,
+    }
+    mounts: list[dict[str, Any]] = []
+    if options.storage:
+        mounts.append({"hostPath": options.storage, "containerPath": storage.shared.path})
+    if storage.scratch:
+        mounts.append({"hostPath": "/project_scratch", "containerPath": storage.scratch.path})
+    memory = math.ceil(options.shm / _GB)
+    mounts.append({"hostPath": "tmpfs", "containerPath": "/dev/shm", "sizeGb": memory})  # noqa: S108
+    return {
+        "name": name,
+        "description": labels,
+        "request": {
+            "resources": {key: value for key, value in machine.items() if value is not None},
+            "docker": {
+                "image": options.image,
+                "command": _words(node, command, environment["GPUBED_RUN_DIR"], mark, task),
+                "environment": {**environment, **_ALONE, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
+                "storage": mounts,
+            },
+            "scheduling": {
+                "interactive": False,
+                "restartable": False,
+                "maxDuration": f"{math.ceil(plan.spec.lease.duration / 60)} minutes",
+            },
+        },
+        "owner": {"projectUrn": project_urn},
+        "deploymentEnvironment": options.environment,
+    }
 
 
 def _words(
@@ -160,13 +180,3 @@ def _words(
     hostfile = {"hostfile": f"localhost slots={node.slots}\n"}
     bundle = parcel.pack(task.source, task.names, hostfile, follow=task.follow)
     return ("python3", "-u", "-c", container, json.dumps(settings), bundle)
-
-
-def _storage(spec: ClusterSpec) -> tuple[Mount, ...]:
-    options, mounts = config(spec), []
-    if options.storage:
-        mounts.append(Mount(host_path=options.storage, container_path=spec.storage.shared.path))
-    if spec.storage.scratch:
-        mounts.append(Mount(host_path="/project_scratch", container_path=spec.storage.scratch.path))
-    size = math.ceil(options.shm / _GB)
-    return (*mounts, Mount(host_path="tmpfs", container_path="/dev/shm", size_gb=size))  # noqa: S108

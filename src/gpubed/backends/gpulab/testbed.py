@@ -9,10 +9,9 @@ from functools import cached_property
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from gpubed.backends.gpulab import login, offers, record, request
-from gpubed.backends.gpulab.client import PAGE, Client, NoSuchJob
+from gpubed.backends.gpulab import launcher, offers, request
+from gpubed.backends.gpulab.client import PAGE, Client, Login, NoSuchJob, RemoteJob
 from gpubed.backends.gpulab.config import Config
-from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan as make_plan
@@ -49,7 +48,7 @@ class GpulabTestbed(JobTestbed):
 
     def identity(self) -> Identity:
         """Return the service and user: a user sees only own jobs."""
-        master, user = self._config.master, login.read(self._config).urn
+        master, user = self._config.master, Login.of(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
         spelled = self.backend.spelled
         return Identity(spelled(f"{master} {user}"), called, formerly=(spelled(user),))
@@ -58,7 +57,8 @@ class GpulabTestbed(JobTestbed):
         """Return the cluster's jobs that have not ended."""
         found: list[Existing] = []
         for job in self._jobs():
-            labels = dict(word.split("=", 1) for word in _labels(job))
+            words = (job.description or "").split()
+            labels = dict(word.split("=", 1) for word in words if word.startswith("gpubed."))
             if labels.get("gpubed.name") == self.paths.name and not job.ended:
                 owner = labels.get("gpubed.cluster", "")
                 found.append(Existing("job", job.name, job.uuid, owner, transient=True))
@@ -85,7 +85,7 @@ class GpulabTestbed(JobTestbed):
         client = Client(self._config)
         found = client.jobs()
         is_page, names = len(found) >= PAGE, {job.name for job in found}
-        for path, row in record.left(self.paths.runs):
+        for path, row in launcher.left(self.paths.runs):
             if row.name in names:
                 continue
             if row.id:
@@ -147,7 +147,3 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
         Finding("gpulab.quota", True, quota),
         Finding("gpulab.resources", not reasons, found, f"gpubed resources {spec.name}"),
     ]
-
-
-def _labels(job: RemoteJob) -> list[str]:
-    return [word for word in (job.description or "").split() if word.startswith("gpubed.")]

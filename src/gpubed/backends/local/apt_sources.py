@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubed.backends.local.image import RELEASES
+from gpubed.backends.local.config import RELEASES
 from gpubed.core import reading
 
 _ONE_LINE = re.compile(

@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.core.errors import GpubedError
-from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Existing, Finding, Identity, Testbed
-from gpubed.testbeds.driver import Driver
+from gpubed.testbeds.base import Backend
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
+    from gpubed.backends.local.testbed import LocalTestbed
     from gpubed.core.paths import ClusterPaths
-    from gpubed.nodes.allocation import Allocation
-    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, Surroundings
+    from gpubed.testbeds.base import Finding
+    from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.reach import Reach
-
-
-class LocalTestbed(Testbed):
-    """The Docker daemon of this machine."""
-
-    def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at Docker, disk, memory and addresses."""
-        from gpubed.backends.local import doctor
-
-        return doctor.findings(spec, self.paths)
-
-    def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node."""
-        from gpubed.backends.local import census
-
-        return census.describe(allocation)
-
-    def identity(self) -> Identity:
-        """Return which Docker daemon answers."""
-        from gpubed.backends.local import daemon
-
-        return daemon.identity()
-
-    def existing(self) -> list[Existing]:
-        """Return what Docker has under the cluster's name."""
-        from gpubed.backends.local import census
-
-        return census.existing(self.paths.name)
-
-    def remove(self, thing: Existing) -> None:
-        """Remove a container, network or volume."""
-        from gpubed.backends.local import census
-
-        census.remove(thing)
-
-    def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return which subnets and memory this machine lacks; empty if Docker does not answer."""
-        from gpubed.backends.local import doctor
-
-        with suppress(GpubedError):
-            room = doctor.memory(plan, self.paths)
-            return [*self.refusals(plan), *([] if room.ok else [room])]
-        return []
-
-    def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return findings for the cluster's subnets that others use already."""
-        from gpubed.backends.local import addresses
-
-        return [finding for finding in addresses.subnets(plan, self.paths) if not finding.ok]
 
 
 class LocalBackend(Backend):
@@ -84,6 +33,8 @@ class LocalBackend(Backend):
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""
+        from gpubed.backends.local.testbed import LocalTestbed
+
         return LocalTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
@@ -104,9 +55,9 @@ class LocalBackend(Backend):
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
         """Return the cluster's subnets, and those that others use on this machine."""
-        from gpubed.backends.local import addresses
+        from gpubed.backends.local import network
 
-        return addresses.surroundings(spec, paths)
+        return network.surroundings(spec, paths)
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Return warnings about what a container does not isolate."""
@@ -124,7 +75,7 @@ class LocalBackend(Backend):
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of an image, network, volume or node."""
-        from gpubed.backends.local.image_cache import ImageDriver
+        from gpubed.backends.local.image import ImageDriver
         from gpubed.backends.local.network import NetworkDriver, VolumeDriver
         from gpubed.backends.local.node import NodeDriver
 

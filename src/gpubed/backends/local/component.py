@@ -9,10 +9,9 @@ from typing import Any
 import pulumi
 
 from gpubed.backends.component import Component
-from gpubed.backends.local import confinement, environment
+from gpubed.backends.local import container, environment
 from gpubed.backends.local.config import Runtime
-from gpubed.backends.local.image import Recipe
-from gpubed.backends.local.python_image import PythonImage, node_image
+from gpubed.backends.local.image import PythonImage, Recipe, node_image
 from gpubed.core import reading
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.testbeds.resources import Image, Network, Node, Volume
@@ -84,7 +83,7 @@ class Cluster(Component):
             "on_failure": node.on_failure,
             **self._link(node),
         }
-        if self._runtime == "container" and confinement.wanted(self._plan.spec, node):
+        if self._runtime == "container" and container.wanted(self._plan.spec, node):
             inputs["confined"] = True
         if bundle := environment.ca_bundle():
             inputs["certificates"] = hashlib.sha256(reading.file(bundle).data).hexdigest()[:16]
@@ -105,10 +104,7 @@ class Cluster(Component):
         shape = link.model_dump(mode="json")
         if wanted:
             shape |= {"latency": wanted.latency, "loss": wanted.loss}
-        return {
-            "experiment": _attachment(self._experiment, node.experiment_address),
-            "link": shape,
-        }
+        return {"experiment": _attachment(self._experiment, node.experiment_address), "link": shape}
 
 
 def _attachment(network: Network, address: object) -> dict[str, Any]:

@@ -1,12 +1,25 @@
 """Options of the local backend."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from gpubed.spec.backend_config import BackendConfig
 
 Runtime = Literal["container", "vm"]
+
+
+class Release(NamedTuple):
+    """An operating system: the names of its base image and of its distribution."""
+
+    base: str
+    suite: str
+
+
+RELEASES = {
+    "debian-12": Release("debian:bookworm-slim", "bookworm"),
+    "debian-13": Release("debian:trixie-slim", "trixie"),
+}
 
 
 class Config(BackendConfig):

@@ -1,16 +1,38 @@
-"""Nodes as containers that boot systemd: flags and limits."""
+"""Nodes as containers that boot systemd: rights, flags and limits.
+
+Most have fewer rights than an ordinary Docker container, and a writable part of the cgroup tree.
+Without SYS_ADMIN a node can mount nothing: neither the hierarchies of cgroup v1 with their
+`release_agent`, nor another /proc with this machine's settings. So it gets only the folder of its
+own cgroup. Nodes that need SYS_ADMIN are not confined: those with Docker, simulated hardware, or
+GPUs (untested with less).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from gpubed.backends.local import confinement, daemon, runtime
-from gpubed.backends.local.node_inputs import CONFINED, NodeInputs
-from gpubed.backends.local.runtime import Runtime, cpu_quota, labels, put
-from gpubed.backends.local.vm.machine import VirtualMachine
+from gpubed.backends.local import daemon, ownership, runtime
+from gpubed.backends.local.machine import VirtualMachine
+from gpubed.backends.local.runtime import (
+    CONFINED,
+    File,
+    NodeInputs,
+    Runtime,
+    cpu_quota,
+    labels,
+    put,
+)
+from gpubed.core.paths import assets
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import NodePlan
 
 _SYSTEMD: dict[str, Any] = {
     # The host's view of the tree works with both cgroup v1 and v2, and without --privileged.
@@ -31,6 +53,26 @@ _TREE = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
 # and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
 _SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
 
+# Docker's default capabilities without MKNOD, and those for links and the firewall.
+_CAPABILITIES = (
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SETPCAP"),
+    *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
+)
+_CGROUPS = Path("/sys/fs/cgroup")
+_LETS_GO_S = 3.0
+# The hierarchies of cgroup v1 that systemd uses: its own, and that of v2 beside it, which alone
+# reports that a cgroup is empty. Without it, stopping units and logins take minutes.
+_HIERARCHIES = ("systemd", "unified")
+_OPEN = "who is root on {} can become root of this machine"
+_BETTER = "`runtime: vm` puts a kernel in between"
+
+
+class Place(NamedTuple):
+    """A node's own part of the cgroup tree: the cgroup's parent, and what the container mounts."""
+
+    parent: str
+    mounts: Mapping[str, dict[str, str]]
+
 
 def runtime_of(node: NodeInputs) -> Runtime:
     """Return the runtime that a node asks for."""
@@ -45,23 +87,18 @@ class SystemContainer(Runtime):
         limits = cpu_quota(node) if node.cpus is not None else {}
         if node.memory is not None:
             limits |= _memory_limit(node.memory)
-        return {
-            "shm_size": _memory(node) // 2,
-            **limits,
-            **_SYSTEMD,
-            **_rights(node),
-        }
+        return {"shm_size": _memory(node) // 2, **limits, **_SYSTEMD, **_rights(node)}
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
         """Also write the files of a confined node."""
         super().prepare(container, node)
         if self.told(container):
-            for file in confinement.files():
+            for file in _files():
                 put(container, file)
 
     def told(self, container: Container) -> dict[str, Any]:
         """Return the mark of a confined container; empty for others, as earlier versions made."""
-        return {CONFINED: True} if confinement.holds(container.attrs["HostConfig"]) else {}
+        return {CONFINED: True} if holds(container.attrs["HostConfig"]) else {}
 
     def limit(self, container: Container, node: NodeInputs) -> None:
         """Set the limits; the container keeps running."""
@@ -69,9 +106,10 @@ class SystemContainer(Runtime):
 
 
 def _rights(node: NodeInputs) -> dict[str, Any]:
-    place = confinement.place(node) if node.confined else None
-    if place:
-        return {**confinement.flags(place), "volumes": {**place.mounts, **runtime.mounts(node)}}
+    if node.confined and (place := own_place(node)):
+        confined = {"cap_drop": ["ALL"], "cap_add": list(_CAPABILITIES)}
+        volumes = {**place.mounts, **runtime.mounts(node)}
+        return {**confined, "cgroup_parent": place.parent, "volumes": volumes}
     return {
         **_WIDE,
         "volumes": {**_TREE, **runtime.mounts(node)},
@@ -101,3 +139,113 @@ def _gpus(node: NodeInputs) -> list[DeviceRequest]:
 def _docker_data(node: NodeInputs) -> Mount:
     """Return an anonymous volume: the kernel cannot stack Docker's overlay on the image's own."""
     return Mount("/var/lib/docker", source=None, labels=labels(node))
+
+
+def warnings(spec: ClusterSpec) -> list[str]:
+    """Return warnings about rights that the planned and the existing containers have."""
+    with daemon.errors("ask Docker how nodes can be confined"):
+        why = obstacle(daemon.look().info())
+        former = [] if why else _former(spec)
+    asked = {
+        "services.docker": spec.services.docker is not None,
+        "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
+        "nodes[].simulate": any(group.simulate for group in spec.nodes),
+    }
+    needs = [f"this machine confines none: {why}"] if why else [key for key in asked if asked[key]]
+    if needs:
+        nodes = "a node" if why or spec.services.docker is not None else "a node with GPUs"
+        return [f"{_OPEN.format(nodes)} ({', '.join(needs)}); {_BETTER}"]
+    if former:
+        named = ", ".join(former)
+        return [f"{_OPEN.format(named)}, made before nodes were confined; made anew they are"]
+    return [f"nodes are confined containers, which share this machine's kernel; {_BETTER}"]
+
+
+def _former(spec: ClusterSpec) -> list[str]:
+    labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
+    found = daemon.look().containers.list(all=True, filters={"label": labels}, ignore_removed=True)
+    return sorted(
+        ownership.labels(each)[ownership.NODE]
+        for each in found
+        if not holds(each.attrs["HostConfig"])
+    )
+
+
+def wanted(spec: ClusterSpec, node: NodePlan) -> bool:
+    """Return whether a confined container is enough for a node."""
+    return spec.services.docker is None and not node.gpus and node.simulate is None
+
+
+def own_place(node: NodeInputs) -> Place | None:
+    """Return the node's part of the cgroup tree; None if Docker cannot confine nodes here."""
+    info = daemon.look().info()
+    if obstacle(info):
+        return None
+    suffix = ".slice" if info.get("CgroupDriver") == "systemd" else ""
+    name = f"{_name(node.uuid, node.name)}{suffix}"
+    parent = name if suffix else f"/{name}"
+    if _is_unified(info):
+        return Place(parent, {str(_CGROUPS / name): _bind(_CGROUPS / name, "rw")})
+    mounts: dict[str, dict[str, str]] = {}
+    for hierarchy in (_CGROUPS / each for each in _HIERARCHIES):
+        own = hierarchy / name
+        mounts |= {str(hierarchy): _bind(hierarchy, "ro"), str(own): _bind(own, "rw")}
+    return Place(parent, mounts)
+
+
+def obstacle(info: Mapping[str, Any]) -> str | None:
+    """Return why this machine's Docker cannot confine nodes; None if it can."""
+    if any("userns" in option for option in info.get("SecurityOptions") or []):
+        return "its Docker maps users, who may not write to the cgroup tree"
+    if not _is_unified(info):
+        for hierarchy in (_CGROUPS / each for each in _HIERARCHIES):
+            if not hierarchy.is_dir():
+                return f"its cgroup tree has no {hierarchy}"
+    return None
+
+
+def holds(host: Mapping[str, Any]) -> bool:
+    """Return whether a container was created confined, by the `HostConfig` that Docker reports."""
+    return "ALL" in (host.get("CapDrop") or []) and not host.get("Privileged")
+
+
+def _files() -> list[File]:
+    """Return the files for a node that cannot unmount anything."""
+    root = assets() / "templates" / "confined"
+    return [
+        File(
+            str(path.relative_to(root)),
+            path.read_bytes(),
+            0o755 if path.parent.name == "sbin" else 0o644,
+        )
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def tidy(uuid: str, node: str) -> None:
+    """Remove the cgroups that Docker leaves behind for a node, as far as this user may."""
+    name = _name(uuid, node)
+    deadline = time.monotonic() + _LETS_GO_S
+    # The kernel releases the cgroups of an ended container only after a moment.
+    for folder in [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]:
+        while os.access(folder.parent, os.W_OK) and folder.exists():
+            for path, _, _ in os.walk(folder, topdown=False):
+                with suppress(OSError):  # not empty, or removed by another process
+                    Path(path).rmdir()
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+
+
+def _is_unified(info: Mapping[str, Any]) -> bool:
+    return str(info.get("CgroupVersion", "1")) == "2"
+
+
+def _bind(path: Path, mode: str) -> dict[str, str]:
+    return {"bind": str(path), "mode": mode}
+
+
+def _name(uuid: str, node: str) -> str:
+    # A dash in a slice's name would make it part of another slice.
+    return f"gpubed_{uuid[:8]}_{node.replace('-', '_')}"

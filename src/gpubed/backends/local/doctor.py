@@ -1,4 +1,4 @@
-"""Checks of this machine: Docker, images, disk, memory and addresses."""
+"""Checks of this machine: Docker, images, disk, memory and network."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from gpubed.backends.local import (
-    addresses,
-    census,
-    daemon,
-    environment,
-    image,
-    image_cache,
-    limits,
-)
-from gpubed.backends.local.config import Runtime
-from gpubed.backends.local.python_image import PythonImage, node_image
+from gpubed.backends.local import daemon, environment, image, limits, network, ownership
+from gpubed.backends.local.config import RELEASES, Runtime
+from gpubed.backends.local.image import PythonImage, node_image
 from gpubed.core import record
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -54,12 +46,12 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
         found.append(Finding("local.vm.kvm", True, kvm if _KVM.exists() else none))
     if not (spec and paths):
         return [*found, _memory(1, "nodes")]
-    planned = plan(spec, addresses.surroundings(spec, paths))
+    planned = plan(spec, network.surroundings(spec, paths))
     return [*found, memory(planned, paths), *_of_cluster(planned, paths)]
 
 
 def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    yield from addresses.subnets(plan, paths)
+    yield from network.subnets(plan, paths)
     for warning in limits.warnings(plan.spec):
         yield Finding("local.isolation", True, warning)
     groups = plan.spec.nodes
@@ -94,13 +86,13 @@ def _images(
         wanted = [image.Recipe(NodeGroup.model_fields["image"].default, runtime)]
     else:
         asked = {(group.image, group.simulate is not None) for group in spec.nodes}
-        systems = [image.Recipe(n, runtime, s) for n, s in sorted(asked) if n in image.RELEASES]
+        systems = [image.Recipe(n, runtime, s) for n, s in sorted(asked) if n in RELEASES]
         wanted = [node_image(it, spec.recipe if spec.configure else None) for it in systems]
     missing = [one for one in wanted if not image.exists(one.tag)]
     found = Finding("local.image", True, "the node image is there")
     for one in missing[:1]:
         system = one.below if isinstance(one, PythonImage) else one
-        base, why = system.release.base, image_cache.without_registry(system.release.suite)
+        base, why = system.release.base, image.without_registry(system.release.suite)
         found = Finding("local.image", True, f"the image {one.name} is built by the first `up`")
         if why and not image.exists((system.below or system).tag) and not _registry_has(base):
             message = f"no registry gives Docker {base}, and {why}"
@@ -128,8 +120,12 @@ def _registry_has(base: str) -> bool:
 
 def memory(planned: ClusterPlan, paths: ClusterPaths) -> Finding:
     """Check whether this machine has memory for the nodes that do not run yet."""
-    uuid = record.uuid(paths)
-    there = census.at_work(uuid) if uuid else set()
+    there = set[str]()
+    if uuid := record.uuid(paths):
+        labels = [f"{ownership.CLUSTER}={uuid}", ownership.NODE]
+        with daemon.errors("list the nodes"):
+            found = daemon.look().containers.list(filters={"label": labels})
+        there = {ownership.labels(container)[ownership.NODE] for container in found}
     missing = sum(node.name not in there for node in planned.nodes)
     if not missing:
         return Finding("local.memory", True, "all nodes are there, and have their memory")

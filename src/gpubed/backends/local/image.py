@@ -1,25 +1,41 @@
-"""Node images: what they are built from, and their names.
+"""Node images: what they are built from, their names, and how they are made.
 
-Images are shared by all clusters of this machine and stay when a cluster goes; their names hold a
-hash of what they are built from.
+All clusters of this machine share them, and they stay when a cluster goes; their names hold a hash
+of what they are built from. The base comes from a registry, or from mmdebstrap if none answers.
+A container's image also has a recipe's Python environment, whose gigabytes all nodes share as a
+layer; role python_env links to them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
+import shlex
+import shutil
+import subprocess
 import tarfile
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from docker.errors import ImageNotFound
+import requests
+from docker.errors import APIError, BuildError, DockerException, ImageNotFound
+from docker.models.containers import Container
 
 import simulated_gpus
-from gpubed.backends.local import daemon
-from gpubed.backends.local.config import Runtime
-from gpubed.core.paths import assets
+from gpubed.backends.local import apt_sources, daemon, environment, runtime
+from gpubed.backends.local.config import RELEASES, Release, Runtime
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import assets, cache, private_cache
+from gpubed.recipes import recipe as recipes
+from gpubed.testbeds.driver import Driver, Properties
 
 LABEL = "gpubed.image"
 STAGE = "gpubed.stage"
@@ -29,19 +45,15 @@ REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-ma
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
 # Files of a recipe's folder that are not part of an image.
 _NO_PARTS = (".md", ".pyc")
-
-
-class Release(NamedTuple):
-    """An operating system: the names of its base image and of its distribution."""
-
-    base: str
-    suite: str
-
-
-RELEASES = {
-    "debian-12": Release("debian:bookworm-slim", "bookworm"),
-    "debian-13": Release("debian:trixie-slim", "trixie"),
-}
+_ROLE = assets() / "roles" / "python_env" / "files"
+# Paths of role python_env.
+_HOME = "/opt/gpubed"
+_TOOLS = f"{_HOME}/uv"
+_PYTHON = "/usr/bin/python3"
+_INSTALLER = "bootstrap.txt"
+_FILES = (_INSTALLER, "fetch_wheels.py", "make_environment.py")
+_TAIL = 10
+_NOTE = "note: "
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,147 @@ class Recipe:
         return (self.folder / name).read_bytes()
 
 
+@dataclass(frozen=True)
+class PythonImage:
+    """An image with the environment of the recipe `software`, on the image `below`."""
+
+    below: Recipe
+    software: str
+
+    @property
+    def name(self) -> str:
+        """The name of the operating system."""
+        return self.below.name
+
+    @property
+    def tag(self) -> str:
+        """The image's name in Docker: one more version of the system below."""
+        return f"{self.below.tag.rpartition('-')[0]}-{self.digest}"
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything the image is built from."""
+        parts = (self.below.digest, self._lock_sha256, repr(self.steps()))
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """Where the environment is."""
+        return f"{_HOME}/env/{self._lock_sha256[:12]}"
+
+    @cached_property
+    def _lock_sha256(self) -> str:
+        return recipes.load(self.software).lock_sha256()
+
+    def build(self) -> None:
+        """Build the image on the one below, which must exist."""
+        with daemon.errors("put the Python environment into the node image"):
+            container = self._container()
+            held = container.attach_socket(params={"stdin": 1, "stream": 1})
+            try:
+                container.start()
+                for user, command in self.steps():
+                    self._run(container, user, command)
+                repository, _, tag = self.tag.partition(":")
+                container.commit(repository, tag, changes=['CMD ["/sbin/init"]'])
+            finally:
+                held.close()
+                with suppress(APIError):  # Docker removes it, too
+                    container.remove(force=True, v=True)
+
+    def _container(self) -> Container:
+        client = daemon.client()
+        cache = private_cache() / "nodes"
+        cache.mkdir(exist_ok=True)
+        own = {str(cache.resolve()): {"bind": runtime.NODE_CACHE, "mode": "rw"}}
+        certificates = {
+            source: {"bind": target, "mode": "ro"}
+            for source, target in environment.ca_mount().items()
+        }
+        # The low-level call keeps mounts out of the image's description, where they would become
+        # volumes of every node. The container ends, and is removed, when its input is closed.
+        made = client.api.create_container(
+            self.below.tag,
+            ["cat"],
+            name=f"gpubed-image-{self.digest}-{uuid.uuid4().hex[:8]}",
+            labels={LABEL: self.name},
+            host_config=client.api.create_host_config(
+                binds={**own, **certificates}, auto_remove=True
+            ),
+            stdin_open=True,
+            use_config_proxy=False,
+        )
+        container: Container = client.containers.get(made["Id"])
+        for file in _FILES:
+            content = (_ROLE / file).read_bytes()
+            runtime.put(container, runtime.File(f"{_HOME.lstrip('/')}/{file}", content))
+        lock = recipes.load(self.software).lock_path.read_bytes()
+        runtime.put(container, runtime.File(f"{_TOOLS.lstrip('/')}.lock", lock))
+        return container
+
+    def steps(self) -> list[tuple[str, str]]:
+        """Return the users and their commands, in order."""
+        store = f"{runtime.NODE_CACHE}/python"
+        installer = shlex.join(
+            [
+                *(f"{_TOOLS}/bin/pip", "install", "--quiet", "--disable-pip-version-check"),
+                *("--no-cache-dir", "--require-hashes", "--only-binary", ":all:"),
+                *("--requirement", f"{_HOME}/{_INSTALLER}"),
+            ]
+        )
+        make = shlex.join(
+            [
+                *(f"{_TOOLS}/bin/python", f"{_HOME}/make_environment.py", "lock"),
+                *(f"{_TOOLS}.lock", store, self.folder, _PYTHON),
+            ]
+        )
+        lib = f"{self.folder}/lib"
+        version = f"""$({_PYTHON} -c "import sys; print('%d.%d' % sys.version_info[:2])")"""
+        torch = "import torch; print(torch.__version__.partition('+')[0])"
+        note = f"{self.folder}/.complete-{version}"
+        # The hash by which the role knows its installer.
+        installed = b"".join((_ROLE / file).read_bytes() for file in _FILES)
+        stamp = hashlib.sha256(installed).hexdigest()[:12]
+        return [
+            # Root of another cluster's node may have put a symbolic link there.
+            ("root", f"[ ! -L {store} ] || rm {store}; mkdir -p {store}; chown -h gpubed {store}"),
+            ("root", f"install -d -o gpubed {self.folder}"),
+            ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
+            ("root", f"touch {_TOOLS}/.installed-{stamp}-{version}"),
+            ("gpubed", make),
+            # No account of a node can write to it, so everything is compiled here.
+            ("root", f"chown -R root:root {self.folder}"),
+            # Some packages have files that are templates, not valid Python.
+            ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
+            ("root", f"rm -f {self.folder}/.lock"),
+            ("root", f'{self.folder}/bin/python -c "{torch}" >{note}'),
+        ]
+
+    def _run(self, container: Container, user: str, command: str) -> None:
+        done = container.exec_run(
+            ["sh", "-c", command],
+            user=user,
+            environment={**environment.environment(), "HOME": "/tmp"},  # noqa: S108
+        )
+        if done.exit_code != 0:
+            said = bytes(done.output).decode(errors="replace").strip()  # type: ignore[arg-type]
+            raise GpubedError(
+                f"the packages of recipe {self.software} cannot be put into the node image:\n"
+                + "\n".join(said.splitlines()[-_TAIL:]),
+                "gpubed doctor",
+            )
+
+
+def node_image(system: Recipe, software: str | None) -> Recipe | PythonImage:
+    """Return the image for an operating system and a recipe's software, if any.
+
+    A virtual machine gets the system alone, as its disk is a copy.
+    """
+    if system.runtime == "vm" or not software:
+        return system
+    return PythonImage(system, software)
+
+
 def exists(tag: str) -> bool:
     """Return whether this machine has the image."""
     with daemon.errors(f"look for the image {tag}"):
@@ -139,3 +292,162 @@ def exists(tag: str) -> bool:
 def is_same_system(one: str, other: str) -> bool:
     """Return whether two tags differ at most in the version of the recipe that made them."""
     return one.rpartition("-")[0] == other.rpartition("-")[0]
+
+
+class ImageDriver(Driver):
+    """Inputs: image, runtime, simulate, software, digest."""
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Build the image unless this machine has it."""
+        runtime = inputs.get("runtime", "container")
+        recipe = Recipe(inputs["image"], runtime, inputs.get("simulate", False))
+        named = inputs.get("software")
+        tag = ensure(PythonImage(recipe, named) if named else recipe)
+        return tag, {"tag": tag}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look whether this machine has the image."""
+        return {"tag": id} if exists(id) else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Keep the image: other clusters may use it."""
+
+
+def ensure(recipe: Recipe | PythonImage) -> str:
+    """Build an image unless this machine has it; returns its tag."""
+    if exists(recipe.tag):
+        return recipe.tag
+    if recipe.below:
+        ensure(recipe.below)
+    with _lock(recipe):
+        if not exists(recipe.tag):
+            recipe.build() if isinstance(recipe, PythonImage) else _build(recipe)
+    return recipe.tag
+
+
+@contextmanager
+def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
+    # Two clusters that come up at the same time build a shared image only once.
+    cache().mkdir(parents=True, exist_ok=True)
+    kind = recipe.tag.partition(":")[2].rpartition("-")[0]
+    if isinstance(recipe, PythonImage):
+        kind += f"-{recipe.software}"
+    with (cache() / f"image-{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(recipe: Recipe) -> None:
+    if recipe.below:
+        _with_dockerfile(recipe, recipe.below.tag)
+    elif refusal := _pull(recipe.release.base):
+        _with_mmdebstrap(recipe, refusal)
+    else:
+        _with_dockerfile(recipe, recipe.release.base)
+
+
+def without_registry(suite: str) -> str | None:
+    """Return why an image cannot be made with mmdebstrap; None when it can."""
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed"
+    if not apt_sources.sources(suite):
+        return f"the apt sources of this machine have no Debian {suite}"
+    return None
+
+
+def _pull(base: str) -> str | None:
+    """Get the base image; return the reason when it cannot be had."""
+    images = daemon.client().images
+    try:
+        images.pull(base)
+    except (DockerException, requests.RequestException) as error:
+        try:
+            images.get(base)
+        except ImageNotFound:
+            return daemon.reason(error) if isinstance(error, APIError) else str(error)
+    return None
+
+
+def _with_dockerfile(recipe: Recipe, base: str) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        parts = {name: recipe.read(name) for name in recipe.parts}
+        for name, content in {**parts, "files.tar": recipe.files}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    context.seek(0)
+    with daemon.errors("build the node image"):
+        try:
+            _, log = daemon.client().images.build(
+                fileobj=context,
+                custom_context=True,
+                tag=recipe.tag,
+                buildargs={"BASE": base, **environment.proxies()},
+                labels={LABEL: recipe.name},
+                rm=True,
+                forcerm=True,
+            )
+            for line in (line for text in _said(log) for line in text.splitlines()):
+                if line.startswith(_NOTE):  # what a build does without
+                    progress.emit("note", message=line.removeprefix(_NOTE))
+        except BuildError as error:
+            tail = "\n".join([str(error.msg), *_said(error.build_log)[-_TAIL:]])
+            raise GpubedError(f"cannot build the node image: {tail}") from None
+        finally:
+            # Stages are large, and useless once the image is built.
+            daemon.client().images.prune(filters={"dangling": True, "label": STAGE})
+
+
+def _said(log: Iterable[Any]) -> list[str]:
+    texts = (str(entry.get("stream", "")).strip() for entry in log)
+    return [text for text in texts if text]
+
+
+def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:
+    suite = recipe.release.suite
+    if why := without_registry(suite):
+        raise PrerequisiteMissing(
+            f"no node image can be made: {recipe.release.base} cannot be pulled ({refusal}), "
+            f"and {why}",
+            "give Docker a registry, or on Debian: sudo apt-get install mmdebstrap",
+        )
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="image-") as folder:
+        _bootstrap(recipe, Path(folder))
+        _import(recipe, Path(folder) / "root.tar")
+
+
+def _bootstrap(recipe: Recipe, folder: Path) -> None:
+    (folder / "files.tar").write_bytes(recipe.files)
+    command = [
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--include={','.join(recipe.packages)}",
+        f"--essential-hook=tar-in '{folder}/files.tar' /",
+        f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
+        '--customize-hook=chroot "$1" sh /tmp/setup',
+        recipe.release.suite,
+        str(folder / "root.tar"),
+        *map(str, apt_sources.sources(recipe.release.suite)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+    if done.returncode:
+        tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
+        if "No space left on device" in done.stderr:
+            raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
+        raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+
+
+def _import(recipe: Recipe, root: Path) -> None:
+    with daemon.errors("import the node image"):
+        answer = daemon.client().api.import_image(
+            str(root),
+            repository=recipe.tag.partition(":")[0],
+            tag=recipe.tag.partition(":")[2],
+            changes=['CMD ["/sbin/init"]', f"LABEL {LABEL}={recipe.name}"],
+        )
+        try:
+            daemon.client().images.get(recipe.tag)
+        except ImageNotFound:
+            # The daemon reports a failed import in the body of a successful response.
+            raise GpubedError(f"cannot import the node image: {answer.strip()}") from None

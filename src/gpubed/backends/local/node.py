@@ -10,9 +10,9 @@ from typing import Any
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from gpubed.backends.local import confinement, daemon, image, ownership, runtime
-from gpubed.backends.local.container import runtime_of
-from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, Attachment, NodeInputs
+from gpubed.backends.local import daemon, image, ownership, runtime
+from gpubed.backends.local.container import runtime_of, tidy
+from gpubed.backends.local.runtime import CONFINED, UPDATABLE, Attachment, NodeInputs
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_bytes
 from gpubed.nodes import host_keys
@@ -143,7 +143,7 @@ class NodeDriver(Driver):
 
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
-            confinement.tidy(node.uuid, node.name)
+            tidy(node.uuid, node.name)
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:

@@ -1,4 +1,4 @@
-"""Runtimes of nodes: Docker containers, with systemd or a virtual machine in them."""
+"""Nodes: their inputs, and Docker containers with systemd or a virtual machine in them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from docker.errors import NotFound
 from docker.models.containers import Container
+from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.environment import NODE_BUNDLE
-from gpubed.backends.local.node_inputs import NodeInputs, Simulation
+from gpubed.backends.local.ownership import Owner
 from gpubed.core import reading
 from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
@@ -33,7 +34,86 @@ MADE = "/var/lib/gpubed/made"
 MARKED = "gpubed.marked"
 _CPU_PERIOD_US = 100_000
 _LARGEST = 2**20  # bytes
+UPDATABLE = frozenset({"cpus", "memory", "link", "public_key", "certificates"})
+CONFINED = "confined"
 _RESTART = {"Name": "unless-stopped"}
+
+
+class _Model(BaseModel):
+    # A resource also carries `backend` and `kind`, for the engine.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Attachment(_Model):
+    """An address on a Docker network."""
+
+    network: str
+    address: str
+
+
+class Link(_Model):
+    """How the node's interface on the experiment network is shaped."""
+
+    subnet: str
+    rate_bps: int
+    mtu: int
+    latency: float = 0.0  # of what leaves the node, in seconds
+    loss: float = 0.0  # of what leaves the node, as a fraction
+
+    @property
+    def text(self) -> str:
+        """The content of /etc/gpubed/link."""
+        return (
+            f"SUBNET={self.subnet}\nRATE_BPS={self.rate_bps}\nMTU={self.mtu}\n"
+            f"DELAY_US={self.latency * 1e6:.0f}\nLOSS_PERCENT={self.loss * 100:.4f}\n"
+        )
+
+
+class Shared(_Model):
+    """The shared volume and where it is mounted."""
+
+    volume: str
+    path: str
+
+
+class Simulation(_Model):
+    """GPUs that the node pretends to have."""
+
+    model: str
+    gpus: int
+
+
+class NodeInputs(_Model):
+    """All inputs of a node; numbers arrive as floats, Pulumi's only number type."""
+
+    cluster: str
+    uuid: str
+    name: str
+    runtime: Literal["container", "vm"] = "container"
+    image: str
+    public_key: str
+    control: Attachment
+    experiment: Attachment | None = None
+    link: Link | None = None
+    shared: Shared | None = None
+    cpus: float | None = None
+    memory: int | None = None
+    gpus: tuple[str, ...] = ()
+    simulate: Simulation | None = None
+    certificates: str | None = None  # hash of the CA bundle that the environment names
+    confined: bool = False  # whether a confined container will do, if this machine has them
+
+    @property
+    def owner(self) -> Owner:
+        """The cluster."""
+        return Owner(self.cluster, self.uuid)
+
+    @property
+    def digest(self) -> str:
+        """A hash of what cannot change in place."""
+        # A container with more rights than needed is still the same node.
+        exclude = {*UPDATABLE, CONFINED}
+        return ownership.digest(self.model_dump(mode="json", exclude=exclude))
 
 
 class File(NamedTuple):
@@ -49,10 +129,8 @@ class File(NamedTuple):
 class Runtime(ABC):
     """Makes the container of a node and works on the node through it."""
 
-    files = ""
-    """The folder of the container that holds the node's own files; the root by default."""
-    shell: Sequence[str] = ()
-    """What comes before a command that shall run in the node."""
+    files = ""  # the folder of the container with the node's own files; else its root
+    shell: Sequence[str] = ()  # precedes a command that shall run in the node
 
     @abstractmethod
     def flags(self, node: NodeInputs) -> dict[str, Any]:
@@ -124,8 +202,7 @@ class Runtime(ABC):
     def host_key(self, container: Container) -> str:
         """Read the public host key through Docker, not over the network it will protect.
 
-        Raises:
-            docker.errors.NotFound: The node has not made it yet.
+        Docker's `NotFound` means that the node has not made it yet.
         """
         key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
         return " ".join(key.split()[:2])
@@ -192,12 +269,7 @@ def is_in_use(container: Container) -> bool:
 
 
 def get(container: Container, path: str) -> bytes:
-    """Read a file of a container.
-
-    Raises:
-        docker.errors.NotFound: The file does not exist.
-        Unreadable: Docker's answer is damaged, or the file is too large.
-    """
+    """Read a file of a container; Docker's `NotFound` if there is none."""
     chunks, _ = container.get_archive(path)
     archive = b""
     for chunk in chunks:

@@ -74,22 +74,16 @@ class GroupNeeds(_Model):
 
 
 class Needs(_Model):
-    """Everything that is checked before anything is made.
-
-    Attributes:
-        qos: Whether the cloud must hold links to their rate.
-        members: How many servers share one server group; 0 without anti-affinity.
-        rules: Number of rules of all security groups.
-    """
+    """Everything that is checked before anything is made."""
 
     cloud: str | None = None
     region: str | None = None
     groups: tuple[GroupNeeds, ...]
     external_network: str
     networks: int
-    qos: bool
-    members: int
-    rules: int
+    qos: bool  # whether the cloud must hold links to their rate
+    members: int  # how many servers share one server group; 0 without anti-affinity
+    rules: int  # number of rules of all security groups
 
     @classmethod
     def of(cls, plan: ClusterPlan) -> Self:
@@ -277,11 +271,8 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
 
 
 def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the number and name of GPUs in extra specs; None if they do not tell.
-
-    ``pci_passthrough:alias`` is ``NAME:COUNT[,…]``, and ``resources:CLASS`` is placement's; an
-    unknown name may be a network adapter.
-    """
+    """Return the number and name of GPUs in extra specs; None if they do not tell."""
+    # The alias is NAME:COUNT[,…], `resources:CLASS` placement's; another name may be an adapter.
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]
     for key, value in extra_specs.items():

@@ -60,10 +60,9 @@ def _config(said: Mapping[str, Any] | None) -> Config | None:
     try:
         # A group may be empty once its last host was taken out.
         hosts = {
-            group: [{key: host[key] for key in ("address", "port") if key in host} for host in some]
-            for group, some in (
-                (name, some or ()) for name, some in (said.get("hosts") or {}).items()
-            )
+            group: [{key: host[key] for key in host.keys() & {"address", "port"}} for host in some]
+            for group, some in (said.get("hosts") or {}).items()
+            if some
         }
         return Config.model_validate({**kept, "hosts": hosts})
     except (AttributeError, LookupError, TypeError, ValidationError):
@@ -71,12 +70,7 @@ def _config(said: Mapping[str, Any] | None) -> Config | None:
 
 
 def door(config: Config, host: Host, name: str) -> Node:
-    """Return a host as a node to log in to with the user's own key.
-
-    Raises:
-        UnknownHost: No key of the host is known, or all are revoked.
-        PrerequisiteMissing: A bastion's key is not, or the file cannot be read.
-    """
+    """Return a host as a node to log in to with the user's own key; see `known_keys`."""
     keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
     return allocation.door(here, name, hops(config))
@@ -102,12 +96,7 @@ def known_keys(
     port: int,
     unknown: type[PrerequisiteMissing] = PrerequisiteMissing,
 ) -> tuple[str, ...]:
-    """Return the host keys that the user trusts for an address.
-
-    Raises:
-        unknown: There is no key, or all are revoked.
-        PrerequisiteMissing: The file cannot be read.
-    """
+    """Return the host keys that the user trusts for an address; raise `unknown` without any."""
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:
@@ -128,7 +117,7 @@ def known_keys(
 
 
 def _alias(address: str) -> str:
-    """Return the ssh configuration of an alias as options for cluster.yml; empty for no alias."""
+    """Return an alias of the ssh configuration as options for cluster.yml; empty for none."""
     if not shutil.which("ssh"):
         return ""
     done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)

@@ -44,9 +44,26 @@ class StaticBackend(Backend):
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare one node for each host."""
-        from gpubed.backends.static.component import Cluster
+        from gpubed.backends.component import Component
+        from gpubed.testbeds.resources import Node
 
-        return Cluster(plan, uuid, public_key).allocation
+        config, cluster = options(plan.spec), Component(self.name, plan.cluster)
+
+        def result(planned: NodePlan) -> pulumi.Output[dict[str, Any]]:
+            inputs = {
+                "cluster": plan.cluster,
+                "uuid": uuid,
+                "name": planned.name,
+                "host": config.hosts[planned.group][planned.index].model_dump(mode="json"),
+                "config": config.model_dump(mode="json", exclude={"hosts"}),
+                "image": planned.image,
+                "gpus": planned.gpus,
+                "public_key": public_key,
+                "on_failure": planned.on_failure,
+            }
+            return Node(planned.name, self.name, inputs, cluster.children).result
+
+        return cluster.grant(plan, uuid, [result(planned) for planned in plan.nodes])
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the address, port, user and bastions of the host, which change in place."""

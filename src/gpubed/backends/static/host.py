@@ -70,47 +70,30 @@ class _Mark(BaseModel):
 
 
 class Found(BaseModel):
-    """What a host says about itself.
-
-    Attributes:
-        image: Its operating system as `cluster.yml` names it.
-        sudo_said: The last line of sudo's refusal.
-        python: The version of `python3`; empty without.
-        driver: The version of the NVIDIA driver that is loaded; empty without.
-        clock: The host's time in seconds since the epoch.
-        clock_off_s: Seconds that the host's clock is ahead of this machine's.
-        number: The user's uid.
-        slurm_number: The uid of the account `slurm`; empty without.
-        failed: Failed systemd units.
-        unfinished: Packages that are not completely installed or configured.
-        own_address: The host's address of this SSH connection.
-        gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
-        owner: The mark of the cluster whose node it is; empty when it is free.
-        shut_out: sshd settings that refuse an account of the cluster.
-    """
+    """What a host says about itself; empty for what it lacks."""
 
     model_config = ConfigDict(frozen=True)
 
     system: str
-    image: str
+    image: str  # as `cluster.yml` names the operating system
     user: str
     sudo: _Yes
-    sudo_said: str = ""
+    sudo_said: str = ""  # the last line of sudo's refusal
     systemd: _Yes
     python: str
-    driver: str
-    clock: int
-    clock_off_s: float = 0
-    number: str
-    slurm_number: str
-    failed: _Words
-    unfinished: _Words
+    driver: str  # NVIDIA's that is loaded
+    clock: int  # seconds since the epoch
+    clock_off_s: float = 0  # seconds ahead of this machine's
+    number: str  # the user's uid
+    slurm_number: str  # the uid of the account `slurm`
+    failed: _Words  # systemd units
+    unfinished: _Words  # packages that are not completely installed or configured
     free_gib: int
     addresses: _Words
-    own_address: str
-    gpu_ids: _Words
-    owner: dict[str, str] = {}
-    shut_out: tuple[str, ...] = ()
+    own_address: str  # of this SSH connection
+    gpu_ids: _Words  # PCI device ids of its NVIDIA GPUs, four hexadecimal digits each
+    owner: dict[str, str] = {}  # the mark of the cluster whose node it is
+    shut_out: tuple[str, ...] = ()  # sshd settings that refuse an account of the cluster
 
     @property
     def gpus(self) -> int:
@@ -142,13 +125,8 @@ def told(said: reading.Document, name: str) -> Found:
 def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
     """Look at a host that is to be a node, and check that its cluster can log in there.
 
-    Args:
-        ssh: A session on the host.
-        spec: The cluster's specification, whose accounts sshd must let in.
-
-    Raises:
-        PrerequisiteMissing: The given address is not the host's own, as with a forwarded port, so
-            the cluster cannot log in.
+    sshd must let in the accounts of `spec`. Raises PrerequisiteMissing if the given address is not
+    the host's own, as with a forwarded port, so that the cluster cannot log in.
     """
     found, node = look(ssh), ssh.node
     try:

@@ -19,13 +19,11 @@ _LETTING_GO_S = 20 * 60.0
 _REFUSED = {
     77: (
         f"was made a node of another cluster meanwhile, see {MARK}; nothing was changed",
-        "the same command again leaves it alone; to join it, take that cluster down, or name "
-        "another host in cluster.yml",
+        "the same command again leaves it alone",
     ),
     78: (
         f"is kept busy: its lock on /etc/gpubed has been held for {_PATIENCE} s",
-        "wait until it has been let go, or what else works on it there has ended, then the same "
-        "command again",
+        "the same command again, once that has ended",
     ),
 }
 # The file of keys that sshd reads for `user`, whose home is `HOME`; both are this account's where
@@ -123,12 +121,7 @@ fi
 
 
 def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
-    """Mark a host as a node, then add the cluster's key; repeating it is harmless.
-
-    Args:
-        ssh: A session of the user.
-        owner: Content of the mark: `uuid`, `cluster`, `node` and `id`.
-    """
+    """Mark a host as a node (`uuid`, `cluster`, `node`, `id`), then add the cluster's key."""
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}
     _run(ssh, _script(_ADMIT, **words, program=program))
@@ -142,12 +135,7 @@ def expel(ssh: SSH, user: str, uuid: str) -> None:
 def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
     """Remove a cluster's key, mark and services from a host, and report the roles' notes.
 
-    Args:
-        stays: Whether the host becomes another node of the cluster; passed to the roles' hooks.
-
-    Raises:
-        GpubedError: A service does not stop, the host's lock stays held, or the host has become a
-            node of another cluster.
+    `stays` tells the roles' hooks that the host becomes another node of the cluster.
     """
     how = "stays" if stays else ""
     said = _run(ssh, _script(_RELEASE, uuid=uuid, how=how, units=" ".join(units())))

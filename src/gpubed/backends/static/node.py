@@ -140,9 +140,8 @@ class NodeDriver(Driver):
 
     def _is_gone(self, error: GpubedError, inputs: Properties) -> bool:
         dead = isinstance(error, Unreachable) and not isinstance(error, LoginRefused)
-        on_the_way = getattr(error, "on_the_way", False)
-        unknown = isinstance(error, access.UnknownHost)
-        return ((dead and not on_the_way) or unknown) and not self._is_named(inputs)
+        dead = dead and not getattr(error, "on_the_way", False)
+        return (dead or isinstance(error, access.UnknownHost)) and not self._is_named(inputs)
 
     def _is_named(self, inputs: Properties) -> bool:
         """Return whether the specification names the host; true if it cannot be read."""

@@ -92,10 +92,32 @@ class VirtualWallBackend(Backend):
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare the slice and its nodes."""
-        from gpubed.backends.virtualwall.component import Cluster
+        """Declare one slice with all nodes and links, and each of its nodes made ready."""
+        from gpubed.backends.component import Component
+        from gpubed.backends.virtualwall import journal, slice_inputs
+        from gpubed.testbeds.resources import Node, Slice
 
-        return Cluster(plan, uuid, public_key).allocation
+        cluster, spec = Component(self.name, plan.cluster), plan.spec
+        inputs = slice_inputs.planned(plan) | {"uuid": uuid, "public_key": public_key}
+        whole = Slice("slice", self.name, inputs, cluster.children)
+        folder = uuid.apply(lambda known: journal.part(spec, known))
+        shared = {"folder": folder, "path": spec.storage.shared.path}
+
+        def result(node: NodePlan) -> pulumi.Output[dict[str, Any]]:
+            of_node = {
+                "cluster": plan.cluster,
+                "uuid": uuid,
+                "name": node.name,
+                "testbed": inputs["testbed"],
+                "slice": whole.id,
+                "granted": whole.result["nodes"][node.name],
+                "mtu": plan.experiment.mtu if plan.experiment else None,
+                "shared": shared if journal.part(spec, "") else None,
+                "on_failure": node.on_failure,
+            }
+            return Node(node.name, self.name, of_node, cluster.children).result
+
+        return cluster.grant(plan, uuid, [result(node) for node in plan.nodes])
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the request, or a jFed experiment specification."""

@@ -36,15 +36,12 @@ _QUICK_S = 300.0  # for calls that wait for no node
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice as its authority knows it.
-
-    Attributes:
-        is_closed: Whether it is another user's: Emulab tells only its members more than its name.
-    """
+    """A slice as its authority knows it."""
 
     urn: str
     expires: datetime
     description: str = ""
+    # Whether it is another user's: Emulab tells only its members more than its name.
     is_closed: bool = False
 
     @property
@@ -55,21 +52,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Sliver:
-    """A part of a slice: a node, or what a link is made of.
-
-    Attributes:
-        allocation: geni_allocated, geni_provisioned or geni_unallocated.
-        operational: geni_ready, geni_failed and so on; may be empty.
-        error: The aggregate's words when it failed.
-        client_id: The node's name in the request; empty if the aggregate does not tell.
-    """
+    """A part of a slice: a node, or what a link is made of."""
 
     urn: str
-    allocation: str
-    operational: str
+    allocation: str  # geni_allocated, geni_provisioned or geni_unallocated
+    operational: str  # geni_ready, geni_failed and so on; may be empty
     expires: datetime
-    error: str = ""
-    client_id: str = ""
+    error: str = ""  # the aggregate's words when it failed
+    client_id: str = ""  # the node's name in the request; empty if the aggregate does not tell
 
     @property
     def is_final(self) -> bool:
@@ -108,19 +98,15 @@ class Description:
 
 @dataclass(frozen=True)
 class Connection:
-    """A user at a testbed: slice authority, member authority, and aggregate (version 3).
-
-    Attributes:
-        manager: The aggregate's own URN; may be empty.
-        signed: Credentials by what they are for: the user, or a slice.
-    """
+    """A user at a testbed: slice authority, member authority, and aggregate (version 3)."""
 
     config: Config
     login: Login
     slices: Endpoint
     members: Endpoint
     aggregate: Endpoint
-    manager: str = ""
+    manager: str = ""  # the aggregate's own URN; may be empty
+    # Credentials by what they are for: the user, or a slice.
     signed: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
     @property

@@ -140,26 +140,20 @@ class Interface:
 
 
 class Given(BaseModel):
-    """A node as the manifest has it, or why it failed.
-
-    Attributes:
-        linked: Whether a network was asked for.
-        host: The name or address where SSH answers.
-        ipv4: Its address on the testbed's control network; empty if it has none, or if the login
-            leads through a port of its host.
-        interfaces: Its ends of links; Emulab gives other interfaces no hardware.
-    """
+    """A node as the manifest has it, or why it failed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     sliver: str = ""
-    linked: bool = False
+    linked: bool = False  # whether a network was asked for
     failed: str | None = None
-    host: str = ""
+    host: str = ""  # the name or address where SSH answers
     port: int = 22
     user: str = ""
+    # On the testbed's control network; empty if the login leads through a port of its host.
     ipv4: str = ""
     machine: str = ""
+    # Emulab gives interfaces in no link no hardware.
     interfaces: tuple[Interface, ...] = ()
 
 

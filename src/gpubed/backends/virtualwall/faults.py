@@ -78,12 +78,7 @@ class Malformed(Unreadable):
 
 
 class Answered(Refused):
-    """The testbed refused.
-
-    Attributes:
-        code: The aggregate's code; None for an XML-RPC fault.
-        said: The testbed's whole text; the message may have only a part of it.
-    """
+    """The testbed refused; `code` is the aggregate's, and `said` its whole text."""
 
     def __init__(
         self, message: str, hint: str | None = None, code: int | None = None, said: str = ""

@@ -11,12 +11,11 @@ import re
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from shlex import quote
 
 import paramiko
-from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -26,10 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from gpubed.backends import pem
 from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.documents import Urn
-from gpubed.core import files, secret
+from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing
@@ -37,49 +37,34 @@ from gpubed.nodes.allocation import Hop
 from gpubed.nodes.host_keys import keys as known_keys
 
 PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
-_LARGEST = 2**20
 # Accounts of this authority are named `fff…` at the bastion; older ones are not.
 _PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
 KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 _KEY = re.compile(
     rb"-----BEGIN ((?:RSA |EC |ENCRYPTED )?PRIVATE KEY)-----.+?-----END \1-----", re.S
 )
-_RENEW = "download a new login certificate from the account portal"
 
 
 @dataclass(frozen=True)
 class Login:
-    """A user of the federation.
-
-    Attributes:
-        user: The user's URN; its name is the login on nodes.
-        public_key: The key's public half in OpenSSH form.
-        encrypted: Whether the key in the file is encrypted.
-        private_pem: The key without encryption.
-    """
+    """A user of the federation."""
 
     path: Path
-    user: Urn
+    user: Urn  # the user's URN; its name is the login on nodes
     expires: datetime
-    public_key: str
-    encrypted: bool
-    private_pem: bytes = field(repr=False)
+    public_key: str  # the key's public half in OpenSSH form
+    encrypted: bool  # whether the key in the file is encrypted
+    private_pem: bytes = field(repr=False)  # the key without encryption
 
 
 def load(config: Config) -> Login:
     """Read the login; raise PrerequisiteMissing if it cannot be used."""
     path = Path(config.login).expanduser()
-    try:
-        data = files.read(path, _LARGEST)
-    except OSError as error:
-        raise PrerequisiteMissing(
-            f"the login {path} cannot be read: {error.strerror}",
-            "download it from the account portal, or correct backend.login in cluster.yml",
-        ) from None
+    data = pem.read(path, "backend.login")
     key = _KEY.search(data)
     if key is None or b"-----BEGIN CERTIFICATE-----" not in data:
         lacks = "private key" if key is None else "certificate"
-        raise PrerequisiteMissing(f"the login {path} holds no {lacks}", _RENEW)
+        raise PrerequisiteMissing(f"the login {path} holds no {lacks}", pem.RENEW)
     encrypted, passphrase = b"ENCRYPTED" in key[0], None
     if encrypted and (passphrase := _passphrase(config)) is None:
         raise PrerequisiteMissing(
@@ -87,15 +72,7 @@ def load(config: Config) -> Login:
             f"put its passphrase into a file (mode 0600) and name that in backend.passphrase_file "
             f"or {PASSPHRASE_VARIABLE}",
         )
-    try:
-        certificate = x509.load_pem_x509_certificate(data)
-        expires, user = certificate.not_valid_after_utc, _user(path, certificate)
-    except (ValueError, x509.InvalidVersion) as error:
-        why = f"the certificate in {path} cannot be read: {error}"
-        raise PrerequisiteMissing(why, _RENEW) from None
-    if expires <= datetime.now(UTC):
-        why = f"the login certificate {path} expired on {expires:%Y-%m-%d}"
-        raise PrerequisiteMissing(why, _RENEW)
+    urn, expires = pem.user(path, data)
     try:
         private = load_pem_private_key(key[0], passphrase)
         public = private.public_key()
@@ -103,34 +80,22 @@ def load(config: Config) -> Login:
         form = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
         plain = private.private_bytes(*form)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        why, fix = "its format is unknown", _RENEW
+        why, fix = "its format is unknown", pem.RENEW
         if passphrase:
             why, fix = "the passphrase is wrong", f"put the right one into {_passphrase_at(config)}"
         raise PrerequisiteMissing(f"the key in {path} cannot be read: {why}", fix) from None
-    return Login(path, user, expires, text, encrypted, plain)
+    return Login(path, documents.urn(urn, "user"), expires, text, encrypted, plain)
 
 
 def context(config: Config) -> ssl.SSLContext:
     """Return the TLS context with the user's certificate and the trusted CAs."""
-    bundle = Path(config.ca).expanduser() if config.ca else None
-    try:
-        made = ssl.create_default_context(cafile=bundle)
-    except (OSError, ssl.SSLError) as error:
-        why = error.strerror if isinstance(error, FileNotFoundError) else error
-        raise PrerequisiteMissing(
-            f"the CA bundle {bundle} cannot be read: {why}", "correct backend.ca in cluster.yml"
-        ) from None
+    path = Path(config.login).expanduser()
+    made = pem.context(path, config.ca, "backend.ca", lambda: _passphrase(config) or b"")
     # Python 3.13 requires of CAs what Emulab's lack: a key usage, and a
     # critical basic constraint. Chain, dates and host name are verified all the same.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if config.old_tls:
         made.set_ciphers("DEFAULT@SECLEVEL=1")
-    path, passphrase = Path(config.login).expanduser(), _passphrase(config) or b""
-    try:
-        # Without a password, OpenSSL would ask for one on the terminal.
-        made.load_cert_chain(path, password=lambda: passphrase)
-    except (OSError, ValueError) as error:
-        raise PrerequisiteMissing(f"the login {path} cannot be used: {error}", _RENEW) from None
     return made
 
 
@@ -143,18 +108,6 @@ def _passphrase(config: Config) -> bytes | None:
 def _passphrase_at(config: Config) -> Path | None:
     named = os.environ.get(PASSPHRASE_VARIABLE) or config.passphrase_file
     return Path(named).expanduser() if named else None
-
-
-def _user(path: Path, certificate: x509.Certificate) -> Urn:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        found = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension):
-        found = []
-    for text in found:
-        if text.startswith("urn:publicid:"):
-            return documents.urn(text, "user")
-    raise PrerequisiteMissing(f"the certificate in {path} names no user of the federation", _RENEW)
 
 
 def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:

@@ -35,11 +35,9 @@ _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
 
 
 class Reservation:
-    """One cluster's slice.
+    """One cluster's slice, looked for unless the state has its `urn`.
 
-    Args:
-        keeps: Whether to write the journal; only one at a time may.
-        urn: The slice's URN if the state has it; else the slice is looked for.
+    Only one at a time may write the journal (`keeps`).
     """
 
     def __init__(
@@ -71,12 +69,8 @@ class Reservation:
     def hold(self) -> Description:
         """Bring the slice to where each of its nodes is ready or has failed, and return it.
 
-        Nodes may still be booting when patience ends.
-
-        Raises:
-            NoResources: The testbed has neither what is wanted nor the least that suffices.
-            Refused: The testbed refused.
-            Unanswered: It did not answer for as long as patience lasts.
+        Nodes may still be booting when patience ends. NoResources means that the testbed lacks even
+        the least that suffices.
         """
         patience, is_entered = self._there.patience(), False
         while True:
@@ -137,11 +131,7 @@ class Reservation:
         return self._was_in_use is False
 
     def release(self, total: float | None = None) -> None:
-        """Release everything, and wait until it is gone.
-
-        Args:
-            total: Seconds to try; None for as long as patience lasts.
-        """
+        """Release everything, and wait `total` seconds, or all patience, until it is gone."""
         # The slice that the state or an earlier run had nodes in, in case it has no labels.
         own = self.urn if self._is_in_state or self.journal.request else ""
         if found := self.find():

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.virtualwall import documents, rspec
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Description
 from gpubed.core.errors import Refused
+from gpubed.spec.plan import ClusterPlan
 
 Results = dict[str, dict[str, Any]]
 """By node: where it answers, or why it failed, its sliver, whether a network was asked for
@@ -124,6 +125,27 @@ class SliceInputs(BaseModel):
         groups = [group for group in self.groups.values() if group.on_failure == "replace"]
         found = {name: results.get(name, {}) for group in groups for name in group.nodes}
         return {n: r["failed"] for n, r in found.items() if "failed" in r and not r.get("sliver")}
+
+
+def planned(plan: ClusterPlan) -> dict[str, Any]:
+    """Return the inputs of a slice that the plan tells."""
+    groups, hardware = {}, of(plan.spec).hardware
+    for group in plan.spec.nodes:
+        wanted = hardware.get(group.name)
+        groups[group.name] = {
+            "nodes": [node.name for node in plan.nodes if node.group == group.name],
+            "min": group.least,
+            "type": (wanted.type if wanted else None) or "",
+            "on_failure": group.on_failure,
+        }
+    return {
+        "cluster": plan.cluster,
+        "testbed": plan.spec.backend.model_dump(mode="json", exclude_none=True),
+        "request": rspec.request(plan),
+        "duration": plan.spec.lease.duration,
+        "groups": groups,
+        "head": plan.nodes[0].name,
+    }
 
 
 def digest(request: str) -> str:

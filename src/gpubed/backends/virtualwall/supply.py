@@ -60,9 +60,6 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return why a plan cannot be had now, counting each group's `min`.
 
     Machines that the cluster holds count as free. A testbed that does not answer is a reason too.
-
-    Raises:
-        PrerequisiteMissing: The testbed cannot be asked from here at all.
     """
     config, known = of(plan.spec), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):

@@ -6,14 +6,13 @@ from datetime import datetime
 from functools import cache
 from urllib.parse import urlsplit
 
-from gpubed.backends.virtualwall import doctor, documents, journal, shared, supply
+from gpubed.backends.virtualwall import doctor, documents, journal, supply
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
+from gpubed.backends.virtualwall.drivers import NodeDriver, SliceDriver
 from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
-from gpubed.backends.virtualwall.node import NodeDriver
 from gpubed.backends.virtualwall.reservation import Reservation, refusal
-from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
 from gpubed.core import progress, record
 from gpubed.core.errors import Refused
@@ -93,11 +92,11 @@ class VirtualWallTestbed(Testbed):
 
     def data_within(self) -> list[Existing]:
         """Return the cluster's part of the folder that the testbed mounts on its nodes."""
-        return shared.existing(self.paths, self.reach.wanted)
+        return journal.shared(self.paths, self.reach.wanted)
 
     def remove_data(self) -> list[Existing]:
         """Remove that part, through a node."""
-        return shared.remove(self.paths, self.reach.wanted)
+        return journal.remove_shared(self.paths, self.reach.wanted)
 
     def lease(self, allocation: Allocation) -> Lease:
         """Return the earlier of the ends of slice and slivers."""

@@ -78,9 +78,7 @@ class Patience:
 class Endpoint:
     """A server that answers XML-RPC; an idempotent call is repeated for `quick_s` seconds.
 
-    Attributes:
-        what: The server's name for error messages.
-        clock_ahead_s: Seconds that its clock was ahead of ours at its last answer; 0 if unknown.
+    `clock_ahead_s` is how far its clock was ahead of ours at its last answer; 0 if unknown.
     """
 
     def __init__(
@@ -99,12 +97,7 @@ class Endpoint:
         self._where = f"{self._host}:{self._port}"
 
     def ask(self, method: str, *args: Any, timeout: float = 60.0, repeats: bool = True) -> Any:
-        """Call a method of GENI's or the federation's API, and return its value.
-
-        Raises:
-            Answered: The server refused it; see also `call`.
-            Busy: The server is busy.
-        """
+        """Call a method of GENI's or the federation's API, and return its value."""
         patience = Patience(self._poll_s, self._quick_s if repeats else 0.0)
         while True:
             try:
@@ -130,12 +123,9 @@ class Endpoint:
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
         """Call a method within `timeout` seconds in all.
 
-        Raises:
-            Unanswered: No answer came; the call may have been carried out all the same.
-            Answered: The server refused it.
-            Malformed: The answer is not valid XML-RPC.
-            PrerequisiteMissing: The server is not trusted or its TLS is too old, so that nothing
-                was sent, or it does not accept our certificate.
+        After Unanswered, the call may have been carried out all the same. PrerequisiteMissing means
+        that a server is not trusted or its TLS is too old, so that nothing was sent, or that it
+        does not accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
         what = f"{self.what} ({method})"

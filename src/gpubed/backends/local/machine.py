@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,15 +18,11 @@ from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment
-from gpubed.backends.local.node_inputs import NodeInputs
-from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
-from gpubed.core import files, reading
-from gpubed.core.paths import cache
-from gpubed.core.reading import Unreadable
+from gpubed.backends.local.runtime import NODE_CACHE, File, NodeInputs, Runtime, cpu_quota, get, put
+from gpubed.core import paths, reading
 
 _KVM = Path("/dev/kvm")
 _ONE_AT_A_TIME = threading.Lock()
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PAUSE_S = 0.2
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30
@@ -48,7 +45,7 @@ class VirtualMachine(Runtime):
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return the devices that qemu needs; the container may do nothing else."""
-        devices = ["/dev/net/tun", *(["/dev/kvm"] if has_kvm(node.image) else [])]
+        devices = ["/dev/net/tun", *(["/dev/kvm"] if _has_kvm(node.image) else [])]
         limits = cpu_quota(node) if node.cpus is not None else {}
         return {"devices": devices, **_CONFINED, **limits}
 
@@ -75,8 +72,17 @@ class VirtualMachine(Runtime):
 
     @contextmanager
     def turn(self, node: NodeInputs) -> Iterator[None]:
-        """Boot at most as many CPUs at a time as this machine has: more take far longer."""
-        with _turn(cpus(node)):
+        """Boot about as many CPUs at a time as this machine has: more take far longer.
+
+        All processes and clusters of this user share the places.
+        """
+        folder = paths.cache() / "boot"
+        folder.mkdir(parents=True, exist_ok=True)
+        count = max(1, (os.cpu_count() or 1) // cpus(node))
+        with ExitStack() as held:
+            places = [held.enter_context((folder / str(n)).open("w")) for n in range(count)]
+            while not any(_lock(place) for place in places):
+                time.sleep(_PAUSE_S)
             yield
 
 
@@ -99,24 +105,15 @@ def _settings(node: NodeInputs) -> bytes:
     return json.dumps(settings).encode()
 
 
-def has_kvm(image: str) -> bool:
-    """Return whether the image's kernel starts under KVM; tested once per boot of this machine."""
-    if not _KVM.exists():
-        return False
-    known = cache() / "kvm"
-    asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
+def _has_kvm(image: str) -> bool:
     # Nodes are made concurrently, and a failing start takes long.
     with _ONE_AT_A_TIME:
-        answer = ""
-        with suppress(Unreadable):
-            answer = reading.file(known, limit=4096).text()
-        if not answer.startswith(asked):
-            answer = f"{asked} {'works' if _starts(image) else 'fails'}"
-            files.write(known, answer.encode())
-    return answer.endswith("works")
+        return _KVM.exists() and _starts(image)
 
 
+@cache
 def _starts(image: str) -> bool:
+    """Return whether the image's kernel starts under KVM."""
     try:
         daemon.client().containers.run(
             image,
@@ -128,30 +125,6 @@ def _starts(image: str) -> bool:
     except ContainerError:
         return False
     return True
-
-
-@contextmanager
-def _turn(cpus: int) -> Iterator[None]:
-    """Hold a place for each booting CPU, as emulated machines that start at once slow down.
-
-    All processes and clusters of this user share the places.
-    """
-    count = os.cpu_count() or 1
-    wanted, taken = min(cpus, count), set[IO[str]]()
-    folder = cache() / "boot"
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        places = [held.enter_context((folder / str(n)).open("w")) for n in range(count)]
-        # One collects at a time: two that hold a half each would deadlock.
-        with (folder / "queue").open("w") as queue:
-            fcntl.flock(queue, fcntl.LOCK_EX)
-            while len(taken) < wanted:
-                free = (place for place in places if place not in taken and _lock(place))
-                if (place := next(free, None)) is None:
-                    time.sleep(_PAUSE_S)
-                else:
-                    taken.add(place)
-        yield
 
 
 def _lock(place: IO[str]) -> bool:

@@ -1,1 +1,0 @@
-"""Nodes as virtual machines, each run by a container that stands for it in Docker."""
