@@ -264,11 +264,7 @@ def test_every_change_of_the_matrix_is_made():
 @pytest.mark.parametrize("change", DONE)
 def test_a_change_is_planned_and_done_as_planned(ground, cluster, change):
     changes.make(
-        cluster,
-        ground.there,
-        lambda spec: CHANGES[change](spec, ground),
-        MEANS[change],
-        STAYS,
+        cluster, ground.there, lambda spec: CHANGES[change](spec, ground), MEANS[change], STAYS
     )
     nodes = cluster.spec["nodes"][0]["count"]
     assert [cluster.node(f"node-{index}", "true") for index in range(nodes)] == [""] * nodes
@@ -281,11 +277,7 @@ def test_a_change_is_planned_and_done_as_planned(ground, cluster, change):
 @pytest.mark.parametrize("change", REFUSED)
 def test_a_change_that_cannot_be_is_refused_before_anything_goes(ground, cluster, change):
     try:
-        said = changes.refuse(
-            cluster,
-            ground.there,
-            lambda spec: CHANGES[change](spec, ground),
-        )
+        said = changes.refuse(cluster, ground.there, lambda spec: CHANGES[change](spec, ground))
     finally:
         ground.on_host("node-2", "sed -i /theirs/d /etc/gpubed/owner.json 2> /dev/null || true")
     assert "node-0" in said

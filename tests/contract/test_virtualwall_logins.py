@@ -26,10 +26,7 @@ def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"days": -1}, "expired on"),
-        ({"foreign": True}, "does not accept the login certificate"),
-    ],
+    [({"days": -1}, "expired on"), ({"foreign": True}, "does not accept the login certificate")],
 )
 def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
     server, tmp_path, driver, monkeypatch, options, said

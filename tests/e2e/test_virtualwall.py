@@ -50,12 +50,7 @@ def wall(site, tmp_path_factory):
         patience=300,
         shared_folder=SHARE,
     )
-    made = Cluster(
-        tmp_path_factory.mktemp("project"),
-        unique("vw"),
-        backend=block,
-        **EVERYWHERE,
-    )
+    made = Cluster(tmp_path_factory.mktemp("project"), unique("vw"), backend=block, **EVERYWHERE)
     _let_nodes_reach_packages(made)
     try:
         made.first_up = made.json("up")

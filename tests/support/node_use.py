@@ -38,11 +38,7 @@ def use(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "OWN", tmp_path / "own")
     monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-use.prom")
     return SimpleNamespace(
-        judging=judging,
-        jupyter=jupyter,
-        machine=machine,
-        processes=processes,
-        program=program,
+        judging=judging, jupyter=jupyter, machine=machine, processes=processes, program=program
     )
 
 

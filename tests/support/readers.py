@@ -29,13 +29,7 @@ from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
-from gpubed.backends.virtualwall import (
-    connection,
-    documents,
-    prepare,
-    supply,
-    transport,
-)
+from gpubed.backends.virtualwall import connection, documents, prepare, supply, transport
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import file as campaign_file
 from gpubed.campaigns import matrix

@@ -54,7 +54,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_told(files):
     assert newest(files.kept) == files.kept.all()[0]
     assert files.said == [
         f"checkpoint {last} is damaged: it does not have the SHA-256 beside it; "
-        f"set aside as {last.name}.damaged",
+        f"set aside as {last.name}.damaged"
     ]
     assert newest(files.kept) == files.kept.all()[-1]
     assert len(files.said) == 1
@@ -89,10 +89,10 @@ def test_one_that_is_no_checkpoint_is_set_aside_and_the_one_before_is_taken(file
     assert files.kept.newest() == (files.kept.all()[0], {"images": 100})
     assert files.said == [
         f"checkpoint {last} cannot be gone on from, though it has the SHA-256 beside it: torch "
-        f"finds no tensors, numbers and names in it ({kind}); set aside as {last.name}.damaged",
+        f"finds no tensors, numbers and names in it ({kind}); set aside as {last.name}.damaged"
     ]
     assert {path.name for path in files.folder.glob("*damaged*")} == {
-        *(f"{last.name}.damaged", f"{last.name}.damaged.sha256"),
+        *(f"{last.name}.damaged", f"{last.name}.damaged.sha256")
     }
 
 
@@ -108,7 +108,7 @@ def test_damaged_checkpoints_take_no_place_of_those_to_keep(files):
     assert newest(kept) == files.folder / "images-000000000100.pt"
     name = "images-000000000300.pt.damaged"
     assert {path.name for path in files.folder.glob("*damaged*")} == {
-        *(name, f"{name}.sha256", f"{name}1", f"{name}1.sha256"),
+        *(name, f"{name}.sha256", f"{name}1", f"{name}1.sha256")
     }
 
 
@@ -134,7 +134,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_checkpoint(files, monkeypa
     assert list(files.folder.glob("*.part")), "a kill leaves it"
     files.kept.write(120, {"images": 120})
     assert {path.name for path in files.folder.iterdir()} == {
-        *("images-000000000120.pt", "images-000000000120.pt.sha256"),
+        *("images-000000000120.pt", "images-000000000120.pt.sha256")
     }
 
 

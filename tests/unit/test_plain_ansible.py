@@ -153,10 +153,7 @@ SECOND = [
     ("words", "ran"),
     [
         (["--tags", "second"], ["Gathering Facts", *SECOND]),
-        (
-            ["--start-at-task", "Apply the roles of phase runtime"],
-            ["Gathering Facts", *SECOND],
-        ),
+        (["--start-at-task", "Apply the roles of phase runtime"], ["Gathering Facts", *SECOND]),
         (["--check", "--diff", "--limit", "node-1"], ["Gathering Facts", *FIRST, *SECOND]),
     ],
     ids=lambda words: " ".join(words) if words and words[0].startswith("--") else None,

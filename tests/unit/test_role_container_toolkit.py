@@ -37,10 +37,7 @@ def test_an_old_docker_that_would_give_a_job_no_gpu_is_noticed(tmp_path, runtime
     ("by_name", "options"),
     [
         (True, "--device nvidia.com/gpu=1 --device nvidia.com/gpu=3"),
-        (
-            False,
-            "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3",
-        ),
+        (False, "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3"),
     ],
 )
 def test_docker_is_asked_for_these_gpus_and_no_others(by_name, options):

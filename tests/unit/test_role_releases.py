@@ -50,10 +50,7 @@ def test_each_branch_of_the_driver_names_all_its_parts(release):
     assert keys[key]["fingerprint"].endswith(keys[key]["file"].removesuffix(".pub").upper())
 
 
-@pytest.mark.parametrize(
-    ("release", "key"),
-    [("debian-12", "3BF863CC"), ("debian-13", "8793F200")],
-)
+@pytest.mark.parametrize(("release", "key"), [("debian-12", "3BF863CC"), ("debian-13", "8793F200")])
 def test_nvidias_repositories_are_signed_with_keys_of_their_own(release, key):
     """Debian 13 refuses how the older key was signed, so NVIDIA made another for it."""
     keys = role_variables.value("nvidia_driver", "__nvidia_driver_keys", release)

@@ -51,10 +51,7 @@ def left(tmp_path):
             (host.etc / ours[f"__slurm_{path}"].removeprefix("/etc/")).write_text(said)
         (tmp_path / "gpubed/ledger").mkdir(parents=True)
         said = hook.render(
-            ansible_managed="m",
-            __slurm_named=f"# cluster: {UUID}",
-            __slurm_on_head=head,
-            **ours,
+            ansible_managed="m", __slurm_named=f"# cluster: {UUID}", __slurm_on_head=head, **ours
         )
         assert host.sh(said).returncode == 0
         return host

@@ -42,10 +42,7 @@ class Authority:
     ):
         """A login PEM; the user's URN is a URI of the subject's alternative names."""
         urn = urn or f"urn:publicid:IDN+{authority}+user+{name}"
-        names = [
-            x509.UniformResourceIdentifier(urn),
-            x509.RFC822Name(f"{name}@example.org"),
-        ]
+        names = [x509.UniformResourceIdentifier(urn), x509.RFC822Name(f"{name}@example.org")]
         extensions = [(x509.SubjectAlternativeName(names), False)]
         return self._pem(name, _name(name), extensions, expired, password)
 
