@@ -10,7 +10,6 @@ import pytest
 
 from gpubed.core.paths import assets
 from gpubed.jobs import jobfile
-from support import time_of_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -41,20 +40,6 @@ def test_up_names_its_phases_and_services(cluster):
     }
     assert first["services"][0]["url"].startswith("https://")
     assert "token" not in json.dumps(first["services"])
-
-
-def test_where_the_time_of_up_went_can_be_told(cluster):
-    told = min((cluster.state / "logs").glob("*-up.jsonl"))
-    found = time_of_up.profile(map(json.loads, told.read_text().splitlines()))
-    assert sum(found["phases"].values()) == pytest.approx(found["total"])
-    assert min(found["phases"].values()) >= 0
-    for phase in ("base", "storage", "runtime", "services"):
-        own = found["nodes"][phase]
-        assert own.keys() == {"node-0", "node-1", "node-2"}
-        assert 0 < max(own.values()) <= found["phases"][phase] + 1
-    assert {"base", "python_env", "jupyterlab"} <= found["roles"].keys()
-    assert found["tasks"][0][2] <= max(found["phases"].values())
-    assert all(role in time_of_up.tables(found) for role in found["roles"])
 
 
 def test_packages_are_those_of_the_node_image(cluster):
