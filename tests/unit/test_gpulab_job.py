@@ -13,7 +13,6 @@ from gpubed.core.errors import UsageError
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan
 from gpubed.testbeds import specification
-from support.gpulab import schema
 
 DOCUMENT = {
     "version": 1,
@@ -137,13 +136,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{p}={v}" for p, v in WRONG])
-def test_what_gpulab_refuses_is_refused_here_and_by_the_tests_server(document, path, value):
+def test_what_gpulab_refuses_is_refused_here(document, path, value):
     NewJob.model_validate_json(json.dumps(document))
-    assert not schema.problems(document)
     set_at(document, path, value)
     with pytest.raises(ValidationError):
         NewJob.model_validate_json(json.dumps(document))
-    assert schema.problems(document)
 
 
 @pytest.fixture

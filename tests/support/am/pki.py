@@ -47,12 +47,19 @@ def issue(issuer, name, *, urn=None, hosts=(), days=365.0, key=None):
     """Makes a certificate that `issuer` signs; negative `days`: it has expired that long ago."""
     key = key or rsa.generate_private_key(65537, 2048)
     by = issuer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    addresses = [x509.IPAddress(ipaddress.ip_address(host)) for host in hosts]
+    addresses = [_host(host) for host in hosts]
     uris = [x509.UniformResourceIdentifier(urn)] if urn else []
     builder = _builder(name, key, by, days, False)
     if named := [*uris, *addresses]:
         builder = builder.add_extension(x509.SubjectAlternativeName(named), critical=False)
     return Identity(builder.sign(issuer.key, hashes.SHA256()), key)
+
+
+def _host(name):
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def urn_of(certificate):

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from support.gpulab import schema
+from pydantic import ValidationError
+
+from gpubed.backends.gpulab.definition import NewJob
 from support.gpulab.service import ENDED, now
 
 PREFIX = "/api/gpulab/v4.0/"
@@ -175,11 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _submit(self):
         gpulab = self.server.gpulab
         try:
-            document = json.loads(self.body)
-        except ValueError:
-            return self._text(400, "the body is not JSON")
-        if found := schema.problems(document):
-            return self._text(400, "; ".join(found))
+            NewJob.model_validate_json(self.body)
+        except ValidationError as error:
+            return self._text(400, str(error))
+        document = json.loads(self.body)
         project = document["owner"]["projectUrn"].rsplit("+", 1)[-1]
         if project not in gpulab.projects:
             return self._text(403, f"no permission to submit for project {project}")
