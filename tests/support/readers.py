@@ -1,7 +1,6 @@
 """Readers of files and replies of others, and documents that are right.
 
-The unit tests and `tests.fuzz` give each of them what `mutations` makes of its samples.
-What stands for a node or a service only hands the bytes over.
+Tests give each of them what `mutations` makes of its samples. What stands for a node or a service only hands the bytes over.
 """
 
 import base64
