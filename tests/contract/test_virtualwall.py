@@ -70,7 +70,6 @@ def _sliver(server, name):
 
 
 def _meet(server, wall, name):
-    """Keep of a node what a run keeps that got into it."""
     journal.save_node(wall.paths, name, KNOWN | {"id": str(_sliver(server, name).urn)})
 
 

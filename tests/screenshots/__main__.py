@@ -70,12 +70,7 @@ def typed(cluster: Cluster, *words: str) -> str:
 
 
 def picture(command: str, printed: str) -> str:
-    """Draw a command and its output, in SVG.
-
-    Args:
-        command: What was typed.
-        printed: What came of it, with its colours.
-    """
+    """Draw a command and its output, in SVG."""
     screen = Console(
         record=True,
         width=COLUMNS,

@@ -13,13 +13,7 @@ import paramiko
 
 
 class Host(paramiko.ServerInterface):
-    """Lets in whoever comes.
-
-    Attributes:
-        port: Where it listens.
-        key: The host key that the next who comes is shown.
-        logins: Who logged in, by the host key that was shown.
-    """
+    """Lets in whoever comes."""
 
     def __init__(self):
         self.own, self.other = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()

@@ -32,15 +32,7 @@ def doomed(cluster):
 
 
 def make(cluster, there, edit, becomes, loses):
-    """Plans a change, does it, and holds it to the plan.
-
-    Args:
-        cluster: A running cluster; `engine` are the words that choose its engine.
-        there: Looks past gpubed at what there is: identity and start of each node, by name.
-        edit: Changes the specification.
-        becomes: What is to become of the nodes, in a word of the matrix.
-        loses: What is said of a node that goes.
-    """
+    """Plans a change, does it, and holds it to the plan."""
     before = there()
     cluster.edit(edit)
     going = doomed(cluster) & before.keys()

@@ -38,12 +38,7 @@ brackets: how many times what {base} nodes took in the same run. Wanted are {lim
 
 @dataclass(frozen=True)
 class Cost:
-    """What a verb took.
-
-    Attributes:
-        cpu_s: Seconds of CPU, of all its processes.
-        memory: MB of the largest of them.
-    """
+    """What a verb took."""
 
     cpu_s: float
     memory: float

@@ -30,13 +30,7 @@ def keep(path: Path, **parts: Any) -> None:
 def page(
     path: Path, head: str, sections: Mapping[str, Callable[[dict[str, Any]], Iterable[str]]]
 ) -> str:
-    """Return what is kept, as a page.
-
-    Args:
-        head: How the page begins.
-        sections: What makes the lines of a section of all that is kept, by the part that must be
-            there for it.
-    """
+    """Return what is kept, as a page."""
     if not path.exists():
         return head + "Not measured yet.\n"
     known = json.loads(path.read_text())

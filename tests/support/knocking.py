@@ -50,11 +50,7 @@ def files():
 
 
 def knock(address, port):
-    """Begin a connection; whether it comes about, its socket says later.
-
-    Raises:
-        OSError: It cannot even begin, so nobody knows whether the port is open.
-    """
+    """Begin a connection; whether it comes about, its socket says later."""
     door = socket.socket()
     door.setblocking(False)
     failed = door.connect_ex((address, port))

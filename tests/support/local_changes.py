@@ -210,7 +210,6 @@ def _simulate(spec):
 
 
 def _runtime(spec):
-    """Containers have no latency and no loss."""
     spec["backend"]["runtime"] = "container"
     for key in ("latency", "loss"):
         del spec["networks"]["experiment"][key]

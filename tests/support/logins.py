@@ -70,23 +70,14 @@ def in_place(processes, folder):
 
 
 def read(use, folder, asks=0):
-    """Return what the node's own reader finds of logins.
-
-    Args:
-        asks: The process that asks.
-    """
+    """Return what the node's own reader finds of logins."""
     with in_place(use.processes, folder):
         every = use.processes.every()
         return use.machine.carried(every, use.processes.people(every, asks))
 
 
 class Uploads:
-    """The logins of a node: one for each upload, and two that were forgotten, by sftp and a shell.
-
-    Args:
-        use: The node's reader.
-        folder: A folder of its own.
-    """
+    """The logins of a node: one for each upload, and two forgotten ones, by sftp and a shell."""
 
     WITH = ("sftp-server", "rsync", "scp")
 
@@ -97,11 +88,7 @@ class Uploads:
         self._now, self._found = None, {}
 
     def see(self, second, upload):
-        """Look.
-
-        Args:
-            upload: Which one is at work, its bytes each second, and for how long; None for none.
-        """
+        """Look."""
         # It is read where something has changed but signs of life, and they are of no interest.
         if upload or self._now or not self._found:
             place, rate, lasts = upload or (0, 0.0, 0.0)

@@ -120,12 +120,7 @@ def document(name="smoke", factors=FACTORS, repeat=3, **more):
 
 
 def write(paths, campaign=None, points=None):
-    """Write a campaign of a cluster; return its folder.
-
-    Args:
-        campaign: What `document` returns.
-        points: What `point` returns; by default those of `measured`.
-    """
+    """Write a campaign of a cluster; return its folder."""
     campaign = campaign or document()
     folder = paths.campaigns / campaign["name"]
     (folder / "points").mkdir(parents=True, exist_ok=True)
@@ -143,13 +138,7 @@ def put(folder, one):
 
 
 def measured(campaign, seed=1, slow=1.0, nodes=1, rate="100M"):
-    """Yield every repetition of every point of a campaign.
-
-    Args:
-        slow: Makes the last rank slower.
-        nodes: How many have ranks where points do not say it.
-        rate: Of the links, where points do not say it.
-    """
+    """Yield every repetition of every point of a campaign."""
     random_ = random.Random(seed)
     factors = campaign["factors"]
     for values in product(*factors.values()):

@@ -80,14 +80,7 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Reader:
-    """One way by which bytes come in.
-
-    Attributes:
-        name: Of the target.
-        read: Reads the bytes, in a folder of its own, as far as its callers would.
-        sample: Bytes that are right.
-        dump: Writes changed values of the sample; None for what is neither JSON nor YAML.
-    """
+    """One way by which bytes come in."""
 
     name: str
     read: Callable[[bytes, Path], object]
@@ -96,11 +89,7 @@ class Reader:
 
 
 def check(reader, data, folder):
-    """Read a document; what is raised is an error that a user can act on.
-
-    Returns:
-        The error, or None.
-    """
+    """Read a document; what is raised is an error that a user can act on."""
     try:
         reader.read(data, folder)
     except GpubedError as error:
@@ -344,7 +333,6 @@ def _login(load, changes):
 
 
 def _client(data):
-    """Return a client whose service answers everything with these bytes (STAND-IN)."""
     client = Client.__new__(Client)
     client.login = SimpleNamespace(urn="urn:publicid:IDN+a+user+b")
     client._again = lambda *_, **__: Answer(200, data, cut=False)
@@ -367,7 +355,6 @@ def _parcel(data, folder):
 
 
 def _parcel_archive(data, folder):
-    """Changes reach the archive itself, behind checksum and compression."""
     content = gzip.compress(data, 1)
     _parcel("\n".join(_parcel_lines(content)).encode(), folder)
 
@@ -530,7 +517,6 @@ EVENT = {
 
 
 def _pem(folder):
-    """A login as the portals make them."""
     from support.gpulab.pki import Authority
 
     return Authority(folder).user(urn="urn:publicid:IDN+ilabt.imec.be+user+alice").read_bytes()

@@ -118,7 +118,6 @@ def _called(text):
 
 
 def _mentioned(role, text):
-    """Return the files and variables of a role that one of its texts names."""
     there = _texts(role)
     words = {word.strip(".") for word in re.findall(r"[\w.-]+", text)}
     return {(role, name): there[name] for name in words if name in there}

@@ -24,13 +24,7 @@ def compile_library(version, folder):
 
 
 class Driver:
-    """A node's driver, as programs that load libnvidia-ml.so.1 meet it.
-
-    Args:
-        libraries: folder with the library.
-        version: the driver version that the library was compiled for.
-        text: the file that the library reads.
-    """
+    """A node's driver, as programs that load libnvidia-ml.so.1 meet it."""
 
     def __init__(self, libraries, version, text):
         self.libraries = libraries

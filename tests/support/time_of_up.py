@@ -56,7 +56,6 @@ def profile(events: Iterable[dict[str, Any]]) -> Profile:
 
 
 def _tasks(told: list[dict[str, Any]]) -> list[tuple[str, str, float]]:
-    """Return role, task and seconds; a phase that ends, and what comes after it, ends a task."""
     marks = [event for event in told if event["what"] in ("task", "phase", "resource")]
     return [
         (event["role"] or "playbook", event["task"], after["at"] - event["at"])

@@ -14,7 +14,6 @@ FAILURES = PAGE.split("## What a failure means")[1].split("\n## ")[0]
 
 
 def _texts():
-    """Return what gpubed can say, folded and quoted lines joined."""
     for folder, kind in (("roles", "*.yml"), ("src/gpubed", "*.py")):
         for path in (ROOT / folder).rglob(kind):
             if "molecule" not in path.parts:

@@ -158,11 +158,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _started(tasks: Any, known: dict[str, Any]) -> Iterator[str]:
-    """Yield the units that tasks start, wherever in their blocks.
-
-    Args:
-        known: The role's variables, by which a unit may be called.
-    """
+    """Yield the units that tasks start, wherever in their blocks."""
     for task in tasks or ():
         yield from _started(task.get("block"), known)
         unit = task.get("ansible.builtin.systemd_service", {})
@@ -174,7 +170,6 @@ def _started(tasks: Any, known: dict[str, Any]) -> Iterator[str]:
 
 
 def _units(name: str, loop: Any) -> Iterator[str]:
-    """Return the units of a task that has a name, or one for each turn of its loop."""
     if isinstance(loop, str):
         yield from re.findall(r"[\w-]+[.]service", loop)
         return

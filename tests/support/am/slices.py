@@ -11,13 +11,7 @@ from .request import Node, Request
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds; defaults are Emulab's.
-
-    Attributes:
-        delete: How long a removal takes at least.
-        reap: How long a promise that ran out stays in the books: it can be seen, not redeemed.
-        reload: How long machines that were given back are loaded anew, and for nobody.
-    """
+    """Times in seconds; defaults are Emulab's."""
 
     ticket: float = 600
     sliver: float = 6 * 3600

@@ -23,15 +23,7 @@ STATES = ("CANCELLED", "MUSTHALT", "ONHOLD", "QUEUED")
 
 @dataclass
 class Stumble:
-    """An answer that goes wrong.
-
-    Attributes:
-        request: Pattern of `METHOD path` that it happens to.
-        what: A status and a text (`503 busy`), `drop` the connection, `late`: do it, then
-            drop, `slow`: wait for `seconds` first, `body`: answer 200 with `text`.
-        times: How often; then it is over.
-        skip: How many such requests go well before.
-    """
+    """What becomes of requests `METHOD path`: `503 busy`, `drop`, `late`, `slow` or `body`."""
 
     request: str
     what: str
