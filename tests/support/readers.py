@@ -1,6 +1,7 @@
 """Readers of files and replies of others, and documents that are right.
 
-Tests give each of them what `mutations` makes of its samples. What stands for a node or a service only hands the bytes over.
+Tests give each of them what `mutations` makes of its samples. What stands for a node or a service
+only hands the bytes over.
 """
 
 import base64

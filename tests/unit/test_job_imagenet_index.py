@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from support import by_path, prepared
+from support import prepared
 from support.imagenet import job
 
 __all__ = ["job"]
@@ -63,18 +63,6 @@ def test_a_rank_needs_no_shard_but_those_of_its_own_share(job, dataset, tmp_path
             path.rename(dataset / path.name)
 
 
-def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
-    staging = by_path.load(prepared.JOB.parent / "stage/staging.py", "stage_staging_of_indexes")
-    manifest = staging.read_manifest((dataset / staging.MANIFEST).read_text())
-    copied = staging.stage(dataset, tmp_path / "scratch", manifest, "mark", 2)
-    assert all(file.right for file in copied)
-    shares = [
-        [shown(job("data").load(folder).share(rank, 3)) for rank in range(3)]
-        for folder in (dataset, tmp_path / "scratch")
-    ]
-    assert shares[0] == shares[1]
-
-
 FIRST = "small-000-00000.tar"
 
 
@@ -112,12 +100,3 @@ def test_an_index_that_is_broken_or_of_another_shard_is_told(job, dataset, damag
     damage(dataset)
     with pytest.raises(data.Unusable, match=f"{said}.*; stage it again, or prepare it anew"):
         shown(data.load(dataset).share(0, 2))
-
-
-@pytest.mark.parametrize("counts", [[10, 10, 10], [10, 10, 10, 11], "10", 4])
-def test_numbers_of_images_that_do_not_fit_are_told(job, dataset, counts):
-    data = job("data")
-    description = json.loads((dataset / "dataset.json").read_text())
-    (dataset / "dataset.json").write_text(json.dumps({**description, "shard_images": counts}))
-    with pytest.raises(data.Unusable, match="small cannot be read as a dataset: "):
-        data.load(dataset)

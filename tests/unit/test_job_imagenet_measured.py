@@ -1,7 +1,5 @@
 """What job imagenet measures: parts of a step, what a rank uses and sends, and who is slow."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from support.imagenet import CPU, job
@@ -67,27 +65,6 @@ def test_while_it_trains_the_steps_since_it_told_last_are_told(clock):
     assert one.lately()[timing.COMPUTE] == 7
     one.stop()
     assert (one.steps, timing.summary(one)["compute_s"]) == (3, pytest.approx(11 / 3))
-
-
-@pytest.mark.parametrize(
-    ("waits", "alone_s", "told"),
-    [
-        (False, None, ["data 1.0 ms", "compute 220.0 ms", "exposed communication 30.0 ms"]),
-        (True, 0.2, ["data 1.0 ms", "compute 200.0 ms", "exposed communication 50.0 ms"]),
-        (True, None, ["data 1.0 ms"]),
-    ],
-)
-def test_the_line_of_progress_tells_the_parts_of_a_step(job, waits, alone_s, told):
-    training = job("training")
-    found = {"data": 0.001, "compute": 0.22, "exposed_communication": 0.03}
-    one = SimpleNamespace(
-        clock=SimpleNamespace(lately=lambda: found),
-        averaging=SimpleNamespace(waits_throughout=waits),
-        alone_s=alone_s,
-    )
-    assert training.Training._parts(one) == told
-    found = {}
-    assert training.Training._parts(one) == []
 
 
 def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job):

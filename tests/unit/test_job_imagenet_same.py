@@ -3,7 +3,6 @@
 Ranks are STAND-INS, one after the other: what each tells the others is collected first.
 """
 
-import json
 import os
 import re
 import shutil
@@ -154,50 +153,11 @@ def test_a_node_that_reads_something_else_ends_all_ranks_by_name(nodes, change, 
     )
 
 
-@pytest.mark.parametrize("validation", [None, "held-out"])
-def test_held_out_images_must_be_the_same_too(nodes, validation):
-    name = validation or "both"
-    nodes.images("shared", "both/train" if not validation else "both")
-    nodes.images("shared", "both/val" if not validation else "held-out", 3)
-    nodes.stage("both")
-    nodes.stage(name)
-    [feed, *_] = nodes.start("both", validation)
-    assert (feed.images, feed.held_out.images) == (8, 6)
-    lost = nodes.scratch("node-2", name)
-    (lost / ("val/a/1.png" if not validation else "a/1.png")).unlink()
-    said = nodes.refused("both", validation)
-    assert ": 5 images of 2 classes (" in said
-    assert f" in node-2:{lost}" in said
-    assert said.endswith(f"{MEND}{name}")
-
-
 def test_what_one_rank_cannot_read_ends_all(nodes):
     nodes.stage("small")
     (nodes.scratch("node-1", "small") / "dataset.json").write_text("{")
     said = nodes.refused("small")
     assert said.startswith(f"node-1: {nodes.scratch('node-1', 'small')} cannot be read")
-
-
-@pytest.fixture
-def shards(nodes):
-    """A dataset of two shards, as far as their description goes."""
-    folder = nodes.root / "shared/packed"
-    folder.mkdir()
-    names = ["0.tar", "1.tar"]
-    for name in names:
-        (folder / name).write_text("shard")
-    description = {"images": 40, "classes": ["a", "b", "c"], "shards": names}
-    (folder / "dataset.json").write_text(json.dumps(description))
-    nodes.stage("packed")
-    return nodes
-
-
-def test_a_shard_that_is_missing_ends_all_before_they_train(shards):
-    path = shards.scratch("node-1", "packed") / "1.tar"
-    path.unlink()
-    said = shards.refused("packed")
-    assert said.startswith("node-1: ")
-    assert str(path) in said
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ The role's own tasks and scripts run, in folders of a test; disks and mounts are
 
 import json
 import os
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -163,25 +162,6 @@ def test_a_mount_of_the_owners_is_refused_and_outlives_the_role(host):
     assert host.path.is_dir()
 
 
-def test_a_link_in_the_place_of_a_folder_that_was_there_keeps_what_it_leads_to(host):
-    """As of an owner who moved scratch to a larger disk, where he has such a folder himself."""
-    host.path.mkdir()
-    host.up()
-    larger = host.root / "larger"
-    (larger / "datasets").mkdir(parents=True)
-    (larger / "datasets/thesis").touch()
-    host.path.rename(host.root / "former")
-    host.path.symlink_to(larger)
-    owner = larger.owner()
-    host.refused("it is a link by now, which gpubed did not make")
-    host.refused(f"{host.path} is a link by now", enabled=False)
-    assert (larger / "datasets/thesis").exists()
-    assert larger.owner() == owner
-    host.path.unlink()
-    host.down()
-    assert not host.record.exists()
-
-
 def test_an_empty_folder_is_given_back_as_it_was(host):
     host.path.mkdir(mode=0o1777)
     host.path.chmod(0o1777)
@@ -270,15 +250,6 @@ def test_what_the_owner_mounts_there_or_above_is_refused_although_it_is_not_moun
     assert (host.root / "fstab").read_text().endswith(owners)
 
 
-def test_so_is_what_a_unit_of_the_owner_mounts(whose, tmp_path, monkeypatch):
-    unit = tmp_path / "units/scratch.mount"
-    unit.parent.mkdir()
-    unit.write_text(f"[Mount]\nWhat=nas:/fast\nWhere={tmp_path}/scratch\n")
-    monkeypatch.setitem(whose.known, "_UNITS", unit.parent)
-    said = whose(NOTED + "}", label="")["refused"]
-    assert said == f"{unit} says that nas:/fast is mounted there"
-
-
 def test_a_named_disk_that_outlives_its_node_is_mounted_again(host):
     """The record was on the root disk of the node before."""
     disk = host.disk("nvme1n1")
@@ -290,59 +261,6 @@ def test_a_named_disk_that_outlives_its_node_is_mounted_again(host):
     assert "mkfs.xfs" not in calls
     assert f"{disk} {host.path}" in calls
     assert host.written()["disks"] == [str(disk)]
-
-
-def test_disks_that_would_hide_what_is_in_the_folder_are_refused(host):
-    host.up()
-    (host.path / "datasets/shard").touch()
-    disk = host.disk("nvme1n1")
-    host.refused("is a folder there", "Nothing was touched", scratch_devices=[str(disk)])
-    assert not host.labelled("nvme1n1")
-    host.up()
-    assert not host.labelled("nvme1n1")
-    host.down()
-    host.up(scratch_devices=[str(disk)])
-    assert host.labelled("nvme1n1")
-
-
-@pytest.fixture
-def whose(tmp_path, monkeypatch):
-    """The script's own function, on a host where disk `old` carries a label or not."""
-    path = machines.ROOT / "roles/scratch/files/whose_scratch.py"
-    script = runpy.run_path(str(path))
-    record = tmp_path / "record"
-    (tmp_path / "old").touch()
-
-    def ask(text, label="gpubed"):
-        record.write_text(text.replace("$", str(tmp_path)))
-        answers = {"blkid": [label] if label else []}
-        monkeypatch.setitem(script["whose"].__globals__, "said", lambda *w: answers.get(w[0], []))
-        return script["whose"](
-            tmp_path / "scratch", record, "gpubed", "/dev/md/none", "0f0e", tmp_path / "fstab"
-        )
-
-    ask.known = script["whose"].__globals__
-    return ask
-
-
-NOTED = '{"path": "$/scratch", "label": "gpubed", "array": "/dev/md/none", "disks": ["$/old"], \
-"made": true, "was": null'
-
-
-def test_a_labelled_disk_of_a_cluster_that_is_gone_is_not_taken(whose):
-    """Two file systems of that label would be mixed up."""
-    told = whose(NOTED + ', "uuid": "1a1b"}')
-    assert (told["ours"], told["record"], told["stranded"]) == (False, None, [])
-    assert "is the owner's since it let this host go (if nobody needs it: umount" in told["refused"]
-    assert whose(NOTED + ', "uuid": "1a1b"}', label="")["record"]["disks"] == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", "null", "[]", '{"path": "$/scratch"}', NOTED + ', "made": 1}']
-)
-def test_no_record_that_is_not_whole_is_read(whose, text):
-    with pytest.raises(SystemExit, match="record is not whole"):
-        whose(text)
 
 
 def former(host):
@@ -361,32 +279,3 @@ def test_disks_of_a_former_version_are_known_by_their_label(host, label):
     host.down()
     assert host.labelled("nvme1n1") is not ours
     assert host.mounted.exists() is not ours
-
-
-def test_an_array_of_other_disks_is_not_made_a_file_system_on(host):
-    host.up()
-    disk = host.disk("nvme1n1")
-    host.record.write_text(json.dumps(host.written() | {"disks": [str(host.root / "other")]}))
-    (host.root / "md-scratch").touch()
-    (host.root / "blkid/nvme1n1.TYPE").write_text("linux_raid_member\n")
-    assert not [call for call in host.up().calls if call.startswith("mkfs")]
-    assert disk.exists()
-
-
-def test_what_a_former_version_took_of_the_owners_outlives_the_role(host):
-    """It made its mark also in folders that were there."""
-    former(host)
-    (host.path / "thesis").touch()
-    host.down()
-    assert [path.name for path in host.path.iterdir()] == ["thesis"]
-
-
-def test_a_disk_mounted_later_at_a_folder_that_was_there_keeps_its_data(host):
-    host.path.mkdir()
-    host.up()
-    host.mounted.write_text("/dev/owners\n")
-    (host.path / "datasets/imagenet.tar").touch()
-    said = "/dev/owners is mounted, which gpubed did not make"
-    host.refused(said, enabled=False)
-    assert (host.path / "datasets/imagenet.tar").exists()
-    assert host.path.owner() == "daemon"

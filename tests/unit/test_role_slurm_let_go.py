@@ -93,24 +93,6 @@ def test_a_job_of_anybodys_ends_before_slurm_does(left, job):
     assert called[:2] == ["scancel --nodelist=node-0", "systemctl stop slurmd.service"]
 
 
-def test_a_job_that_does_not_end_is_killed(left, job):
-    process, scontrol = job("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
-    left(UUID, scontrol=scontrol, scancel="exit 1", sleep="")
-    assert process.wait(0) == -signal.SIGKILL
-
-
-def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(
-    left, tmp_path
-):
-    """It is the owner's, who uses it."""
-    host = left(UUID, "mysql", "wiki")
-    assert host.called[-1] == "systemctl try-restart mysql.service"
-    assert (tmp_path / "gpubed/ledger/keep").read_text().splitlines() == [
-        "package mariadb-server",
-        "unit mariadb.service",
-    ]
-
-
 def test_what_has_been_the_owners_since_another_cluster_left_stays(left):
     host = left("1a1b")
     assert host.called == []

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpubed.configuration import roles
-from gpubed.configuration.roles import PHASES, RoleMeta
+from gpubed.configuration.roles import PHASES
 from gpubed.core.paths import assets
 from support import role_reads
 from support.samples import sample_plan
@@ -40,10 +40,6 @@ def _options(role: Path) -> dict[str, Any]:
 
 def _defaults(role: Path) -> dict[str, Any]:
     return _yaml(role / "defaults" / "main.yml") or {}
-
-
-def _meta(role: Path) -> RoleMeta:
-    return RoleMeta.model_validate(_yaml(role / "meta" / "gpubed.yml"))
 
 
 def _top_block(role: Path) -> dict[str, Any]:
@@ -77,18 +73,6 @@ def test_every_default_is_specified(role: Path) -> None:
     assert set(_options(role)) - required == set(_defaults(role))
 
 
-def test_rendered_variables_are_inputs(role: Path) -> None:
-    """What gpubed renders for the role, the role takes."""
-    assert set(_meta(role).variables) <= set(_options(role))
-
-
-def test_phase_is_known(role: Path) -> None:
-    """The role runs in one of the phases, after roles of that phase."""
-    others = {path.name: _meta(path).phase for path in ROLES}
-    assert _meta(role).phase in PHASES
-    assert all(others[before] == _meta(role).phase for before in _meta(role).after)
-
-
 def test_tasks_carry_the_roles_tag(role: Path) -> None:
     """`--tags <role>` applies the whole role."""
     assert _top_block(role)["tags"] == [role.name]
@@ -98,12 +82,6 @@ def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
     last = _top_block(role)["block"][-1]
     assert last.get("gpubed_applied") == {"role": role.name}, "as docs/contributing/role.md shows"
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_phase_has_a_playbook(phase: str) -> None:
-    """Each phase can be run alone, and site.yml runs it."""
-    assert (assets() / "playbooks" / f"{phase}.yml").is_file()
 
 
 def test_site_runs_all_phases_in_order() -> None:

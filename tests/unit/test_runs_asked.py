@@ -57,13 +57,6 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     assert not cluster.runs.exists()
 
 
-def test_help_for_a_job_has_its_arguments(call):
-    assert (
-        "epochs=20  passes over the training set" in call("run", "lab", "digits", "--help").stdout
-    )
-    assert "epochs=20" not in call("run", "lab", "--help").stdout.split("Example:")[0]
-
-
 def test_without_a_job_each_is_listed_with_what_it_does(call, cluster):
     """Those of the project, too, also one that cannot be used."""
     samples.job_with_checkpoints(cluster.project.jobs / "mine")
@@ -210,14 +203,3 @@ def mine(tmp_path):
     folder = tmp_path / "jobs" / "mine"
     shutil.copytree(jobfile.folder("digits"), folder)
     return folder
-
-
-def test_a_job_with_gpubeds_own_names_is_refused_before_it_begins(call, cluster, mine):
-    for name in ("origin", "lock"):
-        (mine / name).touch()
-    (mine / "plots").mkdir()
-    (mine / "plots" / "run.json").touch()
-    with pytest.raises(UsageError, match=r"^lock, origin in .*/mine: in a run") as refused:
-        call("run", "lab", "mine")
-    assert f"mv {mine}/lock {mine}/job-lock && mv {mine}/origin" in refused.value.hint
-    assert not list(cluster.runs.glob("*"))

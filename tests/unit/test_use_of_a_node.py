@@ -75,30 +75,6 @@ def process(use, **changes):
     return use.processes.Process(**{**plain, **changes})
 
 
-def test_what_ended_meanwhile_counts_once(use):
-    """A shell whose child was seen at the first look, and others that came and went between."""
-    shell, child = process(use, own=1.0), process(use, parent=10, began=6, own=40.0)
-    before = use.processes.figures({10: shell, 11: child})
-    now = {10: process(use, own=1.5, children=45.0), 12: process(use, parent=10, began=9, own=2.0)}
-    assert dict(use.processes.computed(before, now)) == {10: 5.5, 12: 2.0}
-
-
-def test_people_are_told_from_services(use):
-    every = {
-        1: process(use, parent=0, uid=0),
-        2: process(use, uid=0),  # a service of the system
-        3: process(use, uid=65534),
-        4: process(use, uid=59001),  # JupyterLab's
-        5: process(use, uid=0, group="/system.slice/ssh.service", name="sshd"),
-        6: process(use, uid=0, group="/system.slice/ssh.service", name="make"),
-        7: process(use, uid=0, group="/user.slice/user-1000.slice/session-3.scope"),
-        8: process(use, uid=100, group="/system.slice/docker-0a.scope"),
-        9: process(use, parent=5, uid=1000, name="sudo"),
-        10: process(use, parent=9, uid=0, group="/user.slice/x", name="gpubed-use"),
-    }
-    assert set(use.processes.people(every, 10)) == {4, 6, 7, 8}
-
-
 @contextmanager
 def rank(folder, environment):
     """A rank of a run, and what looks beside it whether the run is still wanted."""

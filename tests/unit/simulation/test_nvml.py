@@ -1,12 +1,10 @@
 """The NVML library, asked by NVIDIA's own Python package."""
 
-import ctypes
 import json
 import subprocess
 import sys
 import textwrap
 
-import pynvml
 import pytest
 
 from support import simulated
@@ -88,87 +86,3 @@ def test_without_a_module_there_is_no_driver(driver):
 def test_a_gpu_that_fell_off_the_bus_is_lost(driver):
     driver.has("A100-SXM4-80GB", faults=[("fallen-off-bus", 0)])
     assert attempt(driver, "nvml.nvmlDeviceGetTemperature(gpu, 0)") == "GPU is lost"
-
-
-def test_mig_instances_are_devices_of_their_own(driver):
-    driver.has("A100-SXM4-80GB")
-    assert attempt(driver, "nvml.nvmlDeviceSetMigMode(gpu, 1)") == 0
-    made = ask(
-        driver,
-        """
-        nvml.nvmlInit()
-        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        wanted = nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE
-        profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, wanted)
-        for _ in range(2):
-            instance = nvml.nvmlDeviceCreateGpuInstance(gpu, profile.id)
-            whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                instance, nvml.NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE, 0)
-            nvml.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
-        try:
-            nvml.nvmlDeviceCreateGpuInstance(gpu, profile.id)
-        except nvml.NVMLError as error:
-            answer = [str(error)]
-        for index in range(2):
-            mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-            answer.append([
-                nvml.nvmlDeviceGetName(mig),
-                nvml.nvmlDeviceGetUUID(mig)[:4],
-                nvml.nvmlDeviceGetMemoryInfo(mig).total // 2**30,
-                nvml.nvmlDeviceGetGpuInstanceId(mig),
-                nvml.nvmlDeviceGetHandleByUUID(nvml.nvmlDeviceGetUUID(mig)) is not None,
-            ])
-        """,
-    )
-    name = "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
-    assert made == [
-        "Insufficient Resources",
-        [name, "MIG-", 39, 1, True],
-        [name, "MIG-", 39, 2, True],
-    ]
-
-
-def test_every_function_of_nvidias_package_is_there(driver):
-    missing = ask(
-        driver,
-        """
-        import ctypes, inspect, re
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        names = set(re.findall(r'_nvmlGetFunctionPointer\\("(nvml\\w+)"', inspect.getsource(nvml)))
-        answer = [name for name in sorted(names) if not hasattr(library, name)], len(names)
-        """,
-    )
-    assert missing[0] == []
-    assert missing[1] > 200
-
-
-LAYOUTS = {
-    "pci_info": "nvmlPciInfo_t",
-    "memory": "c_nvmlMemory_t",
-    "memory_v2": "c_nvmlMemory_v2_t",
-    "utilization": "c_nvmlUtilization_t",
-    "field_value": "c_nvmlFieldValue_t",
-    "attributes": "c_nvmlDeviceAttributes",
-    "gpu_profile": "c_nvmlGpuInstanceProfileInfo_t",
-    "gpu_profile_v2": "c_nvmlGpuInstanceProfileInfo_v2_t",
-    "gpu_instance_info": "c_nvmlGpuInstanceInfo_t",
-    "compute_profile": "c_nvmlComputeInstanceProfileInfo_t",
-    "compute_instance_info": "c_nvmlComputeInstanceInfo_t",
-    "sram_errors": "c_nvmlEccSramErrorStatus_v1_t",
-    "histogram": "c_nvmlRowRemapperHistogramValues",
-    "violation": "c_nvmlViolationTime_t",
-    "fabric_v3": "c_nvmlGpuFabricInfo_v3_t",
-    "event": "c_nvmlEventData_t",
-}
-
-
-def test_layouts_are_those_of_nvidias_package(driver, tmp_path):
-    """Their sizes: members stand in order, and width and padding add up."""
-    sizes = "".join(f'printf("%zu\\n", sizeof(struct {name}));' for name in LAYOUTS)
-    source = tmp_path / "sizes.c"
-    header = simulated.IMAGE / "nvml/abi.h"
-    source.write_text(f'#include <stdio.h>\n#include "{header}"\nint main(void) {{ {sizes} }}')
-    subprocess.run(["cc", "-o", tmp_path / "sizes", source], check=True)
-    ours = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
-    theirs = {name: ctypes.sizeof(getattr(pynvml, LAYOUTS[name])) for name in LAYOUTS}
-    assert dict(zip(LAYOUTS, map(int, ours.split()), strict=True)) == theirs
