@@ -79,30 +79,6 @@ def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job
 
 
 @pytest.mark.parametrize(
-    ("framework", "options", "bytes_per_weight"),
-    [
-        ("DDP", {}, 4 + 4),
-        ("DDP", {"compression": True}, 2 + 2),
-        ("DDP", {"passes": 3}, 4 + 4),
-        ("FSDP", {}, 4 + 4 + 4),
-        ("FSDP", {"compression": True}, 4 + 4 + 2),
-        ("FSDP", {"passes": 3}, 3 * (4 + 4) + 4),
-    ],
-)
-def test_sharded_ranks_send_weights_as_well_and_not_compressed(
-    job, framework, options, bytes_per_weight
-):
-    averaging = job("averaging")
-    kind = getattr(job("torch_averaging"), framework)
-    rank = object.__new__(kind)
-    rank.options, rank.size = averaging.Options(**options), 4
-    assert rank.sent_bytes_per_step(1000) == 3 / 4 * 1000 * bytes_per_weight
-    assert rank.gradient_width == (2 if options.get("compression") else 4)
-    rank.size = 1
-    assert rank.sent_bytes_per_step(1000) == 0
-
-
-@pytest.mark.parametrize(
     ("seconds", "slowest", "ratio"),
     [([1.0, 3.0], "rank 1 on node-1", 3), ([4.0, 1.0, 3.0], "rank 0 on node-0", 2),
      ([1.0, 2.0, 3.0, 6.0], "rank 3 on node-3", 3), ([1.0], "rank 0 on node-0", None)],

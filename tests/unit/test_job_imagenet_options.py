@@ -1,14 +1,13 @@
 """What job imagenet is given: arguments, a place among ranks, options of GPUs, NCCL and Horovod."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from gpubed.jobs import jobfile
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
-from support.imagenet import CPU, GPU, job
+from support.imagenet import job
 
 __all__ = ["job"]
 
@@ -80,47 +79,6 @@ def refused(job, monkeypatch, *words, device="cpu"):
 def test_what_only_gpus_have_is_refused_on_a_cpu_and_not_passed_over(job, monkeypatch, words, why):
     assert refused(job, monkeypatch, *words).startswith(why)
     assert refused(job, monkeypatch, *words, device="cuda:1") == ""
-
-
-def test_what_nccl_cannot_do_is_a_sentence(job):
-    main = job("main")
-    main.torch.OutOfMemoryError = MemoryError
-    given = main.make_parser().parse_args(["--transport", "rdma"])
-    error = RuntimeError("NCCL error in: x.cpp:1, invalid usage\nmore")
-    assert main.words(error, given, GPU).startswith("NCCL does not start with transport=rdma here")
-
-
-@pytest.fixture
-def counters(job, monkeypatch, tmp_path):
-    """The module that reads counters, and folders as Linux has them: two ports, an interface."""
-    usage = job("usage")
-    monkeypatch.setattr(usage, "SYS", tmp_path)
-    for adapter, (sent, received) in {"mlx5_0": (100, 10), "mlx5_1": (200, 20)}.items():
-        folder = tmp_path / "infiniband" / adapter / "ports/1/counters"
-        folder.mkdir(parents=True)
-        (folder / "port_xmit_data").write_text(f"{sent}\n")
-        (folder / "port_rcv_data").write_text(f"{received}\n")
-    for name, kind in (("eth1", "1"), ("ib0", "32")):
-        (tmp_path / "net" / name).mkdir(parents=True)
-        (tmp_path / "net" / name / "type").write_text(f"{kind}\n")
-    moved = SimpleNamespace(bytes_sent=7, bytes_recv=3)
-    usage.psutil.net_io_counters.return_value = {"eth1": moved, "ib0": moved}
-    return usage
-
-
-@pytest.mark.parametrize(
-    ("device", "interface", "moved"),
-    [
-        (CPU, "eth1", (7, 3)),
-        (GPU, "eth1", (1207, 123)),
-        (GPU, "ib0", (1200, 120)),  # IP over InfiniBand is in the adapter's count
-        (GPU, "none", (1200, 120)),
-        (CPU, "none", (None, None)),
-    ],
-)
-def test_what_rdma_moves_no_interface_counts(counters, monkeypatch, device, interface, moved):
-    monkeypatch.setenv("GPUBED_INTERFACE", interface)
-    assert counters.Usage(device)._moved() == moved
 
 
 # Cores

@@ -5,20 +5,15 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpubed.cluster import handover
 from gpubed.core.paths import assets
 from gpubed.jobs import execution
 from gpubed.jobs.launchers import ssh
-from gpubed.nodes.verification import Check, Verification
-from support import local_launch
-from support.samples import sample_allocation, sample_plan
 
 ROLE = assets() / "roles" / "monitoring"
 RULES = [
@@ -48,30 +43,6 @@ def test_an_alert_says_how_grave_where_and_what_repairs(rule):
     assert "$labels.node" in summary or "$labels.where" in summary
     assert repair.startswith("gpubed ") or ": gpubed " in repair
     assert "$externalLabels.cluster" in repair
-
-
-def verification(*results):
-    checks = tuple(
-        Check(id="link.rate", node=f"node-{i}", result=result, reason="x")
-        for i, result in enumerate(results)
-    )
-    return Verification(
-        cluster="lab", at=datetime.fromtimestamp(NOW, UTC), node_ids=("a",), checks=checks
-    )
-
-
-def test_a_verification_becomes_figures():
-    text = handover.metrics_text(
-        sample_allocation(sample_plan()), verification("pass", "fail", "skip")
-    )
-    assert text.splitlines() == [
-        "gpubed_verification_timestamp_seconds 1800000000",
-        'gpubed_verification_checks{result="pass"} 1',
-        'gpubed_verification_checks{result="fail"} 1',
-        'gpubed_verification_checks{result="skip"} 1',
-        'gpubed_verification_checks{result="simulated"} 0',
-        'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
-    ]
 
 
 def sample(value, **labels):
@@ -178,23 +149,6 @@ def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
     time.sleep(0.002)  # a run's name counts milliseconds
     a_run(tmp_path)
     assert states(page, tmp_path) == ["ended without a result", "done"]
-
-
-@pytest.mark.process
-def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(ssh, "_BEAT_S", 0.05)
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    made = a_run(runs)
-    start = local_launch.runner(monkeypatch, tmp_path, made)
-    wait = "until [ -s .progress ]; do sleep 0.05; done"
-    start(f"echo '[0]<stdout>:progress: 3/20 epochs, <9> images/s'; {wait}")
-    (made / ".heartbeat").write_text("9\n")  # as while it runs
-    [row] = page[2].runs([runs], time.time())
-    assert (row["state"], row["progress"]) == ("running", "3 of 20 epochs, <9> images/s")
-    assert "running 3 of 20 epochs, <9> images/s" in text_of(rendered(page, jobs=[row]))
-    (made / "metrics.json").write_text("{}")
-    assert page[2].runs([runs], time.time())[0]["progress"] == ""
 
 
 @pytest.fixture

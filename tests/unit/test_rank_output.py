@@ -55,55 +55,6 @@ def cause(output, nodes, **ends):
     return found.message if found else ""
 
 
-RUN = "/shared/runs/20260101-000000000-train"
-LATER = "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
-
-
-def traced(rank, *frames, tag=""):
-    lines = ["Traceback (most recent call last):"]
-    for file, number in frames:
-        lines += [f'  File "{file}", line {number}, in <module>', "    data[name]"]
-    return [f"[{rank}]<stderr>:{tag}{line}" for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        (  # ranks that wait for the one that failed may end before it
-            [
-                *traced(1, (f"{RUN}/train.py", 4)),
-                "[1]<stderr>:KeyError: 'labels.csv'",
-                *traced(0, (f"{RUN}/train.py", 9)),
-                f"[0]<stderr>:{LATER}",
-                *LAUNCHER[:-3],
-                "Process name: 0",
-                "Exit code: 1",
-            ],
-            "rank 1 on node-0: KeyError: 'labels.csv' (train.py:4)",
-        ),
-        (  # the lines of two ranks come between each other; the deepest own file counts
-            [
-                traced(2, (f"{RUN}/lib/data.py", 3))[0],
-                *traced(0, (f"{RUN}/train.py", 9)),
-                *traced(2, (f"{RUN}/lib/data.py", 3), ("/x/site-packages/torch/nn.py", 99))[1:],
-                f"[0]<stderr>:{LATER}",
-                "[2]<stderr>:RuntimeError: sizes differ",
-            ],
-            "rank 2 on node-1: RuntimeError: sizes differ (lib/data.py:3)",
-        ),
-        (
-            [
-                *traced(1, (f"{RUN}/ddp.py", 5), tag="[rank5]: "),
-                "[1]<stderr>:[rank5]: ValueError: no data",
-            ],
-            "rank 5 on node-0: ValueError: no data (ddp.py:5)",
-        ),
-    ],
-)
-def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says):
-    assert cause(read(lines)[0], ["node-0", "node-0", "node-1"]) == says
-
-
 # What it prints as ranks end, before its traceback.
 NODES = ["node-0", "node-0", "node-1"]
 

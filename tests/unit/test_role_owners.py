@@ -261,21 +261,3 @@ def test_a_named_disk_that_outlives_its_node_is_mounted_again(host):
     assert "mkfs.xfs" not in calls
     assert f"{disk} {host.path}" in calls
     assert host.written()["disks"] == [str(disk)]
-
-
-def former(host):
-    (host.path / "datasets").mkdir(parents=True)
-    (host.path / ".gpubed").write_text("Made by gpubed; removed with storage.scratch.\n")
-
-
-@pytest.mark.parametrize("label", ["gpubed", "owners"])
-def test_disks_of_a_former_version_are_known_by_their_label(host, label):
-    former(host)
-    disk = host.disk("nvme1n1", TYPE="xfs", LABEL=label)
-    host.mounted.write_text(f"{disk}\n")
-    host.up()
-    ours = label == "gpubed"
-    assert host.written()["disks"] == [str(disk)] * ours
-    host.down()
-    assert host.labelled("nvme1n1") is not ours
-    assert host.mounted.exists() is not ours

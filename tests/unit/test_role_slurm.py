@@ -12,7 +12,6 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 from support import by_path, machines, role_variables, simulated
-from support.role_tasks import play
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -190,26 +189,3 @@ def test_ranks_find_each_other_with_a_secret_of_the_run(started):
     assert len(secret) >= 32
     assert secret not in " ".join([*words, *environment.values()])
     assert started("true")[2] != secret
-
-
-@pytest.mark.process
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
-    """It waits 20 s for a /dev/nvidia0 that gres.conf names, then ends, and nobody starts it."""
-    unit = tmp_path / "slurmd.service.d/gpubed.conf"
-    done = play(
-        tmp_path,
-        "slurm",
-        "condition",
-        gpubed_uuid="0f0e",
-        __slurm_condition=str(unit),
-        __slurm_asked=gpus,
-    )
-    assert done.code == 0, done.said
-    lines = unit.read_text().splitlines()
-    assert "ConditionPathExists=/etc/slurm/slurm.conf" in lines
-    assert "# cluster: 0f0e" in lines
-    after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
-    assert (after in lines) == bool(gpus)
-    assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)

@@ -162,17 +162,6 @@ def test_what_left_nothing_to_go_on_from_is_refused(call):
             call("run", "lab", *words)
 
 
-def test_nor_does_a_run_go_on_where_no_checkpoint_is_left(call, monkeypatch):
-    kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
-    monkeypatch.setattr(checkpoint_files, "look", lambda *_: Files())
-    for words in ((), ("--dry-run",), ("--detach",)):
-        with pytest.raises(
-            UsageError, match=r"no checkpoint to go on from in /shared/.*/mine\n"
-        ) as no:
-            call("run", "lab", "--resume", kept, "--set", "steps=80", *words)
-        assert no.value.hint == f"gpubed run lab --again {kept} begins anew"
-
-
 def test_a_run_is_not_repeated_from_what_it_left(call, monkeypatch):
     kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
     left = Files(finished=frozenset({("step-1.pt", "1 1")}))

@@ -1,10 +1,7 @@
 """What a run leaves behind: a record that it can be repeated by, and compared with."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -111,36 +108,3 @@ def test_a_run_beside_which_another_was_at_work_says_so_ever_after(call, cluster
     assert shown["shared_with"] == [other]
     assert said in call("runs", "lab", "show", ids[0]).stdout
     assert said in call("runs", "lab", "compare", *ids).stdout
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from gpubed.jobs.runs import record
-folder, text = Path(sys.argv[1]), sys.argv[2]
-with record.kept(folder, record.Record.model_validate_json(text)):
-    print("runs", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_killed_says_so(call, cluster, number):
-    told = document(call("run", "lab", "digits", "--json"))
-    done = record.read(cluster.runs / told["run_id"])
-    folder = cluster.runs / "20990101-000000000-digits"
-    folder.mkdir()
-    begun = done.model_copy(update={"state": "running", "run_id": folder.name})
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(folder), begun.model_dump_json(by_alias=True)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout.readline() == "runs\n"
-    assert record.read(folder).state == "running"
-    os.kill(process.pid, number)
-    process.communicate()
-    assert record.read(folder).state == "interrupted"
