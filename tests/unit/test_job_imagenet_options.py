@@ -13,9 +13,9 @@ __all__ = ["job"]
 
 
 @pytest.mark.parametrize("recipe", recipe.names())
-def test_every_recipe_brings_what_the_job_imports(recipe):
+def test_every_recipe_brings_what_the_job_and_its_notebook_import(recipe):
     locked = {entry.name for entry in recipes.load(recipe).locked()}
-    assert {"torch", "torchvision", "numpy", "pillow", "psutil"} <= locked
+    assert {"torch", "torchvision", "numpy", "pillow", "psutil", "matplotlib", "ipython"} <= locked
 
 
 def test_the_program_has_the_defaults_of_its_description(job):

@@ -180,23 +180,3 @@ def test_what_is_staged_is_read_from_the_scratch(nodes, find):
     assert find() == nodes.scratch("node-1", "small")
     shutil.rmtree(nodes.root / "shared/small")
     assert find() == nodes.scratch("node-1", "small")
-
-
-@pytest.mark.parametrize("stale", [True, False])
-def test_what_is_stale_or_not_known_to_be_whole_is_read_only_where_nothing_else_is(
-    nodes, find, capsys, stale
-):
-    """The former versions' has no mark; a dataset that changed has another manifest than it."""
-    nodes.stage("small")
-    place = nodes.scratch("node-1", "small")
-    if stale:
-        nodes.images("shared", "small", 5)
-        nodes.sums("small")
-    else:
-        (place / ".staged").unlink()
-    assert find() == nodes.root / "shared/small"
-    nodes.start("small")
-    said = f"{place} is not the whole of {nodes.root}/shared/small as it is now, which is read"
-    assert capsys.readouterr().out.count(f"{said} instead; {MEND}small\n") == 1
-    shutil.rmtree(nodes.root / "shared/small")
-    assert find() == place

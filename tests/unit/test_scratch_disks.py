@@ -35,8 +35,3 @@ def test_a_disk_with_a_signature_is_not_free(script, monkeypatch):
     assert script.choose(["/dev/nvme1n1"], [disk("/dev/nvme1n1")])[1] == {
         "/dev/nvme1n1": "LVM2_member"
     }
-
-
-def test_each_disk_that_was_named_and_is_not_free_has_its_reason(script):
-    refused = script.choose(["/dev/nvme0n1", "/dev/sdx", "/dev/sda"], [ROOT, disk("/dev/sda")])[1]
-    assert refused == {"/dev/nvme0n1": "it has /dev/nvme0n1p1", "/dev/sdx": "not there"}
