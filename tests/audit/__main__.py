@@ -24,7 +24,6 @@ _LIMIT_S = 300
 
 
 def program(name: str) -> str:
-    """Return the path of a program of this environment."""
     return str(Path(sys.executable).parent / name)
 
 

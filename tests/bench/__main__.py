@@ -223,7 +223,6 @@ def training() -> Iterator[Row]:
 
 
 def run_job(name: str) -> dict[str, float]:
-    """Run a job and return its document."""
     command = [str(BIN / "gpubed"), "run", CLUSTER, name, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     document: dict[str, float] = json.loads(done.stdout)

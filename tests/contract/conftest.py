@@ -81,7 +81,6 @@ class Cluster:
 
     @property
     def paths(self) -> ClusterPaths:
-        """Its paths."""
         return self.testbed.paths
 
     def up(self) -> None:

@@ -100,7 +100,6 @@ def shoot(chromium: Any, name: str, go: Any) -> None:
 
 
 def notebook(page: Any, url: str) -> None:
-    """Run the example's notebook."""
     browser.open_notebook(page, url)
     browser.run_all_cells(page)
 

@@ -30,7 +30,6 @@ class Command:
 
     @property
     def words(self) -> str:
-        """The command without its comment."""
         return _COMMENT.sub("", self.text).strip()
 
     def missing(self, said: str) -> list[str]:
@@ -58,7 +57,6 @@ def _pattern(line: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the blocks of a page in their order."""
     text, found, above = (ROOT / page).read_text(), [], ""
     for fence in _FENCE.finditer(text):
         kind, body = fence.groups()

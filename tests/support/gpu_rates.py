@@ -57,7 +57,6 @@ def keep(gpu: str, driver: str, found: list[tuple[dict[str, Any], dict[str, Any]
 
 
 def page() -> str:
-    """Return what is kept, as a page."""
     known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return HEAD + ("\n".join(map(_section, known.items())) or "Not measured yet.\n")
 

@@ -20,7 +20,6 @@ SPARE_FILES = 64
 
 
 def answering(address, ports):
-    """Yield the ports that answer."""
     most = files() - SPARE_FILES
     poller, waiting = select.epoll(), {}
     ports, asked, began = iter(ports), 0, time.monotonic()

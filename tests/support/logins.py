@@ -48,7 +48,6 @@ class Proc:
             self.end(gone)
 
     def end(self, number):
-        """Let a process end, if it is there."""
         shutil.rmtree(self.folder / str(number), ignore_errors=True)
 
     def _add(self, number, name, parent, group, terminal=0):

@@ -131,7 +131,6 @@ def write(paths, campaign=None, points=None):
 
 
 def put(folder, one):
-    """Write a point's file; return it."""
     path = folder / "points" / f"{one['id']}.{one['repetition']}.json"
     path.write_text(json.dumps(one))
     return path

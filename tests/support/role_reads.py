@@ -70,7 +70,6 @@ def calls(role):
 
 
 def task_files(role):
-    """Return the texts of a role's task files, and of those that it borrows of other roles."""
     folder = assets() / "roles"
     return [
         text

@@ -85,7 +85,6 @@ def run(
     interrupt: str | None = None,
     limit: float = 1800,
 ) -> Said:
-    """Run a command to its end."""
     if columns is None:
         return _without_terminal(command, cwd, env, typed, interrupt, limit)
     child = pexpect.spawn(

@@ -72,7 +72,6 @@ def keep(found: Profile, load: str) -> None:
 
 
 def section() -> str:
-    """Return what is kept, as a section of a page."""
     return kept.section(KEPT, HEAD, lambda found: f".\n\n{tables(found)}")
 
 

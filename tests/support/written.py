@@ -18,5 +18,4 @@ for number, (image, label) in enumerate(zip(digits.images, digits.target)):
 
 
 def images(cluster, dataset, *parts):
-    """Write all images to a dataset of a cluster."""
     cluster.node("head", f"gpubed-rank python - {' '.join((dataset, *parts))}", text=_MAKE)

@@ -30,7 +30,6 @@ def index(shard):
 
 
 def numbers(shard):
-    """The numbers of a shard's images."""
     return {
         int(row[0].removesuffix(".jpg")) for row in json.loads(index(shard).read_text())["images"]
     }

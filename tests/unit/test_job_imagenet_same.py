@@ -64,7 +64,6 @@ class Nodes:
             self._staging.stage(source, target, digests, mark, 1)
 
     def rank(self, rank, gather, dataset, validation=None):
-        """Make the feed of a node's rank."""
         node = os.uname_result(("Linux", self.names[rank], "6", "#1", "x86_64"))
         self._patch.setattr(self.feed.os, "uname", lambda: node)
         self._patch.setenv("GPUBED_SCRATCH", str(self.root / self.names[rank]))

@@ -1,6 +1,5 @@
 """Role base leaves package sources that are there as they are: apt reads nothing at all where
-two of them name one repository and different keys. Its packages and apt are STAND-INS, but
-where apt itself says what it would take."""
+two of them name one repository and different keys. Its packages and apt are STAND-INS."""
 
 import pytest
 
@@ -57,14 +56,9 @@ def sources(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "url"),
-    [
-        ("toolkit.sources", "Types: deb\nURIs: {}\nSuites: /\nSigned-By: /o.asc\n", TOOLKIT),
-    ],
-)
-def test_an_owners_source_of_the_same_repository_is_used_and_ours_goes(sources, name, text, url):
-    done, added, ours = sources(name, text.format(url), url)
+def test_an_owners_source_of_the_same_repository_is_used_and_ours_goes(sources):
+    text = f"Types: deb\nURIs: {TOOLKIT}\nSuites: /\nSigned-By: /o.asc\n"
+    done, added, ours = sources("toolkit.sources", text, TOOLKIT)
     assert done.code == 0, done.said
     assert (added, ours) == (False, False)
 

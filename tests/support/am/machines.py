@@ -67,7 +67,6 @@ class Machines:
             raise NodeBroken(error.message) from None
 
     def restart(self, slice_, sliver):
-        """Stops the container and starts it."""
         if container := self._container(sliver):
             container.stop()
         self.start(slice_, sliver)

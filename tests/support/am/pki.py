@@ -38,7 +38,6 @@ class Identity:
 
 
 def root(authority):
-    """Makes the root of an authority."""
     key, name = ec.generate_private_key(ec.SECP256R1()), f"{authority} root"
     return Identity(_builder(name, key, name, 3650, True).sign(key, hashes.SHA256()), key)
 
@@ -63,7 +62,6 @@ def _host(name):
 
 
 def urn_of(certificate):
-    """Returns the URN of a user's certificate."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return found.get_values_for_type(x509.UniformResourceIdentifier)[0]
 

@@ -70,10 +70,8 @@ class Slice:
 
     @property
     def project(self):
-        """The sub-authority of its URN."""
         return names.parse(self.urn).authority.partition(":")[2] or "none"
 
     def all_slivers(self):
-        """Returns each sliver once, promised or given."""
         promised = self.ticket.slivers if self.ticket else {}
         return [*{s.urn: s for s in [*self.slivers.values(), *promised.values()]}.values()]

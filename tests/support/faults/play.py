@@ -113,14 +113,12 @@ class Play:
         )
 
     def docker(self, *words: str) -> str:
-        """Run a command of Docker's; `node-0` stands for that node's container."""
         granted = allocation.load(self.paths.allocation)
         ids = {node.name: node.id for node in granted.nodes}
         command = ["docker", *(ids.get(word, word) for word in words)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def network(self, purpose: str) -> str:
-        """Return the Docker name of one of the cluster's networks."""
         granted = allocation.load(self.paths.allocation)
         return f"gpubed-{self.cluster.name}-{granted.uuid[:8]}-{purpose}"
 
