@@ -24,16 +24,11 @@ from support.wall_site import (
     GARBLED,
     KNOWN,
     NODES,
-    driver,
     granted,
-    server,
     three_machines,
     up,
-    wall,
     with_hardware_types,
 )
-
-__all__ = ["driver", "server", "wall"]
 
 CALLS = (
     "GetVersion",

@@ -20,14 +20,14 @@ class Proc:
         self._add(1, "systemd", 0, "/init.scope")
         self._add(600, "sshd", 1, SERVER)
 
-    def login(self, number, command, terminal=False, title=""):
+    def login(self, number, command, terminal=False):
         """Let somebody log in for a command; without one, to forward ports."""
         self._add(number - 2, "sshd", 600, SERVER)
         self._add(number - 1, "sshd", number - 2, SESSION)
         if command:
             tty = A_TERMINAL if terminal else 0
             self._add(number, command, number - 1, SESSION, tty)
-            (self.folder / str(number) / "cmdline").write_text(f"{title or command}\0")
+            (self.folder / str(number) / "cmdline").write_text(f"{command}\0")
         self.carry(number, 0)
 
     def start(self, number, of, command):

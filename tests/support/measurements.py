@@ -19,10 +19,10 @@ RATES = {"100M": 100e6, "1G": 1e9, "10G": 10e9}
 FACTORS = {"nodes": [1, 2, 3], "batch_size": [32, 64], "rate": ["100M", "1G"]}
 
 
-def allreduce_s(nodes, rate, size=GRADIENT_BYTES):
+def allreduce_s(nodes, rate):
     """Return what a ring needs."""
     per_byte = 8 / (RATES.get(rate, 1e8) * GOODPUT)
-    return 2 * (nodes - 1) * (ALPHA_S + size / nodes * per_byte)
+    return 2 * (nodes - 1) * (ALPHA_S + GRADIENT_BYTES / nodes * per_byte)
 
 
 def efficiency(nodes, batch_size, rate):

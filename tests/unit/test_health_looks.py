@@ -7,19 +7,7 @@ kernel's log have the forms of drivers 535 to 595.
 
 import pytest
 
-from support.node_looks import (
-    GOOD,
-    LINKS,
-    NO_RECOVERY,
-    found,
-    gpus,
-    health,
-    logged,
-    nvlinks,
-    remapped,
-)
-
-__all__ = ["health"]
+from support.node_looks import GOOD, LINKS, NO_RECOVERY, found, gpus, logged, nvlinks, remapped
 
 
 def test_a_gpu_that_is_missing_is_counted(health):

@@ -7,10 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.imagenet import job
-
-__all__ = ["job"]
-
 
 @pytest.fixture
 def files(job, tmp_path):

@@ -10,10 +10,6 @@ import tarfile
 
 import pytest
 
-from support.imagenet import job
-
-__all__ = ["job"]
-
 
 def shard(path, numbers):
     """A shard in WebDataset's layout: the number of an image stands for what it shows."""

@@ -6,9 +6,6 @@ import json
 import pytest
 
 from support import prepared
-from support.imagenet import job
-
-__all__ = ["job"]
 
 
 @pytest.fixture

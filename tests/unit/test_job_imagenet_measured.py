@@ -2,9 +2,7 @@
 
 import pytest
 
-from support.imagenet import CPU, job
-
-__all__ = ["job"]
+from support.imagenet import CPU
 
 
 @pytest.fixture

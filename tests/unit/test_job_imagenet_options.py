@@ -7,9 +7,6 @@ import pytest
 from gpubed.jobs import jobfile
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
-from support.imagenet import job
-
-__all__ = ["job"]
 
 
 @pytest.mark.parametrize("recipe", recipe.names())

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from support import by_path
-from support.imagenet import CPU, job
+from support.imagenet import CPU
 
-__all__ = ["job"]
 STAGE = Path(__file__).parents[2] / "jobs/stage/staging.py"
 MEND = "gpubed run CLUSTER stage --set dataset="
 

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import exposition
-from support.node_use import HOUR, QUIET, fold, use
-
-__all__ = ["use"]
+from support.node_use import HOUR, QUIET, fold
 
 
 def test_the_first_look_is_a_use_and_idle_time_adds_up(use):

@@ -64,14 +64,6 @@ def _state(play: Play) -> Path:
     return stacks / f"{play.cluster.name}.json"
 
 
-def _allocation(play: Play) -> Path:
-    return play.paths.allocation
-
-
-def _verification(play: Play) -> Path:
-    return play.paths.verification
-
-
 def _key_lost(play: Play) -> Iterator[None]:
     play.paths.private_key.unlink()
     yield
