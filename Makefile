@@ -28,7 +28,7 @@ part.walk = WAYS="$(WAYS)" $(PYTEST) tests/e2e -m walk
 part.golden = $(PYTEST) tests/golden -m golden
 part.long = $(PYTEST) tests -m long
 part.roles = $(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
-part.fuzz = $(BIN)/python -m tests.fuzz
+part.fuzz = ulimit -v 4194304 && FUZZ=$(or $(FUZZ),5000) $(PYTEST) tests/unit/test_readers.py -k changed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up down test test-all test-nightly test-gpu test-live test-experiment test-endurance exposure screenshots bench audit lint lint-python lint-ansible format docs lock clean

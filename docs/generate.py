@@ -69,17 +69,15 @@ def role_tests() -> str:
 
 def performance() -> str:
     """Say how long clusters of different sizes took, where it went, and how verbs grow."""
-    support = REFERENCE.parents[1] / "tests" / "support"
-    parts = ("sizes", "time_of_up", "growth")
-    sections = [runpy.run_path(str(support / f"{it}.py"))["section"]() for it in parts]
+    sections = [measured(part, "section") for part in ("sizes", "time_of_up", "growth")]
     return "# How long it takes\n\n" + "\n".join(sections)
 
 
-def measured(name: str) -> str:
+def measured(name: str, what: str = "page") -> str:
     """Say what a long test found."""
     tests = REFERENCE.parents[1] / "tests"
     sys.path.insert(0, str(tests))  # as pytest does
-    found: str = runpy.run_path(str(tests / "support" / f"{name}.py"))["page"]()
+    found: str = runpy.run_path(str(tests / "support" / f"{name}.py"))[what]()
     return found
 
 

@@ -22,7 +22,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def _signals():
-    """Take back the handlers of a verb that ran in this process: they would end all tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -49,7 +48,6 @@ def pytest_xdist_make_scheduler(config, log):
 
 @cache
 def _takes_the_sessions_cluster(file):
-    """Whether tests of a file ask for `cluster`, and the file makes none of its own."""
     text = file.read_text()
     asks = re.search(
         r"^(def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*\bcluster\b", text, re.MULTILINE

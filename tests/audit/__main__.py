@@ -24,7 +24,6 @@ _LIMIT_S = 300
 
 
 def program(name: str) -> str:
-    """Return the path of a program of this environment."""
     return str(Path(sys.executable).parent / name)
 
 
@@ -61,11 +60,7 @@ def write_baseline(root: Path) -> None:
 
 
 def holes(lock: Path) -> tuple[list[str], str]:
-    """Look for advisories about the packages of a lock file.
-
-    Returns:
-        One line for each, and why none could be had.
-    """
+    """Look for advisories about the packages of a lock file."""
     options = ["--disable-pip", "--progress-spinner", "off", "--format", "json"]
     command = [program("pip-audit"), "--requirement", str(lock), *options]
     try:

@@ -20,15 +20,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import growth, kept, time_of_up
-from tests.support.cluster import Cluster, unique
-from tests.support.scenes import Scenes, by_cli
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
 from gpubed.configuration.configure import environment
 from gpubed.core.paths import Project
 from gpubed.engines.stack import choose
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
+from support import growth, kept, time_of_up
+from support.cluster import Cluster, unique
+from support.scenes import Scenes, by_cli
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -136,8 +137,7 @@ def growing() -> Iterator[Row]:
     load = f"{os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as folder:
         found = growth.measure(Path(folder))
-    date = time.strftime("%Y-%m-%d")
-    growth.keep(found, date=date, machine=kept.machine(), load=load)
+    growth.keep(found, load)
     (_, before), (_, small), (_, large) = sorted(found.items())
     # What every start costs, whatever the cluster, is in none of the differences.
     added = growth.total(large) - growth.total(small)
@@ -161,7 +161,7 @@ def coming_up() -> Iterator[Row]:
             found = time_of_up.profile(map(json.loads, told.read_text().splitlines()))
         finally:
             cluster.call("down", "-y", rc=None)
-    time_of_up.keep(found, date=time.strftime("%Y-%m-%d"), machine=kept.machine(), load=load)
+    time_of_up.keep(found, load)
     slowest = ", ".join(f"{role} {took:.0f} s" for role, took in [*found["roles"].items()][:4])
     yield Row("new cluster of 3 nodes", f"{found['total']:.0f} s; {slowest}", None, "≤ 60 s")
 
@@ -223,7 +223,6 @@ def training() -> Iterator[Row]:
 
 
 def run_job(name: str) -> dict[str, float]:
-    """Run a job and return its document."""
     command = [str(BIN / "gpubed"), "run", CLUSTER, name, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     document: dict[str, float] = json.loads(done.stdout)

@@ -27,6 +27,9 @@ from gpubed.resources import Provider
 from gpubed.spec import clusterspec, plan
 from gpubed.testbeds import registry, resources
 from gpubed.testbeds.base import Existing, Testbed
+from support.wall_site import driver, server, wall
+
+__all__ = ["driver", "server", "wall"]
 
 # What stands for each testbed: a module with `SPEC`, and where it has any `options`, what serves it
 # and fills its `backend` in, and `MARKS`, the marks of the tests that need it.
@@ -81,7 +84,6 @@ class Cluster:
 
     @property
     def paths(self) -> ClusterPaths:
-        """Its paths."""
         return self.testbed.paths
 
     def up(self) -> None:

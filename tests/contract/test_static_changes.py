@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from support import changes, own
+from support.changes import GONE, put
 from support.cluster import Cluster, unique
 from support.taint import taint
 
@@ -142,10 +143,6 @@ def hosts(spec, *wanted):
     spec["nodes"][0]["count"] = len(wanted)
 
 
-def more(spec, ground):
-    spec["nodes"][0]["count"] = 3
-
-
 def way(spec, ground):
     """The key and the list of known hosts are elsewhere by now, and the gate is gone."""
     for key in ("key", "known_hosts"):
@@ -153,62 +150,6 @@ def way(spec, ground):
         shutil.copy(spec["backend"][key], moved)
         spec["backend"][key] = str(moved)
     spec["backend"]["bastions"] = []
-
-
-def user(spec, ground):
-    spec["backend"]["user"] = "admin"
-
-
-def user_again(spec, ground):
-    spec["backend"]["user"] = "gpubed"
-
-
-def port(spec, ground):
-    for host in spec["backend"]["hosts"]["node"]:
-        host["port"] = 2222
-
-
-def link(spec, ground):
-    spec["networks"]["experiment"].update(rate="1 Gbit/s", mtu=1400)
-
-
-def services(spec, ground):
-    spec["services"] = {"jupyterlab": {"port": 9000}, "monitoring": {}}
-    spec["firewall"] = {"open": [{"port": 8080}]}
-    spec["storage"] = {"shared": {"path": "/results"}}
-    spec["recipe"] = "cuda13"
-
-
-def spares(spec, ground):
-    spec["nodes"][0].update(min=1, on_failure="leave_out")
-
-
-def no_spares(spec, ground):
-    del spec["nodes"][0]["min"], spec["nodes"][0]["on_failure"]
-
-
-def one_network(spec, ground):
-    spec["networks"] = {"control": {"subnet": CONTROL}}
-
-
-def two_networks(spec, ground):
-    spec["networks"] = {"experiment": {"subnet": EXPERIMENT, "rate": "1 Gbit/s"}}
-
-
-def fewer(spec, ground):
-    spec["nodes"][0]["count"] = 2
-
-
-def another(spec, ground):
-    hosts(spec, ground.host(0), ground.host(2))
-
-
-def order(spec, ground):
-    hosts(spec, ground.host(2), ground.host(0))
-
-
-def left_out(spec, ground):
-    hosts(spec, ground.host(0))
 
 
 def away(spec, ground):
@@ -225,35 +166,35 @@ def taken(spec, ground):
     hosts(spec, ground.host(2))
 
 
-def image(spec, ground):
-    spec["nodes"][0]["image"] = "debian-13"
-
-
-def gpus(spec, ground):
-    spec["nodes"][0]["gpus"] = 8
-    spec["recipe"] = "cuda13"
-
-
 CHANGES = {
-    "more nodes": more,
+    "more nodes": put({"nodes.0.count": 3}),
     "key, known_hosts, bastions": way,
-    "user": user,
-    "user: the former one": user_again,
-    "port": port,
-    "rate, mtu": link,
-    "services, firewall, storage, recipe": services,
-    "no experiment network": one_network,
-    "an experiment network": two_networks,
-    "min, on_failure": spares,
-    "min, on_failure: all are needed": no_spares,
-    "fewer nodes": fewer,
-    "another host": another,
-    "hosts in another order": order,
-    "the first host is left out": left_out,
+    "user": put({"backend.user": "admin"}),
+    "user: the former one": put({"backend.user": "gpubed"}),
+    "port": lambda spec, _: [h.update(port=2222) for h in spec["backend"]["hosts"]["node"]],
+    "rate, mtu": put({"networks.experiment.rate": "1 Gbit/s", "networks.experiment.mtu": 1400}),
+    "services, firewall, storage, recipe": put(
+        {
+            "services": {"jupyterlab": {"port": 9000}, "monitoring": {}},
+            "firewall": {"open": [{"port": 8080}]},
+            "storage": {"shared": {"path": "/results"}},
+            "recipe": "cuda13",
+        }
+    ),
+    "no experiment network": put({"networks": {"control": {"subnet": CONTROL}}}),
+    "an experiment network": put(
+        {"networks": {"experiment": {"subnet": EXPERIMENT, "rate": "1 Gbit/s"}}}
+    ),
+    "min, on_failure": put({"nodes.0.min": 1, "nodes.0.on_failure": "leave_out"}),
+    "min, on_failure: all are needed": put({"nodes.0.min": GONE, "nodes.0.on_failure": GONE}),
+    "fewer nodes": put({"nodes.0.count": 2}),
+    "another host": lambda spec, ground: hosts(spec, ground.host(0), ground.host(2)),
+    "hosts in another order": lambda spec, ground: hosts(spec, ground.host(2), ground.host(0)),
+    "the first host is left out": lambda spec, ground: hosts(spec, ground.host(0)),
     "a host that does not answer": away,
     "a host of another cluster": taken,
-    "an image that hosts do not run": image,
-    "more GPUs than hosts have": gpus,
+    "an image that hosts do not run": put({"nodes.0.image": "debian-13"}),
+    "more GPUs than hosts have": put({"nodes.0.gpus": 8, "recipe": "cuda13"}),
 }
 
 
@@ -264,11 +205,7 @@ def test_every_change_of_the_matrix_is_made():
 @pytest.mark.parametrize("change", DONE)
 def test_a_change_is_planned_and_done_as_planned(ground, cluster, change):
     changes.make(
-        cluster,
-        ground.there,
-        lambda spec: CHANGES[change](spec, ground),
-        MEANS[change],
-        STAYS,
+        cluster, ground.there, lambda spec: CHANGES[change](spec, ground), MEANS[change], STAYS
     )
     nodes = cluster.spec["nodes"][0]["count"]
     assert [cluster.node(f"node-{index}", "true") for index in range(nodes)] == [""] * nodes
@@ -281,11 +218,7 @@ def test_a_change_is_planned_and_done_as_planned(ground, cluster, change):
 @pytest.mark.parametrize("change", REFUSED)
 def test_a_change_that_cannot_be_is_refused_before_anything_goes(ground, cluster, change):
     try:
-        said = changes.refuse(
-            cluster,
-            ground.there,
-            lambda spec: CHANGES[change](spec, ground),
-        )
+        said = changes.refuse(cluster, ground.there, lambda spec: CHANGES[change](spec, ground))
     finally:
         ground.on_host("node-2", "sed -i /theirs/d /etc/gpubed/owner.json 2> /dev/null || true")
     assert "node-0" in said

@@ -24,16 +24,11 @@ from support.wall_site import (
     GARBLED,
     KNOWN,
     NODES,
-    driver,
     granted,
-    server,
     three_machines,
     up,
-    wall,
     with_hardware_types,
 )
-
-__all__ = ["driver", "server", "wall"]
 
 CALLS = (
     "GetVersion",
@@ -70,7 +65,6 @@ def _sliver(server, name):
 
 
 def _meet(server, wall, name):
-    """Keep of a node what a run keeps that got into it."""
     journal.save_node(wall.paths, name, KNOWN | {"id": str(_sliver(server, name).urn)})
 
 

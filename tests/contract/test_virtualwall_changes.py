@@ -14,6 +14,7 @@ import pytest
 from support import changes
 from support.am import AmServer, Limits, Site
 from support.am.doors import Doors
+from support.changes import put
 from support.cluster import Cluster
 from support.taint import taint
 from support.wall import backend
@@ -50,14 +51,6 @@ def removals(server):
     return [command for command in server.nodes.commands if "rm -rf" in command]
 
 
-def node(spec):
-    return spec["nodes"][0]
-
-
-def patience(spec, folder):
-    spec["backend"] |= {"patience": 50, "poll": 0.06, "gpus": {"pcgen05": 0}}
-
-
 def login(spec, folder):
     """The certificate was downloaded anew, to another place."""
     copy = folder / "renewed.pem"
@@ -66,100 +59,38 @@ def login(spec, folder):
     spec["backend"]["login"] = str(copy)
 
 
-def lease(spec, folder):
-    spec["lease"] = {"duration": "5h"}
-
-
-def more(spec, folder):
-    node(spec)["count"] = 3
-
-
-def two(spec, folder):
-    node(spec)["count"] = 2
-
-
-def one(spec, folder):
-    node(spec)["count"] = 1
-
-
-def what_ansible_does(spec, folder):
-    spec["services"] = {"monitoring": {}}
-    spec["firewall"] = {"open": [{"port": 8080, "source": "192.0.2.0/24"}]}
-    spec["recipe"] = "cuda13"
-
-
-def on_failure(spec, folder):
-    node(spec)["on_failure"] = "leave_out"
-
-
-def image(spec, folder):
-    name = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
-    spec["backend"]["images"] = {"debian-12": name}
-
-
-def rate(spec, folder):
-    node(spec)["count"] = 2
-    spec["networks"]["experiment"]["rate"] = "200 Mbit/s"
-
-
-def hardware(spec, folder):
-    spec["backend"]["hardware"]["node"]["type"] = "pcgen07-1p"
-
-
-def subnet(spec, folder):
-    spec["networks"]["experiment"]["subnet"] = "10.99.0.0/24"
-
-
-def mtu(spec, folder):
-    spec["networks"]["experiment"]["mtu"] = 1400
-
-
-def no_network(spec, folder):
-    spec["networks"] = {"experiment": None}
-
-
-def name(spec, folder):
-    node(spec)["name"] = "other"
-    spec["backend"]["hardware"] = {"other": {"type": "pcgen05"}}
-
-
-def project(spec, folder):
-    spec["backend"]["project"] = "other"
-
-
-def too_many(spec, folder):
-    node(spec)["count"] = 99
-
-
-def unknown_hardware(spec, folder):
-    spec["backend"]["hardware"] = {node(spec)["name"]: {"type": "pcgen99"}}
-
-
-def lost_key(spec, folder):
-    """No change of the specification: see the test."""
-
-
 LOST_KEY = "a lost key of the cluster"
+FIREWALL = {"open": [{"port": 8080, "source": "192.0.2.0/24"}]}
+IMAGE = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
+LINK = "networks.experiment"
 CHANGES = {
-    "patience, poll, gpus": patience,
+    "patience, poll, gpus": put(
+        {"backend.patience": 50, "backend.poll": 0.06, "backend.gpus": {"pcgen05": 0}}
+    ),
     "login": login,
-    "lease": lease,
-    "services, firewall, recipe": what_ansible_does,
-    "mtu": mtu,
-    "more nodes": more,
-    "fewer nodes": two,
-    "fewer nodes, looked at first": one,
-    "rate": rate,
-    "subnet of the experiment network": subnet,
-    "on_failure": on_failure,
-    "image": image,
-    "hardware": hardware,
-    "no experiment network": no_network,
-    "name of a group": name,
-    LOST_KEY: lost_key,
-    "project": project,
-    "more machines than there are": too_many,
-    "a hardware type that the testbed does not have": unknown_hardware,
+    "lease": put({"lease": {"duration": "5h"}}),
+    "services, firewall, recipe": put(
+        {"services": {"monitoring": {}}, "firewall": FIREWALL, "recipe": "cuda13"}
+    ),
+    "mtu": put({f"{LINK}.mtu": 1400}),
+    "more nodes": put({"nodes.0.count": 3}),
+    "fewer nodes": put({"nodes.0.count": 2}),
+    "fewer nodes, looked at first": put({"nodes.0.count": 1}),
+    "rate": put({"nodes.0.count": 2, f"{LINK}.rate": "200 Mbit/s"}),
+    "subnet of the experiment network": put({f"{LINK}.subnet": "10.99.0.0/24"}),
+    "on_failure": put({"nodes.0.on_failure": "leave_out"}),
+    "image": put({"backend.images": {"debian-12": IMAGE}}),
+    "hardware": put({"backend.hardware.node.type": "pcgen07-1p"}),
+    "no experiment network": put({"networks": {"experiment": None}}),
+    "name of a group": put(
+        {"nodes.0.name": "other", "backend.hardware": {"other": {"type": "pcgen05"}}}
+    ),
+    LOST_KEY: put({}),  # the test removes it
+    "project": put({"backend.project": "other"}),
+    "more machines than there are": put({"nodes.0.count": 99}),
+    "a hardware type that the testbed does not have": lambda spec, _: spec["backend"].update(
+        hardware={spec["nodes"][0]["name"]: {"type": "pcgen99"}}
+    ),
 }
 MEANS = changes.of("virtualwall")
 DONE, REFUSED = changes.done("virtualwall")
@@ -182,7 +113,7 @@ def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change)
     document = wall.json("up", "-y", *options, *wall.engine)
     after = {sliver.urn: sliver.client_id for sliver in server.slivers()}
     assert {row["id"]: row["name"] for row in document["nodes"]} == after
-    assert len(after) == node(wall.spec)["count"]
+    assert len(after) == wall.spec["nodes"][0]["count"]
     assert after == before if nodes == "kept" else not after.keys() & before.keys()
     assert wall.json("plan", *wall.engine)["changes"] == []
     assert removals(server) == [], "what was written on the testbed's storage stays"

@@ -10,11 +10,8 @@ from gpubed.backends.virtualwall import doctor, transport
 from gpubed.core import progress
 from gpubed.testbeds.specification import load
 from support.am import faults
-from support.wall_site import server, wall
 
 pytestmark = pytest.mark.quick
-
-__all__ = ["server", "wall"]
 
 
 def test_doctor_finds_every_line_in_order(server, wall):

@@ -8,11 +8,9 @@ import pytest
 
 from gpubed.core.errors import Refused
 from support.am import faults
-from support.wall_site import driver, granted, server, up, wall
+from support.wall_site import granted, up
 
 pytestmark = pytest.mark.quick
-
-__all__ = ["driver", "server", "wall"]
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds.specification import load
 from support.am import faults, pki
 from support.wall import NAME, Wall, document
-from support.wall_site import GARBLED, KNOWN, driver, server, wall
-
-__all__ = ["driver", "server", "wall"]
+from support.wall_site import GARBLED, KNOWN
 
 
 def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
@@ -26,10 +24,7 @@ def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"days": -1}, "expired on"),
-        ({"foreign": True}, "does not accept the login certificate"),
-    ],
+    [({"days": -1}, "expired on"), ({"foreign": True}, "does not accept the login certificate")],
 )
 def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
     server, tmp_path, driver, monkeypatch, options, said

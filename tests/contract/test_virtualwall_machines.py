@@ -12,9 +12,7 @@ from gpubed.spec.clusterspec import model
 from gpubed.testbeds.specification import load
 from support.am import faults
 from support.wall import NAME
-from support.wall_site import driver, server, up, wall, with_hardware_types
-
-__all__ = ["driver", "server", "wall"]
+from support.wall_site import up, with_hardware_types
 
 
 @with_hardware_types

@@ -64,10 +64,7 @@ def inputs_of(there, name, **changes):
         "testbed": testbed | changes,
         "granted": there.slice["nodes"][name],
         "mtu": 1400,
-        "shared": {
-            "folder": f"/proj/testproj/gpubed-{there.wall.uuid}",
-            "path": "/shared",
-        },
+        "shared": {"folder": f"/proj/testproj/gpubed-{there.wall.uuid}", "path": "/shared"},
     }
 
 

@@ -14,9 +14,7 @@ from gpubed.core import progress
 from gpubed.core.errors import Refused
 from support.am import PROJECT, request
 from support.wall import NAME
-from support.wall_site import driver, server, up, wall
-
-__all__ = ["driver", "server", "wall"]
+from support.wall_site import up
 
 
 def a_colleagues(server, name, text=""):

@@ -115,20 +115,6 @@ def test_kept_data_of_ones_own_is_not_half_made(bare):
     assert bare.json("audit")["unrecorded"] == []
 
 
-@pytest.mark.faults
-def test_a_network_that_was_removed_is_made_again_and_costs_no_node(bare):
-    bare.call("up")
-    before = [node["id"] for node in bare.json("status")["nodes"]]
-    network = f"gpubed-{bare.name}-{bare.json('audit')['uuid'][:8]}-experiment"
-    for node in before:
-        command = ["docker", "network", "disconnect", "-f", network, node]
-        subprocess.run(command, check=True, capture_output=True)
-    subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
-    assert bare.json("plan")["lost"] == []
-    bare.call("up")
-    assert [node["id"] for node in bare.json("status")["nodes"]] == before
-
-
 def test_what_is_kept_beside_the_state_may_be_lost(bare):
     """`plan` took the cluster's own networks for another's."""
     bare.call("up")

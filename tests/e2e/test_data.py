@@ -48,17 +48,6 @@ def test_a_lost_key_is_exchanged_on_the_nodes_that_there_are(written):
     assert len(keys.splitlines()) == 1, "the lost key does not open anything any more"
 
 
-def test_nobody_answers_so_nothing_goes(written):
-    written.edit(lambda spec: spec["nodes"][0].update(count=1))
-    assert ("delete", "node-1") in planned(written)
-    refused = written.call("up", rc=2).stderr
-    assert "delete Node node-1" in refused
-    assert f"gpubed up {written.name} -y" in refused
-    assert len(ids(written)) == 2
-    written.call("up", "-y")
-    assert list(ids(written)) == ["node-0"]
-
-
 def test_down_keeps_data_when_told_to_and_the_next_up_takes_it_over(written):
     before = uuid(written)
     refused = written.call("down", rc=2).stderr

@@ -67,7 +67,6 @@ def lab(docker, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _whole(lab):
-    """What another test left broken is nothing of this one."""
     lab.call("up")
 
 

@@ -86,11 +86,7 @@ def points(cluster, name):
 
 
 def ended_by(cluster, name, number, count, delay):
-    """Start a campaign, and end it some seconds after it has so many points.
-
-    Returns:
-        Its exit code, and what was kept then.
-    """
+    """Start a campaign, and end it some seconds after it has so many points."""
     process = subprocess.Popen(
         [str(BIN / "gpubed"), "bench", cluster.name, name],
         env=cluster.environment,

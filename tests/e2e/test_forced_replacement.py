@@ -3,9 +3,7 @@
 Nobody asks the provider about a forced replacement, so that the order is the program's.
 """
 
-import docker as docker_client
 import pytest
-from docker.types import IPAMConfig, IPAMPool
 
 from support.cluster import labelled
 from support.taint import taint
@@ -59,24 +57,3 @@ def test_a_node_that_was_renamed_in_the_state_stays(bare):
     assert bare.json("plan")["changes"] == []
     assert bare.json("down", "-y")["survivors"] == []
     assert labelled(bare.name) == []
-
-
-@pytest.fixture
-def taken():
-    """A network of somebody else's on this machine; its subnet."""
-    client = docker_client.from_env()
-    pool = IPAMConfig(pool_configs=[IPAMPool(subnet="10.213.77.0/24")])
-    network = client.networks.create("somebody-elses-213", ipam=pool)
-    yield "10.213.77.0/24"
-    network.remove()
-
-
-def test_what_would_be_refused_is_asked_before_anything_is_deleted(bare, taken):
-    bare.call("up")
-    before = ids(bare)
-    bare.edit(lambda spec: spec["networks"].update(control={"subnet": taken}))
-    refused = bare.call("up", "-y", rc=4).stderr
-    assert f"{taken} is used by Docker network somebody-elses-213" in refused
-    assert "nothing was changed" in refused
-    assert "set networks.control.subnet" in refused
-    assert ids(bare) == before

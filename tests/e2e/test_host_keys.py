@@ -87,12 +87,16 @@ def test_openssh(swapped, place):
 
 
 def test_shell(swapped):
+    """OpenSSH proposes to remove the key that is known; the last word is gpubed's."""
     command = [str(BIN / "gpubed"), "ssh", swapped.cluster.name, "node-1", "--", "true"]
     done = subprocess.run(
         command, env=swapped.cluster.environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 255
     assert "Host key verification failed" in done.stderr
+    last = " ".join(done.stderr.partition("error: node-1")[2].split())
+    assert "presents the host key SHA256:" in last
+    assert "docs/how-to/host-keys.md" in last
 
 
 def test_copies_by_openssh(swapped, tmp_path):

@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from gpubed.core import record, runlock
-from gpubed.core.paths import Project
+from gpubed.core import runlock
 from support.cluster import labelled
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
@@ -98,22 +97,6 @@ def test_checks_of_a_change_that_were_cut_off_are_made_by_the_next_up(cluster, t
     assert (now["failed"], now["current"]) == (0, True)
     assert now["age_s"] < left["age_s"]
     assert cluster.json("plan")["changes"] == []
-
-
-def test_a_configure_that_was_cut_off_at_its_start_is_gone_on_with_by_up(cluster):
-    """No role was touched yet: all that there is is the note that something was begun."""
-    process = cluster.start(
-        "configure", cluster.name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    paths = Project(cluster.root).cluster(cluster.name)
-    while process.poll() is None and not record.read(paths).unfinished:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 128 + signal.SIGINT
-    assert cluster.json("status", rc=1)["state"] == "interrupted"
-    assert cluster.json("plan")["changes"], "what is left to do is foreseen"
-    assert cluster.json("up")["state"] == "ready"
-    assert cluster.json("run", "digits", "--set", "epochs=2")["status"] == "ok"
 
 
 def test_a_lost_environment_is_found_and_published_again(cluster):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import subprocess
 import time
 
@@ -50,41 +49,6 @@ def test_a_second_up_exits_5_and_names_the_first(bare):
         assert first.wait(120) == 0
 
 
-def test_ctrl_c_ends_cleanly_with_130(bare):
-    process = bare.start("up", bare.name, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    bare.call("up")
-    assert [node["state"] for node in bare.json("status")["nodes"]] == ["ready"] * 2
-
-
-def test_a_node_removed_behind_our_back_is_found_and_made_again(bare):
-    bare.call("up")
-    ids = {node["name"]: node["id"] for node in bare.json("status")["nodes"]}
-    subprocess.run(["docker", "rm", "-f", ids["node-1"]], check=True, capture_output=True)
-    [told] = bare.json("plan")["damage"]
-    assert told == "node-1 is missing: it is made again"
-    status = bare.json("up")
-    after = {node["name"]: node["id"] for node in status["nodes"]}
-    assert after["node-0"] == ids["node-0"]
-    assert after["node-1"] != ids["node-1"]
-
-
-def test_the_shaping_changes_in_place(bare):
-    bare.call("up")
-    before = [node["id"] for node in bare.json("status")["nodes"]]
-    bare.edit(lambda spec: spec["networks"]["experiment"].update(rate="50 Mbit/s"))
-    ops = {change["op"] for change in bare.json("plan")["changes"]}
-    assert ops == {"update"}
-    bare.call("up")
-    assert [node["id"] for node in bare.json("status")["nodes"]] == before
-    shown = bare.node("node-0", "cat /etc/gpubed/link")
-    assert "50000000" in shown
-
-
 def test_events_are_one_json_object_per_line(bare, tmp_path):
     events = tmp_path / "events.jsonl"
     bare.call("up", "--events", str(events))
@@ -96,14 +60,6 @@ def test_events_are_one_json_object_per_line(bare, tmp_path):
         if e["what"] == "resource" and e["status"] == "done" and e["op"] == "create"
     ]
     assert {"identity", "control", "node-0", "node-1", "configuration"} <= set(created)
-
-
-@pytest.mark.long
-def test_a_cluster_needs_no_experiment_network(bare):
-    bare.edit(lambda spec: spec["networks"].pop("experiment"))
-    status = bare.json("up")
-    assert [node["experiment_address"] for node in status["nodes"]] == [None, None]
-    assert bare.json("plan")["changes"] == []
 
 
 def test_files_that_a_killed_run_removed_or_wrote_are_written_again(bare):

@@ -60,11 +60,7 @@ def is_heard(granted, place):
     return words in granted.inside("node-0", "journalctl --no-pager --output=cat --unit=canary")
 
 
-PLACES = [
-    "control address",
-    "experiment address",
-    "experiment address to such a one",
-]
+PLACES = ["control address", "experiment address", "experiment address to such a one"]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -82,19 +82,6 @@ def test_ranks_end_when_the_head_is_cut_off(cluster, training):
     assert status["verification"]["failed"] == 0
 
 
-def test_one_node_that_is_left_runs_a_job(cluster):
-    names = [node["name"] for node in cluster.json("status")["nodes"]]
-    granted = allocation.load(Project(cluster.root).cluster(cluster.name).allocation)
-    for name in names[1:]:
-        subprocess.run(["docker", "pause", granted.node(name).id], check=True)
-    try:
-        result = cluster.json("run", "digits")
-        assert (result["status"], result["world_size"]) == ("ok", 1)
-        assert set(result["left_out"]) == set(names[1:])
-    finally:
-        cluster.call("up")
-
-
 ALONE = "pgrep --full '[s]leep 86399' || true"
 
 

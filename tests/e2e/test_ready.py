@@ -10,7 +10,6 @@ import pytest
 
 from gpubed.core.paths import assets
 from gpubed.jobs import jobfile
-from support import time_of_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -43,20 +42,6 @@ def test_up_names_its_phases_and_services(cluster):
     assert "token" not in json.dumps(first["services"])
 
 
-def test_where_the_time_of_up_went_can_be_told(cluster):
-    told = min((cluster.state / "logs").glob("*-up.jsonl"))
-    found = time_of_up.profile(map(json.loads, told.read_text().splitlines()))
-    assert sum(found["phases"].values()) == pytest.approx(found["total"])
-    assert min(found["phases"].values()) >= 0
-    for phase in ("base", "storage", "runtime", "services"):
-        own = found["nodes"][phase]
-        assert own.keys() == {"node-0", "node-1", "node-2"}
-        assert 0 < max(own.values()) <= found["phases"][phase] + 1
-    assert {"base", "python_env", "jupyterlab"} <= found["roles"].keys()
-    assert found["tasks"][0][2] <= max(found["phases"].values())
-    assert all(role in time_of_up.tables(found) for role in found["roles"])
-
-
 def test_packages_are_those_of_the_node_image(cluster):
     where = "/shared/env/current/bin/python -c 'import torch; print(torch.__file__)'"
     assert cluster.node("node-1", where).startswith("/shared/env/current/lib/")
@@ -87,13 +72,6 @@ def test_an_unchanged_up_changes_nothing_and_runs_no_ansible(cluster):
     assert set((cluster.state / "logs").glob("*-ansible.log")) == logs
     assert container_ids(cluster) == before
     assert cluster.json("plan")["changes"] == []
-
-
-def test_an_unchanged_up_logs_in_once_at_each_node(cluster):
-    counted = "sudo journalctl -u ssh | grep -c 'Accepted publickey'"
-    before = int(cluster.node("node-1", counted))
-    cluster.call("up")
-    assert int(cluster.node("node-1", counted)) - before == 1 + 1  # ours, to count
 
 
 @pytest.mark.quick

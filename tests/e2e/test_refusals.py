@@ -38,25 +38,6 @@ def test_no_docker_daemon(project):
     ).exists()
 
 
-def test_a_wrong_specification_touches_nothing(project):
-    project.edit(lambda spec: spec.update(recipe="none"))
-    done = project.call("up", rc=2)
-    assert "there is no recipe 'none'" in done.stderr
-    assert labelled(project.name) == []
-
-
-def test_an_unknown_cluster_names_the_known_ones(project):
-    done = subprocess.run(
-        [str(BIN / "gpubed"), "up", "lba"],
-        env=project.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "e2e-refused" in done.stderr
-
-
 def test_the_cli_engine_is_refused_when_there_is_no_cli(project):
     environment = {"PATH": f"{BIN}:/usr/bin:/bin"}
     command = [str(BIN / "gpubed"), "up", project.name, "--engine", "cli"]

@@ -19,10 +19,7 @@ def run(cluster, *words):
 
 @pytest.mark.parametrize(
     ("words", "hosts"),
-    [
-        (["--on", "node-2"], ["node-2"]),
-        (["--on", "node-1,node-2"], ["node-1", "node-2"]),
-    ],
+    [(["--on", "node-2"], ["node-2"]), (["--on", "node-1,node-2"], ["node-1", "node-2"])],
 )
 def test_ranks_start_where_they_were_asked_for(cluster, words, hosts):
     told = run(cluster, *words)

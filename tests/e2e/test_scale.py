@@ -92,7 +92,6 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
 
 
 def _wait_for(events, wanted, process):
-    """Return when the event is there; a run that ends without it has failed the test."""
     while process.poll() is None:
         if events.exists():
             lines = events.read_text().splitlines()

@@ -60,12 +60,7 @@ def ground(docker, tmp_path_factory):
 def cluster(ground, tmp_path_factory):
     """The lab's specification with another backend block."""
     root = tmp_path_factory.mktemp("own")
-    made = Cluster(
-        root,
-        unique("own"),
-        backend=own.backend(ground, root, "node"),
-        **EVERYWHERE,
-    )
+    made = Cluster(root, unique("own"), backend=own.backend(ground, root, "node"), **EVERYWHERE)
     try:
         yield made
     finally:

@@ -127,7 +127,6 @@ class Hosts:
         return done.stdout
 
     def session(self, number):
-        """Log in as the user of the hosts."""
         one = self.nodes[number]
         hop = Hop(address=one.control_address, user=USER, host_keys=one.host_keys)
         paths = Project(self.ground.root).cluster(self.ground.name)

@@ -50,12 +50,7 @@ def wall(site, tmp_path_factory):
         patience=300,
         shared_folder=SHARE,
     )
-    made = Cluster(
-        tmp_path_factory.mktemp("project"),
-        unique("vw"),
-        backend=block,
-        **EVERYWHERE,
-    )
+    made = Cluster(tmp_path_factory.mktemp("project"), unique("vw"), backend=block, **EVERYWHERE)
     _let_nodes_reach_packages(made)
     try:
         made.first_up = made.json("up")
@@ -66,7 +61,6 @@ def wall(site, tmp_path_factory):
 
 
 def _let_nodes_reach_packages(cluster):
-    """The site's nodes are this machine's containers: they need its way to package registries."""
     folder = cluster.spec_path.parent / "group_vars" / "all"
     folder.mkdir(parents=True)
     variables = {"gpubed_environment": environment.environment()}

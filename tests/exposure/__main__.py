@@ -64,7 +64,6 @@ def main() -> int:
 
 
 def asked(verb: str, *words: str) -> dict:
-    """Return what a verb prints as JSON."""
     command = [str(BIN / "gpubed"), verb, *words, "--json"]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

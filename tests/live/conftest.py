@@ -88,7 +88,6 @@ class Login:
         return [entry["auth"]["application_credential_secret"] for entry in self.entries]
 
     def use(self, index: int) -> None:
-        """Write clouds.yaml with one of them."""
         self.path.write_text(yaml.safe_dump({"clouds": {"live": self.entries[index]}}))
 
 
@@ -104,7 +103,6 @@ class Live:
     nodes: dict[str, str] = field(default_factory=dict)
 
     def up(self, *words: str) -> dict[str, str]:
-        """Bring it up with the CLI; return node ids by name."""
         document = self.cluster.json("up", "--engine", "cli", *words)
         assert {node["state"] for node in document["nodes"]} == {"ready"}
         self.nodes = {node["name"]: node["id"] for node in document["nodes"]}

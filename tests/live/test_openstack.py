@@ -146,10 +146,7 @@ def test_4_growing_touches_only_the_new_node(live: Live) -> None:
     # The look at the cloud, and what follows from the new allocation.
     assert changes - {
         f"create {name}" for name in ("node-3", "node-3-control", "node-3-experiment")
-    } == {
-        "update capacity",
-        "update configuration",
-    }
+    } == {"update capacity", "update configuration"}
     live.pulumi(f"up --yes -s {live.cluster.name}")
     assert live.plan() == set(), "plain Pulumi has done what gpubed would"
     assert {name: id_ for name, id_ in live.up().items() if name in before} == before

@@ -96,7 +96,6 @@ class Outcomes(Results):
 
 
 def names(roles: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield role and scenario, of some roles or of all."""
     for file in sorted(ROOT.glob("roles/*/molecule/*/molecule.yml")):
         role = file.parents[2].name
         if not roles or role in roles:

@@ -70,12 +70,7 @@ def typed(cluster: Cluster, *words: str) -> str:
 
 
 def picture(command: str, printed: str) -> str:
-    """Draw a command and its output, in SVG.
-
-    Args:
-        command: What was typed.
-        printed: What came of it, with its colours.
-    """
+    """Draw a command and its output, in SVG."""
     screen = Console(
         record=True,
         width=COLUMNS,
@@ -105,7 +100,6 @@ def shoot(chromium: Any, name: str, go: Any) -> None:
 
 
 def notebook(page: Any, url: str) -> None:
-    """Run the example's notebook."""
     browser.open_notebook(page, url)
     browser.run_all_cells(page)
 

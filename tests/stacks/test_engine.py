@@ -205,7 +205,6 @@ def test_steps_run_in_parallel_when_nothing_orders_them(scenes):
 
 
 def _play_in_a_process(scenes):
-    """Starts `up` in another process, so that it can be killed."""
     return subprocess.Popen(
         scenes.command(),
         env={**os.environ, **scenes.environment},

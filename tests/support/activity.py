@@ -16,14 +16,7 @@ SLOW = (25_000.0, 125_000.0, 750_000.0)
 
 
 class Node:
-    """A node whose users do what a seed says; each `see` is a look at a later second.
-
-    Args:
-        logins: What knows of logins by SSH, for uploads (`support.logins.Uploads`).
-
-    Attributes:
-        used: Each span of use: when it began and ended, in seconds, and of which kind.
-    """
+    """A node whose users do what a seed says; each `see` is a look at a later second."""
 
     def __init__(self, seed, until, logins=None, quiet_from=None, busy=False):
         self._draw, self._logins = random.Random(seed), logins
@@ -50,14 +43,12 @@ class Node:
         return max([*ends, *(boot for boot in self.boots if boot <= second)])
 
     def _times(self, kinds, second):
-        """Yield the moments up to a second at which a use of some kinds leaves its time."""
         for at, end, what in self.used:
             if what in kinds and at <= second:
                 # Who works types or runs a cell every few minutes.
                 yield at + (min(end, second) - at) // (3 * MINUTE) * 3 * MINUTE
 
     def _at_work(self, kind, second):
-        """Say for how many seconds since the last look a use of a kind was at work."""
         return sum(
             max(0.0, min(end, second) - max(at, self._last))
             for at, end, what in self.used
@@ -68,7 +59,6 @@ class Node:
         return any(at <= second < end for at, end, what in self.used if what == kind)
 
     def _upload(self, second):
-        """Return which upload is at work, its bytes each second, and for how long it has been."""
         for place, (at, end, what) in enumerate(self.used):
             if what == "upload" and at <= second < end:
                 return place, SLOW[place % len(SLOW)], second - at

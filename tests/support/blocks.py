@@ -30,7 +30,6 @@ class Command:
 
     @property
     def words(self) -> str:
-        """The command without its comment."""
         return _COMMENT.sub("", self.text).strip()
 
     def missing(self, said: str) -> list[str]:
@@ -41,14 +40,7 @@ class Command:
 
 @dataclass
 class Block:
-    """Commands that stand together on a page.
-
-    Attributes:
-        page: The page, from the project's root.
-        line: Where the block begins.
-        commands: What it says.
-        above: The YAML that the page gives before it, "" for none.
-    """
+    """Commands that stand together on a page."""
 
     page: str
     line: int
@@ -60,17 +52,11 @@ class Block:
 
 
 def _pattern(line: str) -> str:
-    """Return a pattern for a line of a page: `…` is anything, each figure any other."""
     parts = (re.escape(" ".join(part.split())) for part in line.split("…"))
     return ".*?".join(_NUMBER.sub(lambda _: r"\d[\d.,e-]*", part) for part in parts)
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the blocks of a page in their order.
-
-    Raises:
-        ValueError: One of them begins with what is no command.
-    """
     text, found, above = (ROOT / page).read_text(), [], ""
     for fence in _FENCE.finditer(text):
         kind, body = fence.groups()

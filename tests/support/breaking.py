@@ -46,5 +46,4 @@ def _filled(command, words):
 
 
 def run(command):
-    """Run a command of the shell."""
     subprocess.run(command, shell=True, check=True, capture_output=True)

@@ -9,11 +9,7 @@ SCRIPT = assets() / "roles/jupyterlab/files/make-certificate"
 
 
 def make(folder, names, permitted, script=None):
-    """Make a certificate; return the path that `.crt`, `.key` and `.ca.crt` are added to.
-
-    Args:
-        script: What makes it, if not the role's own.
-    """
+    """Make a certificate; return the path that `.crt`, `.key` and `.ca.crt` are added to."""
     name = folder / "some"
     words = ["make-certificate", name, "/O=gpubed lab", names, permitted]
     subprocess.run(["sh", "-c", script or SCRIPT.read_text(), *words], check=True)

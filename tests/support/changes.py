@@ -1,5 +1,6 @@
 """The matrix of changes: what each means for a running cluster, by backend."""
 
+import copy
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +12,23 @@ PATH = Path(__file__).parents[1] / "contract" / "changes.yaml"
 needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
 ENGINES = ["embedded", pytest.param("cli", marks=needs_cli)]
 GOING = ("replace", "delete")
+GONE = object()
+
+
+def put(keys):
+    """Return an edit of a specification: new values by key, as `nodes.0.count`; GONE removes it."""
+
+    def edit(spec, *_):
+        for path, value in keys.items():
+            place, *names = spec, *(int(key) if key.isdigit() else key for key in path.split("."))
+            for name in names[:-1]:
+                place = place.setdefault(name, {}) if isinstance(place, dict) else place[name]
+            if value is GONE:
+                del place[names[-1]]
+            else:
+                place[names[-1]] = copy.deepcopy(value)
+
+    return edit
 
 
 def of(backend):
@@ -32,15 +50,7 @@ def doomed(cluster):
 
 
 def make(cluster, there, edit, becomes, loses):
-    """Plans a change, does it, and holds it to the plan.
-
-    Args:
-        cluster: A running cluster; `engine` are the words that choose its engine.
-        there: Looks past gpubed at what there is: identity and start of each node, by name.
-        edit: Changes the specification.
-        becomes: What is to become of the nodes, in a word of the matrix.
-        loses: What is said of a node that goes.
-    """
+    """Plans a change, does it, and holds it to the plan."""
     before = there()
     cluster.edit(edit)
     going = doomed(cluster) & before.keys()

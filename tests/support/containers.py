@@ -15,7 +15,6 @@ def let_out(container):
 
 
 def load(cluster, archive):
-    """Gives an image to the head's Docker."""
     with archive.open("rb") as image:
         words = ("ssh", cluster.name, "--", "docker", "load")
         assert cluster.start(*words, stdin=image, stdout=subprocess.DEVNULL).wait() == 0

@@ -20,13 +20,7 @@ CONFIGURING_SECONDS = 15.0
 
 @dataclass
 class Crashes:
-    """A cluster whose runs are killed, and the tally.
-
-    Attributes:
-        cluster: A project with a cluster.
-        rng: Decides when, where and what.
-        tally: Kills by verb, and what was found wrong.
-    """
+    """A cluster whose runs are killed, and the tally."""
 
     cluster: object
     rng: random.Random
@@ -114,7 +108,6 @@ class Crashes:
         )
 
     def _end(self, process):
-        """Kill a process; says whether it was still running."""
         hit = process.poll() is None
         if hit:
             # Alone, as the kernel does when memory is short; or all, as a closed terminal.

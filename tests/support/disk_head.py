@@ -17,11 +17,7 @@ from support.sftp_server import connected
 
 
 class Disk:
-    """Its commands run here, its SFTP server is a folder's; also `with` it, as with a session.
-
-    Attributes:
-        ran: The commands so far.
-    """
+    """Its commands run here, its SFTP server is a folder's; also `with` it, as with a session."""
 
     def __init__(self, sftp):
         self.sftp, self.ran = sftp, []

@@ -27,7 +27,6 @@ def known(part: str, otherwise: Any) -> Any:
 
 
 def page() -> str:
-    """Return what is kept, as a page."""
     sections = {"faults": _faults, "accuracy": _accuracy, "overhead": _overhead, "watch": _watch}
     return kept.page(KEPT, HEAD, sections)
 

@@ -45,13 +45,7 @@ _OWN_DEVICES = "/sys/fs/cgroup/devices$(sed -n 's/^[0-9]*:devices://p' /proc/1/c
 
 @dataclass(frozen=True)
 class Escape:
-    """A way out.
-
-    Attributes:
-        name: In words, as the threat model lists it.
-        play: Goes it to its end; prints `played` when it had its effect in the node's kernel.
-        knock: Prints `open` where a container leaves what it needs open, else `closed`.
-    """
+    """A way out."""
 
     name: str
     play: str

@@ -6,12 +6,7 @@ from unittest import mock
 
 @contextmanager
 def filled(keeping, is_there):
-    """Let a program of a node keep nothing on a disk.
-
-    Args:
-        keeping: The module by which it keeps files.
-        is_there: Whether a file's path is on that disk.
-    """
+    """Let a program of a node keep nothing on a disk."""
     replace = keeping.replace
 
     def full(path, text):

@@ -35,7 +35,6 @@ def without_gpus(name):
 
 
 def model_of(node_group):
-    """Return the model that a node group pretends to have."""
     simulate = node_group["simulate"]
     return simulate if isinstance(simulate, str) else simulate["model"]
 

@@ -16,7 +16,6 @@ JOB = Path(__file__).parents[2] / "jobs" / "imagenet"
 
 
 def train(out, words):
-    """Run the job as its launcher would."""
     out.mkdir()
     sys.argv = [str(JOB / "main.py"), "--out", str(out), *words]
     sys.path.insert(0, str(JOB))

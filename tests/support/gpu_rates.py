@@ -45,13 +45,7 @@ def options(point: dict[str, Any]) -> list[str]:
 
 
 def keep(gpu: str, driver: str, found: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Write down what a GPU came to; what others did stays.
-
-    Args:
-        gpu: Its name, as its driver says it.
-        driver: The driver's version.
-        found: Each point, and the metrics of its run.
-    """
+    """Write down what a GPU came to; what others did stays."""
     known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     known[gpu] = {
         "measured": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -63,7 +57,6 @@ def keep(gpu: str, driver: str, found: list[tuple[dict[str, Any], dict[str, Any]
 
 
 def page() -> str:
-    """Return what is kept, as a page."""
     known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return HEAD + ("\n".join(map(_section, known.items())) or "Not measured yet.\n")
 
@@ -89,7 +82,6 @@ def _section(kept: tuple[str, dict[str, Any]]) -> str:
 
 
 def _cells(point: dict[str, Any] | None) -> str:
-    """Return a point's figures; one that nobody measured has none."""
     if point is None:
         return "| | "
     return f"| {point['images_per_s']:,.0f} | {point['gpu_memory_bytes'] / 1e9:.1f} GB "

@@ -21,6 +21,7 @@ from gpubed.backends.granted import allocation
 from gpubed.core import paths
 from gpubed.core.paths import Project
 from gpubed.testbeds.specification import load_plan
+from support import kept
 
 SIZES = (10, 100, 1000)
 _UNMEASURED = 3  # Python compiles what it has not run before, once
@@ -38,12 +39,7 @@ brackets: how many times what {base} nodes took in the same run. Wanted are {lim
 
 @dataclass(frozen=True)
 class Cost:
-    """What a verb took.
-
-    Attributes:
-        cpu_s: Seconds of CPU, of all its processes.
-        memory: MB of the largest of them.
-    """
+    """What a verb took."""
 
     cpu_s: float
     memory: float
@@ -134,27 +130,26 @@ def _cost(root: Path, verb: str, *words: str) -> Cost:
     return Cost(*json.loads(done.stdout))
 
 
-def keep(measured: Costs, **about: Any) -> None:
-    """Write the figures of a whole run down, with what they were measured on."""
+def keep(measured: Costs, load: str) -> None:
+    """Write the figures of a whole run down."""
     costs = {
         str(size): {verb: [round(c.cpu_s, 2), round(c.memory)] for verb, c in of.items()}
         for size, of in measured.items()
     }
-    KEPT.write_text(json.dumps({**about, "costs": costs}, indent=1) + "\n")
+    kept.measured(KEPT, load=load, costs=costs)
 
 
 def section() -> str:
     """Return what is kept, as a section of a page."""
-    head = HEAD.format(base=SIZES[0], limits=LIMITS)
-    if not KEPT.exists():
-        return head + "Not measured yet.\n"
-    kept = json.loads(KEPT.read_text())
-    measured = {
-        int(size): {verb: Cost(*cost) for verb, cost in of.items()}
-        for size, of in kept["costs"].items()
-    }
-    about = f"Measured {kept['date']} on {kept['machine']}, load {kept['load']} at the start."
-    return f"{head}{about}\n\n{table(measured)}\n"
+
+    def body(found: dict[str, Any]) -> str:
+        costs = {
+            int(size): {verb: Cost(*cost) for verb, cost in of.items()}
+            for size, of in found["costs"].items()
+        }
+        return f".\n\n{table(costs)}"
+
+    return kept.section(KEPT, HEAD.format(base=SIZES[0], limits=LIMITS), body)
 
 
 def table(measured: Costs) -> str:

@@ -21,7 +21,6 @@ def sitecustomize(say):
 
 
 def _forged(event):
-    """Return an event as ansible-runner reads it out of the stream."""
     encoded = base64.b64encode(json.dumps(event).encode()).decode()
     return f"\x1b[K{encoded}\x1b[{len(encoded)}D\x1b[K"
 

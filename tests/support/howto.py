@@ -7,18 +7,7 @@ from support.blocks import blocks
 
 
 def follow(cluster, page, name, folder, more=None):
-    """Run a page's commands in their order on a cluster that is up; all must end with 0.
-
-    Args:
-        cluster: Stands for the page's; `init` makes a specification beside it.
-        page: File name in docs/how-to.
-        name: What the page calls its cluster.
-        folder: Where the commands run.
-        more: By option, what is added behind it.
-
-    Returns:
-        All that was printed.
-    """
+    """Run a page's commands in their order on a cluster that is up; all must end with 0."""
     said = ""
     for block in blocks(f"docs/how-to/{page}"):
         lines = "\n".join(command.text for command in block.commands)

@@ -70,16 +70,7 @@ def running():
 
 @dataclass
 class _Machine:
-    """A server's container.
-
-    Attributes:
-        ports: Neutron's ids of its ports.
-        links: MTU by address, as DHCP would have said it.
-        commands: What is to be run at the first boot.
-        boots: Requests to nova that made it boot.
-        runs: Whether it does.
-        doors: Floating addresses that lead to it.
-    """
+    """A server's container."""
 
     node: NodeInputs
     container: object
@@ -98,11 +89,7 @@ class _Machine:
 
 
 class Hypervisor:
-    """Keeps containers as nova has servers.
-
-    Args:
-        connection: Of an administrator, whom nova tells the user data; its project is served.
-    """
+    """Keeps containers as nova has servers."""
 
     def __init__(self, connection):
         self._nova, self._neutron = connection.compute, connection.network

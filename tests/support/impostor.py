@@ -11,12 +11,7 @@ _LOGINS = "journalctl --no-pager --output=cat --unit=ssh | grep -c 'Accepted pub
 
 
 class Granted:
-    """A cluster's nodes as they were granted, and what became of them.
-
-    Attributes:
-        owns: The fingerprint of each node's host key when it was granted.
-        seen: The one that it presents since `swap`.
-    """
+    """A cluster's nodes as they were granted, and what became of them."""
 
     def __init__(self, cluster):
         self.cluster = cluster

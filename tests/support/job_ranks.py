@@ -22,12 +22,7 @@ for colour in ("blue", "green", "red"):
 
 
 class Ranks:
-    """Starts ranks on CPUs; `gpu.conftest` has those on a GPU.
-
-    Args:
-        python: Path of a Python that has what nodes have.
-        storage: What stands for the shared storage; runs write there.
-    """
+    """Starts ranks on CPUs; `gpu.conftest` has those on a GPU."""
 
     def __init__(self, python, storage):
         self.python, self.storage = python, Path(storage)

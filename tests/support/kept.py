@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,21 @@ def machine() -> str:
     """Name what the figures depend on, not the machine itself."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} CPUs, {memory:.0f} GiB"
+
+
+def measured(path: Path, **found: Any) -> None:
+    """Write down what a whole run found, with the day and the machine."""
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), **found}
+    path.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def section(path: Path, head: str, body: Callable[[dict[str, Any]], str]) -> str:
+    """Return what a whole run found, as a section of a page."""
+    if not path.exists():
+        return head + "Not measured yet.\n"
+    found = json.loads(path.read_text())
+    about = f"Measured {found['date']} on {found['machine']}, load {found['load']} at the start"
+    return f"{head}{about}{body(found)}\n"
 
 
 def keep(path: Path, **parts: Any) -> None:
@@ -30,13 +46,7 @@ def keep(path: Path, **parts: Any) -> None:
 def page(
     path: Path, head: str, sections: Mapping[str, Callable[[dict[str, Any]], Iterable[str]]]
 ) -> str:
-    """Return what is kept, as a page.
-
-    Args:
-        head: How the page begins.
-        sections: What makes the lines of a section of all that is kept, by the part that must be
-            there for it.
-    """
+    """Return what is kept, as a page."""
     if not path.exists():
         return head + "Not measured yet.\n"
     known = json.loads(path.read_text())

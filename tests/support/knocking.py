@@ -20,7 +20,6 @@ SPARE_FILES = 64
 
 
 def answering(address, ports):
-    """Yield the ports that answer."""
     most = files() - SPARE_FILES
     poller, waiting = select.epoll(), {}
     ports, asked, began = iter(ports), 0, time.monotonic()
@@ -50,11 +49,7 @@ def files():
 
 
 def knock(address, port):
-    """Begin a connection; whether it comes about, its socket says later.
-
-    Raises:
-        OSError: It cannot even begin, so nobody knows whether the port is open.
-    """
+    """Begin a connection; whether it comes about, its socket says later."""
     door = socket.socket()
     door.setblocking(False)
     failed = door.connect_ex((address, port))

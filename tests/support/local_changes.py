@@ -12,6 +12,7 @@ import pytest
 from docker.types import IPAMConfig, IPAMPool
 
 from support import changes
+from support.changes import GONE, put
 from support.cluster import Cluster, labelled, unique
 
 LOSES = "what is on its own disks is lost"
@@ -109,123 +110,15 @@ def neighbour():
     network.remove()
 
 
-def _more(spec):
-    spec["nodes"][0]["count"] = 3
+def _each_group(machine):
+    """Return an edit of all groups' machines; without one there are no limits."""
 
+    def edit(spec):
+        for group in spec["nodes"]:
+            del group["machine"]
+            group |= {"machine": machine} if machine else {}
 
-def _group_more(spec):
-    machine = spec["nodes"][0]["machine"]
-    spec["nodes"].append({"name": "more", "count": 1, "machine": machine})
-
-
-def _limits(spec):
-    for group in spec["nodes"]:
-        group["machine"] = {"cpus": 2, "memory": "640 MiB"}
-
-
-def _no_limits(spec):
-    for group in spec["nodes"]:
-        del group["machine"]
-
-
-def _limits_again(spec):
-    for group in spec["nodes"]:
-        group["machine"] = {"cpus": 1, "memory": "768 MiB"}
-
-
-def _link(spec):
-    spec["networks"]["experiment"].update(rate="100 Mbit/s", mtu=1400)
-
-
-def _latency(spec):
-    link = spec["networks"].setdefault("experiment", {"rate": "100 Mbit/s"})
-    link.update(latency="20 ms", loss=0.01)
-
-
-def _services(spec):
-    spec["services"] = {"jupyterlab": {"port": 9000}, "monitoring": {}}
-    spec["firewall"] = {"open": [{"port": 8080}]}
-    spec["recipe"] = "cuda13"
-
-
-def _docker(spec):
-    spec["services"]["docker"] = {}
-
-
-def _no_docker(spec):
-    del spec["services"]["docker"]
-
-
-def _lease(spec):
-    spec["lease"] = {"duration": "5h"}
-
-
-def _spares(spec):
-    spec["nodes"][0].update(min=1, on_failure="leave_out")
-
-
-def _fewer(spec):
-    spec["nodes"][0]["count"] = 2
-
-
-def _group_less(spec):
-    del spec["nodes"][1]
-
-
-def _image(spec):
-    spec["nodes"][0]["image"] = "debian-13"
-
-
-def _control(spec):
-    spec["networks"]["control"] = {"subnet": "10.127.233.0/24"}
-
-
-def _experiment(spec):
-    spec["networks"]["experiment"]["subnet"] = "10.127.234.0/24"
-
-
-def _one_network(spec):
-    del spec["networks"]["experiment"]
-
-
-def _path(spec):
-    spec["storage"] = {"shared": {"path": "/results"}}
-
-
-def _name(spec):
-    spec["nodes"][0]["name"] = "other"
-
-
-def _group_before(spec):
-    machine = {"cpus": 1, "memory": "512 MiB"}
-    spec["nodes"].insert(0, {"name": "first", "count": 1, "machine": machine})
-
-
-def _no_group_before(spec):
-    del spec["nodes"][0]
-
-
-def _simulate(spec):
-    spec["nodes"][0].update(gpus=1, simulate="A100-SXM4-80GB")
-
-
-def _runtime(spec):
-    """Containers have no latency and no loss."""
-    spec["backend"]["runtime"] = "container"
-    for key in ("latency", "loss"):
-        del spec["networks"]["experiment"][key]
-
-
-def _cpus(spec):
-    spec["nodes"][0]["machine"] = {"cpus": 1000}
-
-
-def _taken(spec):
-    spec["networks"]["control"] = {"subnet": TAKEN}
-
-
-def _nfs(spec):
-    spec.setdefault("storage", {}).setdefault("shared", {})["provider"] = "nfs"
+    return edit
 
 
 def _shows_limits(local):
@@ -251,33 +144,58 @@ def _shows(command, words):
     return look
 
 
+MACHINE = {"cpus": 1, "memory": "768 MiB"}
+MORE = {"name": "more", "count": 1, "machine": MACHINE}
+FIRST = {"name": "first", "count": 1, "machine": {"cpus": 1, "memory": "512 MiB"}}
+SERVICES = {"jupyterlab": {"port": 9000}, "monitoring": {}}
+LINK, SHARED = "networks.experiment", "storage.shared"
 # What is changed, and what shows on the nodes that it was.
 CHANGES = {
-    "more nodes": (_more, None),
-    "one group more": (_group_more, None),
-    "cpus, memory": (_limits, _shows_limits),
-    "cpus, memory: no limit": (_no_limits, _shows_no_limits),
-    "cpus, memory: a limit again": (_limits_again, None),
-    "rate, mtu": (_link, _shows("sudo tc class show dev eth1; ip link", "rate 100Mbit")),
-    "latency, loss": (_latency, _shows("sudo tc qdisc show dev eth1", "delay 20ms")),
-    "services, firewall, recipe": (_services, None),
-    "Docker on the nodes": (_docker, None),
-    "no Docker any more": (_no_docker, None),
-    "lease": (_lease, None),
-    "min, on_failure": (_spares, None),
-    "fewer nodes": (_fewer, None),
-    "one group less": (_group_less, None),
-    "image": (_image, _shows("cat /etc/os-release", "trixie")),
-    "subnet of the control network": (_control, None),
-    "subnet of the experiment network": (_experiment, None),
-    "no experiment network": (_one_network, None),
-    "path of the shared folder": (_path, None),
-    "name of a group": (_name, None),
-    "one group more, before the others": (_group_before, None),
-    "one group less, before the others": (_no_group_before, None),
-    "simulated GPUs": (_simulate, None),
-    "runtime": (_runtime, None),
-    "more CPUs than there are": (_cpus, None),
-    "a subnet that is taken": (_taken, None),
-    "provider of the shared folder": (_nfs, None),
+    "more nodes": (put({"nodes.0.count": 3}), None),
+    "one group more": (lambda spec: spec["nodes"].append(MORE), None),
+    "cpus, memory": (_each_group({"cpus": 2, "memory": "640 MiB"}), _shows_limits),
+    "cpus, memory: no limit": (_each_group(None), _shows_no_limits),
+    "cpus, memory: a limit again": (_each_group(MACHINE), None),
+    "rate, mtu": (
+        put({f"{LINK}.rate": "100 Mbit/s", f"{LINK}.mtu": 1400}),
+        _shows("sudo tc class show dev eth1; ip link", "rate 100Mbit"),
+    ),
+    "latency, loss": (
+        lambda spec: (
+            spec["networks"]
+            .setdefault("experiment", {"rate": "100 Mbit/s"})
+            .update(latency="20 ms", loss=0.01)
+        ),
+        _shows("sudo tc qdisc show dev eth1", "delay 20ms"),
+    ),
+    "services, firewall, recipe": (
+        put({"services": SERVICES, "firewall": {"open": [{"port": 8080}]}, "recipe": "cuda13"}),
+        None,
+    ),
+    "Docker on the nodes": (put({"services.docker": {}}), None),
+    "no Docker any more": (put({"services.docker": GONE}), None),
+    "lease": (put({"lease": {"duration": "5h"}}), None),
+    "min, on_failure": (put({"nodes.0.min": 1, "nodes.0.on_failure": "leave_out"}), None),
+    "fewer nodes": (put({"nodes.0.count": 2}), None),
+    "one group less": (put({"nodes.1": GONE}), None),
+    "image": (put({"nodes.0.image": "debian-13"}), _shows("cat /etc/os-release", "trixie")),
+    "subnet of the control network": (
+        put({"networks.control": {"subnet": "10.127.233.0/24"}}),
+        None,
+    ),
+    "subnet of the experiment network": (put({f"{LINK}.subnet": "10.127.234.0/24"}), None),
+    "no experiment network": (put({LINK: GONE}), None),
+    "path of the shared folder": (put({"storage": {"shared": {"path": "/results"}}}), None),
+    "name of a group": (put({"nodes.0.name": "other"}), None),
+    "one group more, before the others": (lambda spec: spec["nodes"].insert(0, FIRST), None),
+    "one group less, before the others": (put({"nodes.0": GONE}), None),
+    "simulated GPUs": (put({"nodes.0.gpus": 1, "nodes.0.simulate": "A100-SXM4-80GB"}), None),
+    # Containers have no latency and no loss.
+    "runtime": (
+        put({"backend.runtime": "container", f"{LINK}.latency": GONE, f"{LINK}.loss": GONE}),
+        None,
+    ),
+    "more CPUs than there are": (put({"nodes.0.machine": {"cpus": 1000}}), None),
+    "a subnet that is taken": (put({"networks.control": {"subnet": TAKEN}}), None),
+    "provider of the shared folder": (put({f"{SHARED}.provider": "nfs"}), None),
 }

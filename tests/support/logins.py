@@ -20,14 +20,14 @@ class Proc:
         self._add(1, "systemd", 0, "/init.scope")
         self._add(600, "sshd", 1, SERVER)
 
-    def login(self, number, command, terminal=False, title=""):
+    def login(self, number, command, terminal=False):
         """Let somebody log in for a command; without one, to forward ports."""
         self._add(number - 2, "sshd", 600, SERVER)
         self._add(number - 1, "sshd", number - 2, SESSION)
         if command:
             tty = A_TERMINAL if terminal else 0
             self._add(number, command, number - 1, SESSION, tty)
-            (self.folder / str(number) / "cmdline").write_text(f"{title or command}\0")
+            (self.folder / str(number) / "cmdline").write_text(f"{command}\0")
         self.carry(number, 0)
 
     def start(self, number, of, command):
@@ -48,7 +48,6 @@ class Proc:
             self.end(gone)
 
     def end(self, number):
-        """Let a process end, if it is there."""
         shutil.rmtree(self.folder / str(number), ignore_errors=True)
 
     def _add(self, number, name, parent, group, terminal=0):
@@ -70,23 +69,14 @@ def in_place(processes, folder):
 
 
 def read(use, folder, asks=0):
-    """Return what the node's own reader finds of logins.
-
-    Args:
-        asks: The process that asks.
-    """
+    """Return what the node's own reader finds of logins."""
     with in_place(use.processes, folder):
         every = use.processes.every()
         return use.machine.carried(every, use.processes.people(every, asks))
 
 
 class Uploads:
-    """The logins of a node: one for each upload, and two that were forgotten, by sftp and a shell.
-
-    Args:
-        use: The node's reader.
-        folder: A folder of its own.
-    """
+    """The logins of a node: one for each upload, and two forgotten ones, by sftp and a shell."""
 
     WITH = ("sftp-server", "rsync", "scp")
 
@@ -97,11 +87,7 @@ class Uploads:
         self._now, self._found = None, {}
 
     def see(self, second, upload):
-        """Look.
-
-        Args:
-            upload: Which one is at work, its bytes each second, and for how long; None for none.
-        """
+        """Look."""
         # It is read where something has changed but signs of life, and they are of no interest.
         if upload or self._now or not self._found:
             place, rate, lasts = upload or (0, 0.0, 0.0)

@@ -34,13 +34,7 @@ esac
 
 
 def facts(name, folder, *, driver=True):
-    """Return what `gpubed-facts` prints on a recorded machine.
-
-    Args:
-        name: The machine.
-        folder: An empty folder for its sysfs.
-        driver: False is the same machine before its driver was installed.
-    """
+    """Return what `gpubed-facts` prints on a recorded machine."""
     build(name, folder, driver=driver)
     return collect(folder)
 

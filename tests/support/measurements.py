@@ -19,10 +19,10 @@ RATES = {"100M": 100e6, "1G": 1e9, "10G": 10e9}
 FACTORS = {"nodes": [1, 2, 3], "batch_size": [32, 64], "rate": ["100M", "1G"]}
 
 
-def allreduce_s(nodes, rate, size=GRADIENT_BYTES):
+def allreduce_s(nodes, rate):
     """Return what a ring needs."""
     per_byte = 8 / (RATES.get(rate, 1e8) * GOODPUT)
-    return 2 * (nodes - 1) * (ALPHA_S + size / nodes * per_byte)
+    return 2 * (nodes - 1) * (ALPHA_S + GRADIENT_BYTES / nodes * per_byte)
 
 
 def efficiency(nodes, batch_size, rate):
@@ -120,12 +120,7 @@ def document(name="smoke", factors=FACTORS, repeat=3, **more):
 
 
 def write(paths, campaign=None, points=None):
-    """Write a campaign of a cluster; return its folder.
-
-    Args:
-        campaign: What `document` returns.
-        points: What `point` returns; by default those of `measured`.
-    """
+    """Write a campaign of a cluster; return its folder."""
     campaign = campaign or document()
     folder = paths.campaigns / campaign["name"]
     (folder / "points").mkdir(parents=True, exist_ok=True)
@@ -136,20 +131,13 @@ def write(paths, campaign=None, points=None):
 
 
 def put(folder, one):
-    """Write a point's file; return it."""
     path = folder / "points" / f"{one['id']}.{one['repetition']}.json"
     path.write_text(json.dumps(one))
     return path
 
 
 def measured(campaign, seed=1, slow=1.0, nodes=1, rate="100M"):
-    """Yield every repetition of every point of a campaign.
-
-    Args:
-        slow: Makes the last rank slower.
-        nodes: How many have ranks where points do not say it.
-        rate: Of the links, where points do not say it.
-    """
+    """Yield every repetition of every point of a campaign."""
     random_ = random.Random(seed)
     factors = campaign["factors"]
     for values in product(*factors.values()):

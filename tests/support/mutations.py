@@ -20,12 +20,7 @@ VALUES = [
 
 
 def mutants(sample, dump=None):
-    """Return a strategy of documents that differ from a sample, or resemble nothing.
-
-    Args:
-        sample: The bytes of one that is right.
-        dump: Writes the sample's values: `json.dumps` or `yaml.safe_dump`; None changes bytes only.
-    """
+    """Return a strategy of documents that differ from a sample, or resemble nothing."""
     ways = [_edited(sample), st.binary(max_size=300)]
     if dump:
         ways.append(_changed(sample, dump))

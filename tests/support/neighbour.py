@@ -33,11 +33,7 @@ class Neighbour:
 
 @contextmanager
 def on(bridge, *addresses, way=()):
-    """Plug a neighbour into a bridge, with addresses (`10.0.0.2/24`) that it claims as its own.
-
-    Args:
-        way: Arguments of a further `ip route add`, for what is not on the bridge.
-    """
+    """Plug a neighbour into a bridge, with addresses (`10.0.0.2/24`) that it claims as its own."""
     with linked() as (name, veth):
         ip("link", "set", veth, "master", bridge, "up")
         for address in addresses:

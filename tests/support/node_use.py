@@ -38,17 +38,13 @@ def use(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "OWN", tmp_path / "own")
     monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-use.prom")
     return SimpleNamespace(
-        judging=judging,
-        jupyter=jupyter,
-        machine=machine,
-        processes=processes,
-        program=program,
+        judging=judging, jupyter=jupyter, machine=machine, processes=processes, program=program
     )
 
 
-def fold(use, *looks, record=None):
+def fold(use, *looks):
     """The record after looks, a minute apart; each says what differs from a quiet one."""
-    record = record or use.judging.first()
+    record = use.judging.first()
     for number, changes in enumerate(looks):
         seen = {**QUIET, "uptime": 100.0 + 60 * number, **changes}
         record = use.judging.fold(record, seen, HOUR)

@@ -42,7 +42,6 @@ def outsider(bridge):
 
 
 def _free_link():
-    """Return the two addresses of a link that no interface has: a killed run leaves its own."""
     shown = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, text=True, check=True)
     taken = {
         each["local"] for link in json.loads(shown.stdout) for each in link.get("addr_info", [])

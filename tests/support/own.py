@@ -12,13 +12,7 @@ def let_all_in(ids):
 
 
 def backend(ground, folder, group):
-    """Return the static backend's options for the nodes of a bare cluster.
-
-    Args:
-        ground: The bare cluster; a node of its group `gate` is the way to the others.
-        folder: Where the user's known hosts go.
-        group: The node group that the hosts are for.
-    """
+    """Return the static backend's options for the nodes of a bare cluster."""
     nodes = json.loads((ground.state / "allocation.json").read_text())["nodes"]
     known = folder / "known_hosts"
     with known.open("w") as file:

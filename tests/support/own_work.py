@@ -55,7 +55,6 @@ class Researcher:
     """Types commands of gpubed in a folder that has the scripts."""
 
     def __init__(self, cluster, folder: Path, scripts: str = "") -> None:
-        """Copy the scripts, or one of their folders, to a folder."""
         self.cluster, self.folder = cluster, folder
         shutil.copytree(SCRIPTS / scripts, folder)
 

@@ -1,7 +1,7 @@
 """Readers of files and replies of others, and documents that are right.
 
-The unit tests and `tests.fuzz` give each of them what `mutations` makes of its samples.
-What stands for a node or a service only hands the bytes over.
+Tests give each of them what `mutations` makes of its samples. What stands for a node or a service
+only hands the bytes over.
 """
 
 import base64
@@ -29,13 +29,7 @@ from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
-from gpubed.backends.virtualwall import (
-    connection,
-    documents,
-    prepare,
-    supply,
-    transport,
-)
+from gpubed.backends.virtualwall import connection, documents, prepare, supply, transport
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import file as campaign_file
 from gpubed.campaigns import matrix
@@ -54,7 +48,7 @@ from gpubed.engines.embedded.cipher import PassphraseCipher
 from gpubed.engines.embedded.stack import Project as PulumiProject
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
-from gpubed.engines.embedded.values import Reference, Secret
+from gpubed.engines.embedded.values import Secret
 from gpubed.hardware import binding, drivers
 from gpubed.hardware import facts as hardware
 from gpubed.jobs import job_result, jobfile
@@ -87,14 +81,7 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Reader:
-    """One way by which bytes come in.
-
-    Attributes:
-        name: Of the target.
-        read: Reads the bytes, in a folder of its own, as far as its callers would.
-        sample: Bytes that are right.
-        dump: Writes changed values of the sample; None for what is neither JSON nor YAML.
-    """
+    """One way by which bytes come in."""
 
     name: str
     read: Callable[[bytes, Path], object]
@@ -103,11 +90,7 @@ class Reader:
 
 
 def check(reader, data, folder):
-    """Read a document; what is raised is an error that a user can act on.
-
-    Returns:
-        The error, or None.
-    """
+    """Read a document; what is raised is an error that a user can act on."""
     try:
         reader.read(data, folder)
     except GpubedError as error:
@@ -165,7 +148,7 @@ def _state_sample():
         True,
         id="id-0",
         inputs={"backend": "local", "kind": "node", "n": 3, "pw": Secret({"a": Secret([1, "x"])})},
-        outputs={"backend": "local", "kind": "node", "r": Reference(STACK, "7"), "f": 1.5},
+        outputs={"backend": "local", "kind": "node", "f": 1.5},
         parent=STACK,
         provider=f"{PROVIDER}::7",
         dependencies=[STACK],
@@ -351,7 +334,6 @@ def _login(load, changes):
 
 
 def _client(data):
-    """Return a client whose service answers everything with these bytes (STAND-IN)."""
     client = Client.__new__(Client)
     client.login = SimpleNamespace(urn="urn:publicid:IDN+a+user+b")
     client._again = lambda *_, **__: Answer(200, data, cut=False)
@@ -374,7 +356,6 @@ def _parcel(data, folder):
 
 
 def _parcel_archive(data, folder):
-    """Changes reach the archive itself, behind checksum and compression."""
     content = gzip.compress(data, 1)
     _parcel("\n".join(_parcel_lines(content)).encode(), folder)
 
@@ -537,7 +518,6 @@ EVENT = {
 
 
 def _pem(folder):
-    """A login as the portals make them."""
     from support.gpulab.pki import Authority
 
     return Authority(folder).user(urn="urn:publicid:IDN+ilabt.imec.be+user+alice").read_bytes()

@@ -70,7 +70,6 @@ def calls(role):
 
 
 def task_files(role):
-    """Return the texts of a role's task files, and of those that it borrows of other roles."""
     folder = assets() / "roles"
     return [
         text
@@ -118,7 +117,6 @@ def _called(text):
 
 
 def _mentioned(role, text):
-    """Return the files and variables of a role that one of its texts names."""
     there = _texts(role)
     words = {word.strip(".") for word in re.findall(r"[\w.-]+", text)}
     return {(role, name): there[name] for name in words if name in there}

@@ -37,16 +37,7 @@ DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Played:
-    """What came of it.
-
-    Attributes:
-        code: The exit code of ansible-playbook.
-        said: All that it said.
-        tasks: What each task that was not skipped ended with, by its name, in order: `ok`,
-            `changed` or `[ERROR]`.
-        calls: The stand-ins that were called, with their words, in order.
-        told: The variables that were asked for, as they are at the end.
-    """
+    """What came of it."""
 
     code: int
     said: str
@@ -68,21 +59,7 @@ def play(
     respawns=False,
     **variables,
 ):
-    """Run a task file of a role on a node that is this machine.
-
-    Args:
-        folder: Where the play and its stand-ins are put.
-        role: The role's name.
-        entry: The task file, without `.yml`.
-        programs: What stand-ins for programs do, by name, as shell.
-        check: Whether Ansible only says what it would change.
-        release: What the node's image is.
-        facts: What Ansible knows of the node, besides what it knows of any with that image.
-        respawns: Whether a module starts itself anew, as apt's does with the system's Python where
-            Ansible's own has no bindings; mitogen cannot do that.
-        tell: Names of variables that are asked for at the end.
-        variables: These win over the role's own.
-    """
+    """Run a task file of a role on a node that is this machine."""
     _stand_ins(folder, role, dict(programs))
     told = folder / "told.json"
     told.write_text("{}")

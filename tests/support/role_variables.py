@@ -58,7 +58,6 @@ def value(role, name, release, **given):
 
 
 def template(role, name, release, **given):
-    """Return what Ansible makes of a template of a role, with the role's variables."""
     _load_plugins()
     there = assets() / "roles" / role
     text = trust_as_template((there / "templates" / name).read_text())

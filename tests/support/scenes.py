@@ -67,7 +67,6 @@ class Scenes:
         return [sys.executable, "-c", code, *map(str, arguments)]
 
     def set(self, *resources, **scene):
-        """Writes the scene and forgets earlier calls and events."""
         scene = {"resources": list(resources), **scene}
         self.scene_file.write_text(json.dumps(scene))
         self.calls_file.write_text("")
@@ -78,7 +77,6 @@ class Scenes:
         return self.engine().up(self.events.append)
 
     def calls(self, *verbs):
-        """Returns `verb name` of each call in order, of the given verbs or all."""
         lines = [json.loads(line) for line in self.calls_file.read_text().splitlines()]
         return [f"{verb} {name}" for verb, name, _ in lines if not verbs or verb in verbs]
 

@@ -18,11 +18,7 @@ class Session:
 
 
 def answering(monkeypatch, module, answers, **spec):
-    """Let each node of a cluster give one answer to all that a module asks; errors are raised.
-
-    Returns:
-        The plan and the allocation of as many nodes as there are answers.
-    """
+    """Let each node of a cluster give one answer to all that a module asks; errors are raised."""
     plan = sample_plan(nodes=[{"name": "node", "count": max(1, len(answers))}], **spec)
     granted = sample_allocation(plan)
     granted = granted.model_copy(update={"nodes": granted.nodes[: len(answers)]})

@@ -8,13 +8,7 @@ from gpubed.nodes.ssh import CommandFailed, CommandResult
 
 
 class ShellHost:
-    """Runs scripts as sh does on a host whose `/etc` and home are a test's own.
-
-    Attributes:
-        etc: Its `/etc`.
-        home: The user's home.
-        node: What a session is named after.
-    """
+    """Runs scripts as sh does on a host whose `/etc` and home are a test's own."""
 
     def __init__(self, folder):
         self.etc, self.home = folder / "etc", folder / "home"

@@ -10,12 +10,10 @@ MODELS = machine.models()
 
 
 def model(name):
-    """Return what models/NAME.json holds."""
     return machine.load(IMAGE / "models" / f"{name}.json")
 
 
 def compile_library(version, folder):
-    """Compile the library of a driver version into a folder, and return the folder."""
     subprocess.run(
         ["make", "-s", "-C", IMAGE / "nvml", f"VERSION={version}", f"DESTINATION={folder}"],
         check=True,
@@ -24,13 +22,7 @@ def compile_library(version, folder):
 
 
 class Driver:
-    """A node's driver, as programs that load libnvidia-ml.so.1 meet it.
-
-    Args:
-        libraries: folder with the library.
-        version: the driver version that the library was compiled for.
-        text: the file that the library reads.
-    """
+    """A node's driver, as programs that load libnvidia-ml.so.1 meet it."""
 
     def __init__(self, libraries, version, text):
         self.libraries = libraries
@@ -38,7 +30,6 @@ class Driver:
         self.text = text
 
     def has(self, name, gpus=2, faults=(), module=...):
-        """Write the text anew: GPUs of a model; `module` is another version, or None."""
         pretended = machine.machine(model(name), gpus, "node-0", cpus=[0, 1, 2, 3])
         loaded = self.version if module is ... else module
         self.text.write_text(machine.nvml_text(pretended, faults, self.version, loaded))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from support import kept
 
 SIZES = (1, 2, 3, 10)
 STEPS = ("up", "verify", "digits", "allreduce", "down")
@@ -21,21 +22,14 @@ how many times what {base} nodes took in the same run.
 Seconds = dict[int, dict[str, float]]
 
 
-def keep(measured: Seconds, **about: Any) -> None:
-    """Write the figures of a whole run down, with what they were measured on."""
-    seconds = {str(size): steps for size, steps in measured.items()}
-    KEPT.write_text(json.dumps({**about, "seconds": seconds}, indent=1) + "\n")
-
-
 def section() -> str:
     """Return what is kept, as a section of a page."""
-    head = HEAD.format(base=BASE)
-    if not KEPT.exists():
-        return head + "Not measured yet.\n"
-    kept = json.loads(KEPT.read_text())
-    measured = {int(size): steps for size, steps in kept["seconds"].items()}
-    about = f"Measured {kept['date']} on {kept['machine']}, load {kept['load']} at the start; "
-    return f"{head}{about}each node has {kept['node']}.\n\n{table(measured)}\n"
+
+    def body(found: dict[str, Any]) -> str:
+        seconds = {int(size): steps for size, steps in found["seconds"].items()}
+        return f"; each node has {found['node']}.\n\n{table(seconds)}"
+
+    return kept.section(KEPT, HEAD.format(base=BASE), body)
 
 
 def table(measured: Seconds) -> str:

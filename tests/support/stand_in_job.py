@@ -72,7 +72,6 @@ def usable(cluster):
 
 
 def calls(root):
-    """Return what it was given, call by call."""
     path = root / "calls"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

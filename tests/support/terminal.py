@@ -43,12 +43,7 @@ class Said:
         return _COLOUR.sub("", "\n".join(self.lines))
 
     def faults(self, *, ours: bool = True) -> list[str]:
-        """Return what nobody should see.
-
-        Args:
-            ours: Whether the lines are gpubed's, which fit into the terminal; those of other
-                programs may be as wide as they like.
-        """
+        """Return what nobody should see."""
         found = ["a traceback"] if "Traceback (most recent call last)" in self.text else []
         if self.columns is None or not ours:
             return found
@@ -90,21 +85,6 @@ def run(
     interrupt: str | None = None,
     limit: float = 1800,
 ) -> Said:
-    """Run a command to its end.
-
-    Args:
-        command: Its words.
-        columns: Width of the terminal; None for none.
-        cwd: Where.
-        env: Its whole environment.
-        typed: What is typed where a shell asks for a command. In a terminal each question of
-            gpubed is answered with yes; without one, nobody answers.
-        interrupt: Ctrl-C comes once this is printed.
-        limit: Seconds after which the command has failed.
-
-    Raises:
-        TimeoutError: It did not end in time.
-    """
     if columns is None:
         return _without_terminal(command, cwd, env, typed, interrupt, limit)
     child = pexpect.spawn(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubed.configuration.roles import PHASES
+from support import kept
 
 KEPT = Path(__file__).parents[1] / "bench" / "time_of_up.json"
 SLOWEST = 12  # tasks that are shown
@@ -56,7 +57,6 @@ def profile(events: Iterable[dict[str, Any]]) -> Profile:
 
 
 def _tasks(told: list[dict[str, Any]]) -> list[tuple[str, str, float]]:
-    """Return role, task and seconds; a phase that ends, and what comes after it, ends a task."""
     marks = [event for event in told if event["what"] in ("task", "phase", "resource")]
     return [
         (event["role"] or "playbook", event["task"], after["at"] - event["at"])
@@ -65,19 +65,14 @@ def _tasks(told: list[dict[str, Any]]) -> list[tuple[str, str, float]]:
     ]
 
 
-def keep(found: Profile, **about: Any) -> None:
-    """Write the profile down, with what it was measured on."""
-    kept = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 1))
-    KEPT.write_text(json.dumps({**about, **kept}, indent=1) + "\n")
+def keep(found: Profile, load: str) -> None:
+    """Write the profile down."""
+    rounded = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 1))
+    kept.measured(KEPT, load=load, **rounded)
 
 
 def section() -> str:
-    """Return what is kept, as a section of a page."""
-    if not KEPT.exists():
-        return HEAD + "Not measured yet.\n"
-    kept = json.loads(KEPT.read_text())
-    about = f"Measured {kept['date']} on {kept['machine']}, load {kept['load']} at the start."
-    return f"{HEAD}{about}\n\n{tables(kept)}\n"
+    return kept.section(KEPT, HEAD, lambda found: f".\n\n{tables(found)}")
 
 
 def tables(found: Profile) -> str:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import health
-from gpubed.configuration.health import NodeHealth, Quarantine
+from gpubed.configuration.health import NodeHealth
 from gpubed.jobs import checkpoint_files, elastic, execution, launchers, leftovers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.nodes.ssh import Unreachable
@@ -45,11 +45,8 @@ class Scene:
         usable = replace(cluster, allocation=given.model_copy(update={"nodes": kept}))
         return usable, list(self.unwell.values())
 
-    def loses(self, name, *, reachable=False):
-        quarantine = Quarantine(reason="Xid 79", since="now") if reachable else None
-        found = NodeHealth(
-            node=name, problems=("away",), reachable=reachable, quarantine=quarantine
-        )
+    def loses(self, name):
+        found = NodeHealth(node=name, problems=("away",), reachable=False)
         self.unwell[name] = found
 
 

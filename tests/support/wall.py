@@ -60,7 +60,6 @@ def document(block: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def planned(block: dict[str, Any], **changes: Any) -> ClusterPlan:
-    """Return a plan."""
     return plan(model().model_validate({"name": NAME, **document(block, **changes)}))
 
 

@@ -22,12 +22,7 @@ KNOWN = {
     "host_keys": ["ssh-ed25519 AAAA"],
     "via": [],
 }
-GARBLED = (
-    faults.not_xml,
-    faults.not_utf8,
-    lambda: faults.entities("answer"),
-    faults.truncated,
-)
+GARBLED = (faults.not_xml, faults.not_utf8, lambda: faults.entities("answer"), faults.truncated)
 FACES = {"emulab": Site(), "gcf": Site.gcf()}
 # What the reference aggregate has not: hardware types, networks.
 PLAIN = {"backend": {"hardware": {}}, "networks": {"experiment": None}}

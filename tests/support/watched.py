@@ -17,16 +17,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 class World:
-    """A cluster, a clock and what a watch meets; each `watch` is as of a new process.
-
-    Attributes:
-        states: How nodes are that are not ready.
-        asks: What a repair asks to approve.
-        fails: What a repair raises.
-        heals: Whether a repair brings the nodes back.
-        restarts: The nodes that a repair restarts.
-        given_time: The nodes that the last repair was told have been silent for long enough.
-    """
+    """A cluster, a clock and what a watch meets; each `watch` is as of a new process."""
 
     def __init__(self, cluster, monkeypatch):
         self.cluster, self.now = cluster, datetime(2030, 1, 1, tzinfo=UTC)

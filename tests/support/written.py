@@ -18,9 +18,4 @@ for number, (image, label) in enumerate(zip(digits.images, digits.target)):
 
 
 def images(cluster, dataset, *parts):
-    """Write all images to a dataset of a cluster.
-
-    Args:
-        parts: Folders in it, such as train and val; the last one has every fifth image.
-    """
     cluster.node("head", f"gpubed-rank python - {' '.join((dataset, *parts))}", text=_MAKE)

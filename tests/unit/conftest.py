@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from support.imagenet import job
+from support.node_looks import health
+from support.node_use import use
+
+__all__ = ["health", "job", "use"]
 # Of `sys.addaudithook`; the others that start a process lead to these.
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty"}
 QUICK = {"ssh-keygen"}  # which looks names up in known_hosts within milliseconds

@@ -1,8 +1,6 @@
 """Runs that are at work: started in the background, followed, and ended from elsewhere."""
 
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -135,26 +133,3 @@ def test_nobody_else_is_interrupted(cluster, start):
         at_work.end(cluster, "1-digits")
     assert bystander.poll() is None
     bystander.communicate(b"\n")
-
-
-def test_what_goes_on_outlives_the_terminal_that_it_was_started_from(cluster, start):
-    """The kernel sends a hangup to whoever has a terminal that is closed."""
-    run, log = start("1-digits"), cluster.logs / "run.log"
-    on_terminal = (
-        "import pathlib, sys; from gpubed.cli import run_detached as b;"
-        "goes_on = b.start(['logs', 'lab', '1-digits', '-f'], pathlib.Path(sys.argv[1]));"
-        "print(goes_on.process.pid, flush=True);"
-        "sys.stdin.read()"
-    )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", on_terminal, str(log)])
-    goes_on = int(os.read(terminal, 100).split()[0])
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP
-    say(run, "hello\n")
-    deadline = time.monotonic() + 60
-    while b"hello" not in log.read_bytes():
-        assert time.monotonic() < deadline, log.read_bytes()
-        time.sleep(0.1)
-    os.kill(goes_on, signal.SIGTERM)

@@ -6,8 +6,7 @@ import pytest
 
 from gpubed.cluster import before_end, lease
 from gpubed.core.errors import GpubedError
-from gpubed.jobs.runs import record
-from support.disk_head import Disk, cluster, granted, known, sftp, shared
+from support.disk_head import Disk, cluster, granted, sftp, shared
 from support.samples import sample_plan
 
 pytestmark = pytest.mark.process
@@ -60,18 +59,6 @@ def test_a_run_that_is_written_on_comes_again_and_no_other(head, ending, shared)
     assert (cluster.paths.runs / "slurm" / "loss.csv").read_text() == "1, 2"
     write(runs / "slurm", "late.csv", "3")
     assert before_end.collect(head, cluster).runs == ("slurm",)
-
-
-def test_what_its_own_end_has_brought_stays_as_it_was_sealed(head, ending, shared):
-    cluster = ending()
-    mine = known(cluster.paths, "20261127-000000000-digits", state="ok")
-    write(shared.runs / mine.name, "loss.csv", "1")
-    assert before_end.collect(head, cluster).runs == (mine.name,)
-    write(mine, "metrics.json")
-    record.seal(mine)
-    write(shared.runs / mine.name, "loss.csv", "forged")
-    assert before_end.collect(head, cluster).runs == ()
-    assert record.unsealed(mine) == []
 
 
 @pytest.mark.parametrize(("provider", "come"), [("nfs", True), ("volume", False)])

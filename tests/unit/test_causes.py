@@ -22,10 +22,6 @@ CUDA = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total "
     "capacity of 15.77 GiB of which 14.62 GiB is free. Process 7 has 1.13 GiB memory in use."
 )
-CUDA_1 = (
-    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 1; 7.93 GiB "
-    "total capacity; 5.64 GiB already allocated; 1.21 GiB free; 5.70 GiB reserved in total)"
-)
 WORKER = (
     "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly",
     "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",
@@ -60,9 +56,6 @@ def output(said):
     ("said", "end", "kind", "message"),
     [
         ([], ended(-11), "signal", " was killed by SIGSEGV"),
-        ([], ended(139), "signal", " was killed by SIGSEGV"),
-        ([], ended(-9), "signal", " was killed by SIGKILL"),
-        (["what(): c10::Error"], ended(-6), "signal", " was killed by SIGABRT"),
         (TORCHRUN, ended(1), "signal", " was killed by SIGSEGV"),
         (["usage: train.py"], ended(2), "exit", " ended with exit code 2"),
         (
@@ -91,13 +84,6 @@ def output(said):
             "(train.py:9)",
         ),
         (
-            raises(CUDA_1),
-            ended(1),
-            "cuda_out_of_memory",
-            " ran out of memory of GPU 1: asked for 2.00 GiB, 1.21 GiB of 7.93 GiB are free "
-            "(train.py:9)",
-        ),
-        (
             raises("RuntimeError: CUDA error: out of memory"),
             ended(1),
             "cuda_out_of_memory",
@@ -108,12 +94,6 @@ def output(said):
             ended(1, full={"/scratch": GIB}),
             "disk_full",
             " found no space left for /scratch/a.pt; full: /scratch (1 GiB) (train.py:9)",
-        ),
-        (
-            raises("OSError: [Errno 28] No space left on device"),
-            None,
-            "disk_full",
-            " found no space left (train.py:9)",
         ),
         (
             raises("OSError: [Errno 122] Disk quota exceeded: '/shared/x'"),
@@ -129,25 +109,10 @@ def output(said):
             "/dev/shm (64 MiB) (train.py:9)",
         ),
         (
-            [],
-            ended(-7, full={"/dev/shm": 64 * 2**20}),
-            "disk_full",
-            " ran out of shared memory: /dev/shm is too small for what it keeps there; full: "
-            "/dev/shm (64 MiB)",
-        ),
-        ([], ended(-7), "signal", " was killed by SIGBUS"),
-        (
             raises("ModuleNotFoundError: No module named 'einops.layers'"),
             ended(1),
             "missing_module",
             ": No module named 'einops': add it to requirements.txt (train.py:9)",
-        ),
-        (["/usr/bin/python: No module named x"], ended(1), "missing_module", None),
-        (
-            raises("ImportError: libcudart.so.11.0: cannot open shared object file: No such file"),
-            ended(1),
-            "missing_module",
-            " lacks the library libcudart.so.11.0 (train.py:9)",
         ),
         (
             raises("ImportError: /x/flash.so: undefined symbol: _ZN3c10"),
@@ -155,13 +120,6 @@ def output(said):
             "missing_module",
             " loads a library that was built for other versions: undefined symbol _ZN3c10 "
             "(train.py:9)",
-        ),
-        (raises(WORKER[0]), ended(1), "exception", f": {WORKER[0]} (train.py:9)"),
-        (  # behind a bar that did not end
-            [f" 50%|##  | 1/2{LATER[0]}", LATER[1], "ValueError: no"],
-            ended(1),
-            "exception",
-            ": ValueError: no (train.py:9)",
         ),
     ],
 )

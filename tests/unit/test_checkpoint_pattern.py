@@ -1,6 +1,5 @@
 """The checkpoints that docs/how-to/write-a-job.md tells a job's author to keep."""
 
-import ast
 import pickle
 import re
 from io import BytesIO
@@ -100,25 +99,3 @@ def test_one_that_holds_a_program_is_not_executed_and_the_one_before_is_taken(pr
     program().keep(200, {"step": print})
     assert program().state == {"step": 100}
     assert "step-000000200.pt is damaged" in capsys.readouterr().out
-
-
-def programs():
-    """What ranks run: the jobs, and the Python that pages show."""
-    for path in sorted(ROOT.glob("jobs/**/*.py")):
-        yield pytest.param(path.read_text(), id=str(path.relative_to(ROOT)))
-    for page in sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("jobs/**/*.md")]):
-        for number, shown in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)):
-            yield pytest.param(shown, id=f"{page.relative_to(ROOT)}-{number}")
-
-
-@pytest.mark.parametrize("text", list(programs()))
-def test_what_one_rank_hands_on_has_a_name(text):
-    """Horovod names it after its type else: ranks that hold None wait for another name, forever."""
-    unnamed = [
-        f"line {call.lineno}: {ast.unparse(call)}"
-        for call in ast.walk(ast.parse(text))
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "attr", getattr(call.func, "id", "")) == "broadcast_object"
-        and "name" not in {keyword.arg for keyword in call.keywords}
-    ]
-    assert not unnamed

@@ -6,7 +6,6 @@ that each block is walked there, by another test, or has a reason why nobody doe
 
 import re
 import shlex
-import subprocess
 
 import pytest
 import typer.main
@@ -77,15 +76,6 @@ def test_an_entry_says_how_or_why_not(page, words, how):
     assert set(how.get("ends", ())) <= {command.words for command in block.commands}
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("page", blocks.PAGES)
-def test_the_shell_understands_each_line(page):
-    script = "\n".join(c.text for block in blocks.blocks(page) for c in block.commands)
-    script = re.sub(r"<[a-z ]+>", "placeholder", script)
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(("block", "command"), COMMANDS, ids=str)
 def test_what_a_command_names_exists(block, command):
     for name, *words in pieces(command.words):
@@ -108,10 +98,3 @@ def test_what_a_command_names_exists(block, command):
 @pytest.mark.parametrize(("page", "words"), INLINE)
 def test_a_command_within_a_sentence_exists(page, words):
     parse([word for word in shlex.split(words)[1:] if word != "…"])
-
-
-def test_a_line_that_a_page_shows_may_have_other_figures():
-    shown = blocks.Command("x", ["pi = 3.142", "results: …/runs/…-pi", "2 change(s);  none"])
-    assert shown.missing("pi = 3.15\nresults: /home/a/runs/1-pi\n3 change(s); none") == []
-    assert shown.missing("pi = no\n2 change(s); none") == ["pi = 3.142", "results: …/runs/…-pi"]
-    assert blocks.Command("gpubed up lab   # all of it").words == "gpubed up lab"

@@ -4,10 +4,6 @@ Whole nodes go through it in its molecule scenario and in tests/e2e/test_gpu.py.
 """
 
 import json
-import os
-import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -98,16 +94,6 @@ def kept_files(folder):
     return {f"__nvidia_driver_{name}": str(folder / name) for name in names}
 
 
-def test_a_change_that_never_came_to_apt_does_not_make_an_owners_driver_gpubeds(chosen, tmp_path):
-    """Its note names packages that are not there, and its pin another version."""
-    for name in ("noted", "pin"):
-        (tmp_path / name).touch()
-    done = chosen(VERSION, ours=True, there="580.82.07", nvidia_driver_may_reboot=False)
-    assert done.code == 0, done.said
-    assert done.tasks["Take back what was pinned and noted in vain"] == "changed"
-    assert "Hold the packages" not in done.tasks
-
-
 def test_a_driver_that_an_owner_installed_is_not_held_nor_called_gpubeds(chosen):
     done = chosen(VERSION, nvidia_driver_may_reboot=False)
     assert done.code == 0, done.said
@@ -192,8 +178,8 @@ def loaded(folder, error, *, may_reboot=True):
     )
 
 
-@pytest.mark.parametrize("why", ["Key was rejected by service"])
-def test_a_module_that_secure_boot_refuses_is_not_rebooted_for(tmp_path, why):
+def test_a_module_that_secure_boot_refuses_is_not_rebooted_for(tmp_path):
+    why = "Key was rejected by service"
     done = loaded(tmp_path, f"could not insert 'nvidia': {why}")
     assert done.code != 0
     assert why in done.said
@@ -229,47 +215,6 @@ def test_a_kernel_whose_headers_are_gone_is_told_before_anything_is_changed(
     assert (f"sudo apt-get install linux-image-{image} && sudo reboot" in done.said) != offered
 
 
-@pytest.mark.parametrize("solvable", [True, False])
-def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
-    """Debian 12 has its firmware in non-free-firmware, which hosts upgraded from 11 lack."""
-    done = tasks(
-        tmp_path,
-        "dependencies",
-        base_packages_found={"failed": "" if solvable else "unmet dependencies"},
-        __nvidia_driver_choice=choice(branch=535, source="distribution", open_module=[]),
-        __nvidia_driver_installed=["nvidia-smi=535.261.03-*", "nvidia-persistenced"],
-    )
-    assert done.code == 0, done.said
-    added = [call for call in done.calls if call.startswith("base.components")]
-    assert bool(added) == (not solvable)
-    assert "non-free-firmware" in "".join(added) or solvable
-    looked = [call for call in done.calls if call.startswith("base.packages_look")]
-    assert looked[0].split()[1:] == ["nvidia-smi=535.261.03-*", "nvidia-persistenced"]
-
-
-@pytest.mark.parametrize(
-    ("there", "reason", "changes"),
-    [
-        (VERSION, None, False),
-        ("580.10.01", "and the recipe needs", True),
-    ],
-)
-def test_what_does_not_serve_is_changed_also_for_the_same_version(tmp_path, there, reason, changes):
-    """Half of it is there, or its module is of the other kind."""
-    done = tasks(
-        tmp_path,
-        "version",
-        programs={"apt-cache": "echo there", "dpkg-query": f"echo {there}-1"},
-        tell=["__nvidia_driver_changes", "__nvidia_driver_wanted"],
-        facts={"__nvidia_driver_choice": choice(replaced={"node-0": reason} if reason else {})},
-        base_offered=[VERSION],
-        base_known=[],
-    )
-    assert done.code == 0, done.said
-    told = {"__nvidia_driver_changes": changes, "__nvidia_driver_wanted": VERSION}
-    assert done.told == told
-
-
 @pytest.mark.parametrize(
     ("health", "away"),
     [
@@ -289,108 +234,7 @@ def test_jobs_are_kept_away_while_a_driver_is_changed(tmp_path, health, away):
         assert said == ["gpubed-health quarantine its GPU driver is being changed"]
 
 
-def test_on_ubuntu_what_has_the_kernels_version_is_not_asked_for_in_the_drivers(tmp_path):
-    done = tasks(
-        tmp_path,
-        "version",
-        programs={"apt-cache": "echo there", "dpkg-query": "exit 1"},
-        tell=["__nvidia_driver_packages"],
-        release="ubuntu-24.04",
-        __nvidia_driver_choice=choice(source="distribution"),
-        base_offered=[VERSION],
-        base_known=[],
-    )
-    assert done.code == 0, done.said
-    assert "nvidia-dkms-580-server-open" in done.told["__nvidia_driver_packages"]
-    assert not [name for name in done.told["__nvidia_driver_packages"] if "linux-modules" in name]
-
-
-FABRIC = f"""case $2 in
-nvidia-fabricmanager-580) echo "$2 | {VERSION}-1 | https://developer.download.nvidia.com" ;;
-esac"""
-
-
-@pytest.mark.parametrize(
-    ("board", "version", "packages"),
-    [
-        # There is a newer driver, but no Fabric Manager of its version.
-        (
-            {"fabric_manager": ["node-0"], "subnet_manager": ["node-0"]},
-            VERSION,
-            {"nvidia-fabricmanager-580", "nvlsm"},
-        ),
-    ],
-)
-def test_fabric_manager_has_the_drivers_version(tmp_path, board, version, packages):
-    done = tasks(
-        tmp_path,
-        "version",
-        programs={"apt-cache": FABRIC, "dpkg-query": "exit 1"},
-        tell=["__nvidia_driver_wanted", "__nvidia_driver_packages"],
-        __nvidia_driver_choice=choice(**board),
-        base_offered=["580.82.07", VERSION],
-        base_known=[],
-    )
-    assert done.told["__nvidia_driver_wanted"] == version, done.said
-    listed = set(done.told["__nvidia_driver_packages"])
-    assert packages <= listed
-    assert ("nvlsm" in listed) == ("subnet_manager" in board)
-
-
 # As Debian 12 and NVIDIA's repository have them beside each other.
-OFFERED = {
-    "nvidia-smi": ("535.261.03-1", "535.183.06-1", "610.57.04-1"),
-    "nvidia-persistenced": ("535.171.04-1~deb12u1", "610.57.04-1"),
-    "nvidia-kernel-common": ("20220217+3~deb12u1", "610.57.04-1"),
-    "nvidia-container-toolkit": ("1.20.0-1",),
-}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes files of root's")
-@pytest.mark.skipif(shutil.which("apt-cache") is None, reason="there is no apt here")
-def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer(tmp_path):
-    done = tasks(
-        tmp_path,
-        "pin",
-        __nvidia_driver_target="535.183.06",
-        __nvidia_driver_names=["nvidia-smi"],
-        __nvidia_driver_pin=str(tmp_path / "pin"),
-        __nvidia_driver_noted=str(tmp_path / "noted"),
-    )
-    assert done.code == 0, done.said
-    (tmp_path / "Packages").write_text(
-        "\n".join(
-            f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: STAND-IN\n"
-            f"Filename: ./{name}.deb\nSize: 1\nSHA256: {'0' * 64}\nDescription: none\n"
-            for name, versions in OFFERED.items()
-            for version in versions
-        )
-    )
-    (tmp_path / "sources").write_text(f"deb [trusted=yes] file:{tmp_path} ./\n")
-    (tmp_path / "lists/partial").mkdir(parents=True)
-    places = {
-        "Dir::Etc::SourceList": tmp_path / "sources",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::Etc::Preferences": tmp_path / "pin",
-        "Dir::Etc::PreferencesParts": "/dev/null",
-        "Dir::State::Lists": tmp_path / "lists",
-        "Dir::State::status": "/dev/null",
-        "Dir::Cache": tmp_path,
-        "APT::Sandbox::User": "root",
-    }
-    options = [f"-o{key}={value}" for key, value in places.items()]
-    subprocess.run(["apt-get", *options, "-qq", "update"], check=True, capture_output=True)
-    said = subprocess.run(
-        ["apt-cache", *options, "policy", *OFFERED], capture_output=True, text=True, check=True
-    ).stdout
-    assert dict(re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)$", said, re.MULTILINE)) == {
-        "nvidia-smi": "535.183.06-1",
-        "nvidia-persistenced": "535.171.04-1~deb12u1",
-        "nvidia-kernel-common": "20220217+3~deb12u1",
-        "nvidia-container-toolkit": "1.20.0-1",
-    }
-
-
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
 def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     done = tasks(

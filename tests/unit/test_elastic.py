@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.configuration import health
 from gpubed.core.errors import Locked, UsageError
-from gpubed.jobs import elastic
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.allocation import NotUp
 from support.trainings import call, files, lookouts, say, scene
@@ -132,29 +131,6 @@ def test_it_ends_with_its_cluster(scene, call, how):
     with pytest.raises(NotUp):
         call()
     assert len(scene.hosts) == 1
-
-
-@pytest.fixture
-def sight(scene):
-    """A function that looks at the nodes of a run as it goes on."""
-    request = record.Request(job="imagenet")
-
-    def look(*names, most=3):
-        bounds = elastic.Bounds(2, most)
-        training = elastic.Training(scene.cluster, request, bounds, lambda _: None, lambda _: None)
-        pool = training._look()
-        had = [node for node in pool.usable.allocation.nodes if node.name in names]
-        return lambda: training._sight(had)
-
-    return look
-
-
-def test_a_silent_node_is_lost_and_one_in_quarantine_left_out_later(scene, sight):
-    look = sight("node-0", "node-1", "node-2")
-    scene.loses("node-2", reachable=True)
-    assert look().better == "node-2 is left out (Xid 79; away)"
-    scene.loses("node-1")
-    assert look().lost == "away"
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.checkpoint_files import Files
-from gpubed.jobs.runs import record
-from support.stand_in_head import Head
-from support.trainings import call, files, lookouts, say, scene
+from support.trainings import call, lookouts, say, scene
 
 pytestmark = pytest.mark.process
 
@@ -69,22 +67,6 @@ def test_nor_is_a_connection_that_was_lost_once_there_were_steps(scene, call, lo
     scene.script = [part] * 5
     call()
     assert len(scene.hosts) == parts
-
-
-def test_a_job_that_came_to_its_end_is_done_whatever_its_figures(scene, call):
-    """Another part would make its last step once more, and hide what was wrong."""
-
-    def end():
-        Head.metrics["checkpoint_failures"] = 1
-        scene.checkpoints = files("a", "b")
-        return 0
-
-    scene.script = [end]
-    done = call("--json")
-    told = json.loads(done.stdout)
-    assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 1)
-    assert "checkpoint_failures" in told["failures"][0]
-    assert record.find(scene.cluster, told["run_id"]).state == "failed"
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

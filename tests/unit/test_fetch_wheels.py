@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import subprocess
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,15 +61,6 @@ def test_a_wheel_that_somebody_altered_is_not(program, monkeypatch, there):
     assert not there[1].exists()
 
 
-def test_nor_is_one_that_changes_while_it_is_looked_at(program, monkeypatch, there):
-    def altering(source, target):
-        target.write_bytes(source.read_bytes() + b"evil")
-
-    monkeypatch.setattr(program.shutil, "copyfile", altering)
-    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
-    assert not list(there[2].iterdir())
-
-
 def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     """What is downloaded is added to the store; pip is a STAND-IN."""
     lock, kept, out = there
@@ -89,15 +79,6 @@ def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     assert (out / NAME).read_bytes() == wheel
 
 
-def test_a_draft_of_others_is_no_wheel_and_stays_theirs(program, monkeypatch, there):
-    """Also one of a former version, which gave drafts the wheel's name behind a dot."""
-    former = there[1].rename(there[1].with_name(f".{NAME}"))
-    draft = there[1].with_name("tmpdraft.partial")
-    draft.write_bytes(b"half")
-    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
-    assert (former.exists(), draft.exists()) == (True, True)
-
-
 def test_two_who_add_the_same_wheel_at_once_both_succeed(program, tmp_path):
     wheel = tmp_path / NAME
     wheel.write_bytes(b"x" * 4_000_000)
@@ -108,29 +89,3 @@ def test_two_who_add_the_same_wheel_at_once_both_succeed(program, tmp_path):
             done.result()
     assert kept.read_bytes() == wheel.read_bytes()
     assert list(kept.parent.iterdir()) == [kept]
-
-
-@pytest.mark.process
-def test_what_other_streams_brought_is_kept_where_one_fails(program, monkeypatch, tmp_path):
-    registry, store, out = tmp_path / "registry", tmp_path / "store", tmp_path / "out"
-    registry.mkdir()
-    out.mkdir()
-    lines = []
-    for name in (f"toy{number}" for number in range(6)):
-        wheel = registry / f"{name}-1.0-py3-none-any.whl"
-        about = f"{name}-1.0.dist-info"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(
-                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0"
-            )
-            archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            archive.writestr(f"{about}/RECORD", "")
-        lines.append(f"{name}==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
-    (registry / "toy1-1.0-py3-none-any.whl").unlink()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(registry))
-    with pytest.raises(subprocess.CalledProcessError):
-        program.download(lines, store, out)
-    kept = {path.name.partition("-")[0] for path in store.glob("*/*.whl")}
-    assert {"toy0", "toy2", "toy3", "toy4"} <= kept  # toy5 comes after toy1, in the same stream
-    assert "toy1" not in kept

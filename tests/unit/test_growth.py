@@ -1,80 +1,12 @@
 """A thousand nodes: what is looked for once, not for each node; the table of `make bench`."""
 
-from collections import Counter
-from pathlib import Path
-
 import pytest
 import yaml
-from pulumi.dynamic import ResourceProvider
 
 from gpubed.backends.local.component import gpu_ids
-from gpubed.configuration import applied, due, roles
 from gpubed.core import located
-from gpubed.core.paths import Project
-from gpubed.engines.embedded import cipher, registration
-from gpubed.engines.embedded.provider import Provider
-from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
-from gpubed.testbeds import resources
-from support import growth
-from support.samples import sample_allocation, sample_plan
-
-MANY = 300
-
-
-def big(**changes):
-    return sample_plan(nodes=[{"name": "node", "count": MANY, **changes}])
-
-
-class Names(list):
-    """Names that count how often somebody looks for one among them."""
-
-    looked = 0
-
-    def __contains__(self, name):
-        type(self).looked += 1
-        return super().__contains__(name)
-
-
-@pytest.fixture
-def names():
-    Names.looked = 0
-    return Names(f"node-{index}" for index in range(MANY))
-
-
-def test_what_is_foreseen_looks_through_no_list_for_each_node(tmp_path, names):
-    cluster, plan = Project(tmp_path).cluster("lab"), big()
-    found = due.foreseen(cluster, plan, sample_allocation(plan), anew=names, cut=names)
-    assert all(len(nodes) == MANY for nodes in found.values())
-    assert Names.looked == 0
-
-
-def test_what_is_outdated_looks_through_no_list_for_each_node(tmp_path, names):
-    cluster = Project(tmp_path).cluster("lab")
-    cluster.applied.mkdir(parents=True)
-    granted = sample_allocation(big())
-    for node in granted.nodes:
-        (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "nccl": "2"}')
-    applied.outdate(cluster, granted, {"base": names})
-    left = {path.read_text() for path in cluster.applied.glob("*.json")}
-    assert (left, Names.looked) == ({'{"nccl": "2"}'}, 0)
-
-
-def test_host_vars_are_listed_once_for_all_nodes(tmp_path, monkeypatch):
-    cluster, plan = Project(tmp_path).cluster("lab"), big()
-    folder = cluster.inventory / "host_vars"
-    folder.mkdir(parents=True)
-    for index in range(MANY):
-        (folder / f"node-{index}.yml").write_text("nfs_root: /data\n")
-    listed, rglob = Counter(), Path.rglob
-
-    def counted(path, pattern):
-        listed[path] += 1
-        return rglob(path, pattern)
-
-    monkeypatch.setattr(Path, "rglob", counted)
-    roles.fingerprints(plan, sample_allocation(plan), cluster.inventory)
-    assert listed[folder] == 1
+from support.samples import sample_plan
 
 
 def test_no_two_nodes_share_a_gpu_and_those_that_pretend_have_none():
@@ -118,23 +50,3 @@ def test_both_parsers_read_the_same(text, monkeypatch):
     with_libyaml = said()
     monkeypatch.setattr(yaml, "__with_libyaml__", 0)
     assert said() == with_libyaml
-
-
-@pytest.mark.process
-def test_a_plan_of_a_new_cluster_starts_no_provider_and_makes_no_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.delattr(Provider, "start")
-    monkeypatch.delattr(cipher, "_derive")
-    growth._declare(tmp_path, 2)
-    project = Project(tmp_path)
-    project.prepare()
-    planned = Stack(project.cluster("growth-2"), "embedded").preview(lambda _: None)
-    assert sorted(step.name for step in planned.steps if step.type.endswith("Node")) == [
-        "node-0",
-        "node-1",
-    ]
-
-
-def test_what_a_preview_does_not_ask_a_provider_is_what_it_would_not_refuse():
-    assert resources.Provider.check is ResourceProvider.check
-    assert f"pulumi-python:{resources.Node._resource_type_name}".startswith(registration._UNCHECKED)

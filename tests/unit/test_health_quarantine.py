@@ -3,9 +3,7 @@
 import pytest
 
 from support import exposition
-from support.node_looks import EXPECTED, GOOD, found, gpus, health
-
-__all__ = ["health"]
+from support.node_looks import EXPECTED, GOOD, found, gpus
 
 
 def test_one_failing_look_is_not_yet_a_quarantine(health, capsys):

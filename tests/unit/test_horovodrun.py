@@ -135,23 +135,6 @@ def test_an_argument_of_a_job_is_never_an_option_of_horovodrun(script, tmp_path,
     assert shlex.split(done.stdout)[0] == "gpubed-rank"
 
 
-def test_settings_of_the_node_make_way_for_autotuning(script, tmp_path):
-    """What is set in a rank's environment, Horovod does not tune."""
-    with (tmp_path / "horovod.env").open("a") as settings:
-        settings.write('SEEN="${HOROVOD_AUTOTUNE:-0}"\n')
-    (tmp_path / "horovodrun").write_text('#!/bin/sh\necho "$SEEN $*"\n')
-
-    def seen(*words):
-        command = ["sh", "-c", script, "gpubed-horovodrun", *words, "--", "job", "--autotune"]
-        environment = {k: v for k, v in os.environ.items() if k != "HOROVOD_AUTOTUNE"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    assert seen("--autotune", "-np", "2").startswith("1 --gloo")
-    assert " --autotune gpubed-rank" in seen("--autotune", "-np", "2")
-    assert seen().startswith("0 --gloo"), "that is an option of the job"
-
-
 @pytest.fixture
 def by_hand(script, tmp_path):
     """A run that nobody started but a person or a notebook, and the file of its heartbeat."""

@@ -74,29 +74,3 @@ def test_a_pretended_gpu_is_reported_as_such(main, monkeypatch, tmp_path):
 
 
 # What a process is told of its group, where that is in the tree that it sees, and its files.
-LIMITS_OF = {
-    "v2": ("0::/", "", "memory.max", "anon"),
-    "v2, all of the tree": ("0::/node/user.slice", "node", "memory.max", "anon"),
-    "v1": ("4:memory:/node/user", "memory", "memory.limit_in_bytes", "total_rss"),
-}
-
-
-@pytest.mark.parametrize("version", [*LIMITS_OF, None])
-@pytest.mark.parametrize(
-    ("limit", "fit"), [(2048, 5), (512, 0), (1 << 20, 10), ("max", 10)], ids=str
-)
-def test_memory_is_what_the_nodes_group_may_use(main, tmp_path, version, limit, fit):
-    for file, text in {
-        "proc/self/status": "RssAnon:\t  192000 kB\nRssFile:\t 12000 kB\n",
-        "proc/self/cgroup": f"{LIMITS_OF[version][0] if version else '0::/'}\n",
-        "proc/meminfo": "MemTotal: 24000000 kB\nMemAvailable:   18000000 kB\n",
-    }.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(text)
-    if version:
-        _, group, bound, field = LIMITS_OF[version]
-        folder = tmp_path / "sys/fs/cgroup" / group
-        folder.mkdir(parents=True)
-        (folder / bound).write_text(f"{limit if limit == 'max' else limit << 20}\n")
-        (folder / "memory.stat").write_text(f"cache 1\nrss 7\n{field} {700 << 20}\n")
-    assert main.room.ranks(10, tmp_path) == (fit if version else 10)

@@ -5,9 +5,7 @@ import itertools
 import pytest
 
 from support import prepared
-from support.imagenet import job
 
-__all__ = ["job"]
 IMAGES, BATCH = 40, 2
 
 

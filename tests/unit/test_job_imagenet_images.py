@@ -10,10 +10,6 @@ import tarfile
 
 import pytest
 
-from support.imagenet import job
-
-__all__ = ["job"]
-
 
 def shard(path, numbers):
     """A shard in WebDataset's layout: the number of an image stands for what it shows."""
@@ -61,7 +57,7 @@ def test_a_folder_per_class_is_a_dataset(job, tmp_path):
     assert (source.classes, source.images) == (["a", "b"], 3)
     items = source.share(0, 1)
     assert [(read().decode(), label) for _, read, label in items] == [
-        *(("a/1.JPG", 0), ("a/deep/3.jpeg", 0), ("b/2.png", 1)),
+        *(("a/1.JPG", 0), ("a/deep/3.jpeg", 0), ("b/2.png", 1))
     ]
 
 

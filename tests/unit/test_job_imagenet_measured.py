@@ -1,12 +1,8 @@
 """What job imagenet measures: parts of a step, what a rank uses and sends, and who is slow."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from support.imagenet import CPU, job
-
-__all__ = ["job"]
+from support.imagenet import CPU
 
 
 @pytest.fixture
@@ -69,27 +65,6 @@ def test_while_it_trains_the_steps_since_it_told_last_are_told(clock):
     assert (one.steps, timing.summary(one)["compute_s"]) == (3, pytest.approx(11 / 3))
 
 
-@pytest.mark.parametrize(
-    ("waits", "alone_s", "told"),
-    [
-        (False, None, ["data 1.0 ms", "compute 220.0 ms", "exposed communication 30.0 ms"]),
-        (True, 0.2, ["data 1.0 ms", "compute 200.0 ms", "exposed communication 50.0 ms"]),
-        (True, None, ["data 1.0 ms"]),
-    ],
-)
-def test_the_line_of_progress_tells_the_parts_of_a_step(job, waits, alone_s, told):
-    training = job("training")
-    found = {"data": 0.001, "compute": 0.22, "exposed_communication": 0.03}
-    one = SimpleNamespace(
-        clock=SimpleNamespace(lately=lambda: found),
-        averaging=SimpleNamespace(waits_throughout=waits),
-        alone_s=alone_s,
-    )
-    assert training.Training._parts(one) == told
-    found = {}
-    assert training.Training._parts(one) == []
-
-
 def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job):
     timing = job("timing")
     found = timing.without_sharding({"step_s": 1.0, "data_s": 0.1, "compute_s": 0.9}, 0.6)
@@ -99,30 +74,6 @@ def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job
 
 
 # Traffic
-
-
-@pytest.mark.parametrize(
-    ("framework", "options", "bytes_per_weight"),
-    [
-        ("DDP", {}, 4 + 4),
-        ("DDP", {"compression": True}, 2 + 2),
-        ("DDP", {"passes": 3}, 4 + 4),
-        ("FSDP", {}, 4 + 4 + 4),
-        ("FSDP", {"compression": True}, 4 + 4 + 2),
-        ("FSDP", {"passes": 3}, 3 * (4 + 4) + 4),
-    ],
-)
-def test_sharded_ranks_send_weights_as_well_and_not_compressed(
-    job, framework, options, bytes_per_weight
-):
-    averaging = job("averaging")
-    kind = getattr(job("torch_averaging"), framework)
-    rank = object.__new__(kind)
-    rank.options, rank.size = averaging.Options(**options), 4
-    assert rank.sent_bytes_per_step(1000) == 3 / 4 * 1000 * bytes_per_weight
-    assert rank.gradient_width == (2 if options.get("compression") else 4)
-    rank.size = 1
-    assert rank.sent_bytes_per_step(1000) == 0
 
 
 @pytest.mark.parametrize(

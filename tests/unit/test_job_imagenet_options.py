@@ -1,22 +1,18 @@
 """What job imagenet is given: arguments, a place among ranks, options of GPUs, NCCL and Horovod."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from gpubed.jobs import jobfile
 from gpubed.recipes import recipe
 from gpubed.recipes import recipe as recipes
-from support.imagenet import CPU, GPU, job
-
-__all__ = ["job"]
 
 
 @pytest.mark.parametrize("recipe", recipe.names())
-def test_every_recipe_brings_what_the_job_imports(recipe):
+def test_every_recipe_brings_what_the_job_and_its_notebook_import(recipe):
     locked = {entry.name for entry in recipes.load(recipe).locked()}
-    assert {"torch", "torchvision", "numpy", "pillow", "psutil"} <= locked
+    assert {"torch", "torchvision", "numpy", "pillow", "psutil", "matplotlib", "ipython"} <= locked
 
 
 def test_the_program_has_the_defaults_of_its_description(job):
@@ -40,11 +36,6 @@ def test_an_unknown_model_is_answered_with_those_near_it(job):
         "torchvision has no model 'resnet51'; near it are resnet50"
     )
     assert model.fault("zzz", 224).endswith("it has resnet50, resnet101, vgg16")
-
-
-def test_inception_has_images_of_299_pixels_unless_others_are_wanted(job):
-    size = job("model").image_size
-    assert [size("inception_v3", None), size("resnet50", None), size("vgg16", 32)] == [299, 224, 32]
 
 
 @pytest.mark.parametrize(
@@ -87,89 +78,7 @@ def test_what_only_gpus_have_is_refused_on_a_cpu_and_not_passed_over(job, monkey
     assert refused(job, monkeypatch, *words, device="cuda:1") == ""
 
 
-def test_what_is_horovods_is_refused_by_others(job, monkeypatch):
-    words = ("--hierarchical-allreduce", "true", "--framework", "ddp")
-    said = refused(job, monkeypatch, *words, device="cuda:0")
-    assert said.startswith("hierarchical_allreduce is Horovod's")
-
-
-@pytest.mark.parametrize(
-    ("precision", "newer", "older"), [("fp32", "ieee", False), ("tf32", "tf32", True)]
-)
-def test_fp32_is_fp32_wherever_factors_are_multiplied(job, precision, newer, older):
-    """torch's default rounds them in convolutions alone."""
-    main = job("main")
-    backends = main.torch.backends
-    backends.cudnn = SimpleNamespace(conv=SimpleNamespace())
-    main.round_factors(wanted=precision == "tf32")
-    assert backends.cudnn.conv.fp32_precision == backends.cuda.matmul.fp32_precision == newer
-    backends.cudnn = SimpleNamespace()
-    main.round_factors(wanted=precision == "tf32")
-    assert backends.cudnn.allow_tf32 is backends.cuda.matmul.allow_tf32 is older
-
-
-def test_what_nccl_cannot_do_is_a_sentence(job):
-    main = job("main")
-    main.torch.OutOfMemoryError = MemoryError
-    given = main.make_parser().parse_args(["--transport", "rdma"])
-    error = RuntimeError("NCCL error in: x.cpp:1, invalid usage\nmore")
-    assert main.words(error, given, GPU).startswith("NCCL does not start with transport=rdma here")
-
-
-@pytest.fixture
-def counters(job, monkeypatch, tmp_path):
-    """The module that reads counters, and folders as Linux has them: two ports, an interface."""
-    usage = job("usage")
-    monkeypatch.setattr(usage, "SYS", tmp_path)
-    for adapter, (sent, received) in {"mlx5_0": (100, 10), "mlx5_1": (200, 20)}.items():
-        folder = tmp_path / "infiniband" / adapter / "ports/1/counters"
-        folder.mkdir(parents=True)
-        (folder / "port_xmit_data").write_text(f"{sent}\n")
-        (folder / "port_rcv_data").write_text(f"{received}\n")
-    for name, kind in (("eth1", "1"), ("ib0", "32")):
-        (tmp_path / "net" / name).mkdir(parents=True)
-        (tmp_path / "net" / name / "type").write_text(f"{kind}\n")
-    moved = SimpleNamespace(bytes_sent=7, bytes_recv=3)
-    usage.psutil.net_io_counters.return_value = {"eth1": moved, "ib0": moved}
-    return usage
-
-
-@pytest.mark.parametrize(
-    ("device", "interface", "moved"),
-    [
-        (CPU, "eth1", (7, 3)),
-        (GPU, "eth1", (1207, 123)),
-        (GPU, "ib0", (1200, 120)),  # IP over InfiniBand is in the adapter's count
-        (GPU, "none", (1200, 120)),
-        (CPU, "none", (None, None)),
-    ],
-)
-def test_what_rdma_moves_no_interface_counts(counters, monkeypatch, device, interface, moved):
-    monkeypatch.setenv("GPUBED_INTERFACE", interface)
-    assert counters.Usage(device)._moved() == moved
-
-
 # Cores
-
-
-def environment(averaging, **options):
-    rank = object.__new__(averaging.Horovod)
-    rank.options = averaging.Options(**options)
-    return rank._environment()
-
-
-def test_options_of_horovod_are_in_its_environment_before_it_starts(job):
-    averaging = job("averaging")
-    given = {"fusion_mb": 32.0, "cycle_ms": 2.5, "hierarchical": True, "autotune": True}
-    assert environment(averaging, **given, folder=Path("/run")) == {
-        "HOROVOD_FUSION_THRESHOLD": "33554432",
-        "HOROVOD_CYCLE_TIME": "2.5",
-        **averaging.AUTOTUNE,
-        "HOROVOD_TORUS_ALLREDUCE": "1",
-        "HOROVOD_AUTOTUNE_LOG": "/run/autotune.csv",
-    }
-    assert environment(averaging) == {}
-    assert environment(averaging, fusion_mb=0.0) == {"HOROVOD_FUSION_THRESHOLD": "0"}
 
 
 # What autotune found. The log is Horovod 0.28.1's own, of this job on two ranks.
@@ -202,25 +111,3 @@ def test_the_best_settings_are_in_the_metrics(searched):
 
 def test_the_job_describes_what_was_tuned(job):
     assert job("autotune").NOTHING.keys() <= jobfile.load("imagenet").metrics.keys()
-
-
-def test_what_was_tuned_is_said_with_the_arguments_for_it(searched, job):
-    found, lines = searched
-    autotune = job("autotune")
-    said = autotune.told(found(lines))
-    assert said == (
-        "autotune tried 21 settings; the best: --set fusion_mb=7.473 --set cycle_ms=9.964"
-    )
-    given = dict(word.split("=") for word in said.split() if "=" in word)
-    assert (
-        job("main")
-        .make_parser()
-        .parse_args(
-            [
-                word
-                for name, value in given.items()
-                for word in (f"--{name.replace('_', '-')}", value)
-            ]
-        )
-    )
-    assert autotune.told(autotune.NOTHING).startswith("autotune did not come to its end")

@@ -13,10 +13,7 @@ import tarfile
 
 import pytest
 
-from support.imagenet import job
 from support.job_ranks import SMALL, Ranks, is_whole
-
-__all__ = ["job"]
 
 PYTHON = os.environ.get("GPUBED_NODE_PYTHON", "")
 pytestmark = pytest.mark.skipif(

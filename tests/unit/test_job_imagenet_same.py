@@ -3,7 +3,6 @@
 Ranks are STAND-INS, one after the other: what each tells the others is collected first.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from support import by_path
-from support.imagenet import CPU, job
+from support.imagenet import CPU
 
-__all__ = ["job"]
 STAGE = Path(__file__).parents[2] / "jobs/stage/staging.py"
 MEND = "gpubed run CLUSTER stage --set dataset="
 
@@ -65,7 +63,6 @@ class Nodes:
             self._staging.stage(source, target, digests, mark, 1)
 
     def rank(self, rank, gather, dataset, validation=None):
-        """Make the feed of a node's rank."""
         node = os.uname_result(("Linux", self.names[rank], "6", "#1", "x86_64"))
         self._patch.setattr(self.feed.os, "uname", lambda: node)
         self._patch.setenv("GPUBED_SCRATCH", str(self.root / self.names[rank]))
@@ -154,50 +151,11 @@ def test_a_node_that_reads_something_else_ends_all_ranks_by_name(nodes, change, 
     )
 
 
-@pytest.mark.parametrize("validation", [None, "held-out"])
-def test_held_out_images_must_be_the_same_too(nodes, validation):
-    name = validation or "both"
-    nodes.images("shared", "both/train" if not validation else "both")
-    nodes.images("shared", "both/val" if not validation else "held-out", 3)
-    nodes.stage("both")
-    nodes.stage(name)
-    [feed, *_] = nodes.start("both", validation)
-    assert (feed.images, feed.held_out.images) == (8, 6)
-    lost = nodes.scratch("node-2", name)
-    (lost / ("val/a/1.png" if not validation else "a/1.png")).unlink()
-    said = nodes.refused("both", validation)
-    assert ": 5 images of 2 classes (" in said
-    assert f" in node-2:{lost}" in said
-    assert said.endswith(f"{MEND}{name}")
-
-
 def test_what_one_rank_cannot_read_ends_all(nodes):
     nodes.stage("small")
     (nodes.scratch("node-1", "small") / "dataset.json").write_text("{")
     said = nodes.refused("small")
     assert said.startswith(f"node-1: {nodes.scratch('node-1', 'small')} cannot be read")
-
-
-@pytest.fixture
-def shards(nodes):
-    """A dataset of two shards, as far as their description goes."""
-    folder = nodes.root / "shared/packed"
-    folder.mkdir()
-    names = ["0.tar", "1.tar"]
-    for name in names:
-        (folder / name).write_text("shard")
-    description = {"images": 40, "classes": ["a", "b", "c"], "shards": names}
-    (folder / "dataset.json").write_text(json.dumps(description))
-    nodes.stage("packed")
-    return nodes
-
-
-def test_a_shard_that_is_missing_ends_all_before_they_train(shards):
-    path = shards.scratch("node-1", "packed") / "1.tar"
-    path.unlink()
-    said = shards.refused("packed")
-    assert said.startswith("node-1: ")
-    assert str(path) in said
 
 
 @pytest.fixture
@@ -220,23 +178,3 @@ def test_what_is_staged_is_read_from_the_scratch(nodes, find):
     assert find() == nodes.scratch("node-1", "small")
     shutil.rmtree(nodes.root / "shared/small")
     assert find() == nodes.scratch("node-1", "small")
-
-
-@pytest.mark.parametrize("stale", [True, False])
-def test_what_is_stale_or_not_known_to_be_whole_is_read_only_where_nothing_else_is(
-    nodes, find, capsys, stale
-):
-    """The former versions' has no mark; a dataset that changed has another manifest than it."""
-    nodes.stage("small")
-    place = nodes.scratch("node-1", "small")
-    if stale:
-        nodes.images("shared", "small", 5)
-        nodes.sums("small")
-    else:
-        (place / ".staged").unlink()
-    assert find() == nodes.root / "shared/small"
-    nodes.start("small")
-    said = f"{place} is not the whole of {nodes.root}/shared/small as it is now, which is read"
-    assert capsys.readouterr().out.count(f"{said} instead; {MEND}small\n") == 1
-    shutil.rmtree(nodes.root / "shared/small")
-    assert find() == place

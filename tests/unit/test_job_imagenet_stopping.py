@@ -10,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -53,50 +52,6 @@ def test_they_meet_after_as_many_steps_as_the_slowest_does_in_three_seconds(stop
     ranks.other = (False, 100.0)
     assert not stop.agreed(begun + 7)
     assert stop.meets(begun + 8), "a step that takes longer is a meeting"
-
-
-def test_a_step_that_takes_long_is_a_meeting_wherever_a_training_began(stopping, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-    stop = stopping.Stop(Ranks(), 5000)
-    now[0] = 0.5
-    assert not stop.agreed(5001)
-    assert stop.meets(5007)
-    assert not stop.meets(5006)
-
-
-def test_one_that_was_asked_ends_all(stopping):
-    ranks = Ranks()
-    stop = stopping.Stop(ranks, 0)
-    ranks.other = (True, 1.0)
-    assert stop.agreed(1)
-    mine = stopping.Stop(ranks, 0)
-    ranks.other = (False, 1.0)
-    assert not mine.agreed(1)
-    mine._asked.set()
-    assert mine.agreed(4)
-
-
-def test_what_came_to_its_end_a_moment_ago_leaves_time_for_a_meeting(stopping, monkeypatch):
-    """However little of the patience was left then."""
-    stop, waits = stopping.Stop(Ranks(), 0), []
-
-    def wait(_seconds):
-        waits.append(len(waits))
-        if waits[-1] == 0:
-            with stop.at_length():
-                pass
-        return False
-
-    class Ended(BaseException):
-        pass
-
-    monkeypatch.setattr(stop._ends, "wait", wait)
-    monkeypatch.setattr(stopping.os, "read", lambda *_: bytes([signal.SIGTERM]))
-    monkeypatch.setattr(stopping.os, "_exit", MagicMock(side_effect=Ended))
-    with pytest.raises(Ended):
-        stop._listen(0)
-    assert waits == [0, 1]
 
 
 PROGRAM = """

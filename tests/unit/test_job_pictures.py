@@ -98,13 +98,6 @@ def test_grey_without_a_scale_is_refused_with_the_files_name(raw, prepare, mode)
     assert code == 0, "the job's sanity fails the run"
 
 
-@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "CMYK"])
-def test_other_modes_are_what_they_were(pictures, raw, mode):
-    kind = "jpg" if mode in ("CMYK", "YCbCr") else "png"
-    image = Image.new("RGB", (4, 4), "white").convert(mode)
-    assert levels(pictures.rgb(raw(f"a/1.{kind}", image)))[0] == (255, 255, 255)
-
-
 @pytest.mark.parametrize("kind", ["jpg", "tif"])
 def test_an_image_is_turned_as_its_camera_was_held(pictures, raw, kind):
     image = Image.new("RGB", (40, 20), "white")
@@ -146,45 +139,6 @@ def test_parts_of_a_dataset_are_no_classes(raw, prepare, tmp_path):
     assert {line[66:] for line in sums} == files - {"SHA256SUMS"}
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["train", "val"], ["train", "val"]),
-        (["train", "valid", "annotations"], ["train", "valid"]),
-        (["train", "bus", "car"], []),
-        (["val", "test"], []),
-        (["train"], []),
-    ],
-)
-def test_what_are_parts(pictures, tmp_path, names, found):
-    for name in names:
-        (tmp_path / name).mkdir()
-    assert pictures.parts(tmp_path) == found
-
-
-def test_parts_with_other_classes_are_refused(raw, prepare):
-    raw("train/cat/1.png")
-    raw("val/dog/1.png")
-    code, said, made = prepare()
-    assert code == 1
-    raw_folder = made.parent / "raw"
-    assert f"{raw_folder}/val does not have the classes that {raw_folder}/train has" in said
-    assert not made.exists()
-
-
-def test_links_are_followed_and_come_to_an_end(raw, prepare, tmp_path):
-    raw("a/1.png")
-    raw("../elsewhere/deep/1.png")
-    raw("../elsewhere/2.png")
-    folder = tmp_path / "datasets/raw"
-    (folder / "b").symlink_to(tmp_path / "datasets/elsewhere")
-    (folder / "a/more").symlink_to(tmp_path / "datasets/elsewhere/deep")
-    (folder / "a/back").symlink_to(folder / "a")
-    code, said, made = prepare()
-    assert code == 0, said
-    assert packed(made) == {"a": 2, "b": 2}
-
-
 @pytest.mark.parametrize("names", [["1.png", "2.png"], ["a/notes.txt"]])
 def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tmp_path, names):
     for name in names:
@@ -194,12 +148,3 @@ def test_a_folder_without_classes_is_refused_and_leaves_nothing(raw, prepare, tm
     assert "raw has no image in a folder per class" in said
     assert "Traceback" not in said
     assert [path.name for path in made.parent.iterdir()] == ["raw"]
-
-
-def test_what_is_hidden_is_no_class_and_no_image(raw, prepare):
-    for name in ("a/1.png", "b/1.png", ".ipynb_checkpoints/1.png", "a/.ipynb_checkpoints/1.png"):
-        raw(name)
-    raw("a/2.png").rename(raw("a/3.png").with_name("._3.png"))
-    code, said, made = prepare()
-    assert code == 0, said
-    assert packed(made) == {"a": 2, "b": 1}

@@ -3,11 +3,8 @@
 import fcntl
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -113,22 +110,6 @@ def test_a_run_that_was_stopped_leaves_nothing_in_place_and_the_next_goes_on(
     assert is_whole(dataset, target)
 
 
-@pytest.mark.process
-def test_one_that_is_killed_while_it_updates_leaves_nothing_in_place(
-    stage, dataset, target, staging
-):
-    stage()
-    (dataset / "two").write_bytes(b"4" * 60)
-    killed = os.fork()
-    if not killed:
-        staging._append = lambda *_: os.kill(os.getpid(), 9)
-        stage()
-    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -9
-    assert not target.exists()
-    assert copied(stage()) == 60
-    assert is_whole(dataset, target)
-
-
 def test_an_update_moves_what_is_there_and_drops_what_is_no_more(stage, dataset, target):
     """Before it copies: a disk need not have room for both."""
     stage()
@@ -182,38 +163,3 @@ def test_two_at_once_on_a_node_wait_for_each_other(stage, dataset, target):
         one.join()
     assert sorted(copied(one) for one in done) == [0, 100_050]
     assert is_whole(dataset, target)
-
-
-@pytest.mark.process
-def test_the_manifest_is_that_of_sha256sum(staging, dataset):
-    for listed in ("find . -type f -printf '%P\\n'", "find . -type f"):
-        text = subprocess.run(
-            f"{listed} | xargs sha256sum",
-            shell=True,
-            cwd=dataset,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert staging.read_manifest(text) == sums(dataset)
-
-
-def test_the_mark_is_the_digest_of_the_datasets_manifest(staging, dataset, monkeypatch):
-    """Job `imagenet` compares the two; without a manifest it is that of what `sha256sum` says."""
-    hvd = MagicMock()
-    hvd.rank.return_value, hvd.size.return_value = 0, 1
-    hvd.broadcast_object.side_effect = lambda value, name: value
-    hvd.allgather_object.side_effect = lambda value: [value]
-    monkeypatch.setitem(sys.modules, "horovod", MagicMock(torch=hvd))
-    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
-    monkeypatch.setitem(sys.modules, "staging", staging)
-    main = by_path.load(JOB / "main.py", "stage_main")
-    computed = main.manifest_of(dataset)
-    text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums(dataset).items()))
-    (dataset / "SHA256SUMS").write_bytes(text.encode())
-    given = hashlib.sha256(text.encode()).hexdigest()
-    (dataset / ".staged").touch()
-    assert main.manifest_of(dataset) == computed
-    assert computed[1] == given
-    (dataset / "SHA256SUMS").unlink()
-    assert main.manifest_of(dataset) == computed

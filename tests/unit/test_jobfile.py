@@ -45,38 +45,18 @@ def described(tmp_path, monkeypatch):
         ({"text": "schema: [gpubed"}, r"job\.yml cannot be read: line 1"),
         ({"colour": "red"}, r"line \d+: colour: unknown key"),
         ({"command": "python main.py"}, r"line 4: command: must be a list"),
-        ({"command": []}, "command"),
         ({"arguments": {"a": {"type": "int", "default": "x", "help": ""}}}, "not a whole number"),
         (
             {"arguments": {"a": {"default": "x", "choices": ["y", "z"], "help": ""}}},
             "'x' is not one of y, z",
         ),
-        (
-            {"arguments": {"a": {"type": "int", "choices": ["sgd", "adam"], "help": ""}}},
-            "choice 'sgd' is not a whole number",
-        ),
-        ({"arguments": {"a": {"default": float("inf"), "help": ""}}}, "inf is not a number"),
         ({"arguments": {"a": {"required": True, "default": 1, "help": ""}}}, "has no default"),
         ({"arguments": {"a": {"default": "x", "at_least": 1, "help": ""}}}, "need `type: int`"),
-        ({"arguments": {"a": {"default": None, "at_most": 1, "help": ""}}}, "need `type: int`"),
-        (
-            {
-                "arguments": {"a": {"default": "x", "help": ""}},
-                "sanity": [{"metric": "accuracy", "from_arguments": {"a": 1}}],
-            },
-            "no argument 'a' with a number",
-        ),
         (
             {"text": 'schema: gpubed/job/1\ncommand: ["a\\0"]\n'},
             r"line 2: the text 'a\\x00' has a NUL character",
         ),
-        (
-            {"text": 'schema: gpubed/job/1\ncommand: ["\\ud800"]\n'},
-            "line 2: the text .* is not UTF-8 text",
-        ),
-        ({"text": '"sch\\0ema": gpubed/job/1\n'}, "line 1: the text .* NUL"),
         ({"command": [""]}, r"line 4: command: its first word is empty"),
-        ({"command": [" ", "main.py"]}, r"line 4: command: its first word is empty"),
         (
             {"arguments": {"a": {"type": "bool", "resumes": True, "help": ""}}},
             "resumes and dataset need `type: str`",
@@ -90,21 +70,8 @@ def described(tmp_path, monkeypatch):
             r"at_least \(3\) is more than at_most \(2\)",
         ),
         (
-            {"arguments": {"a": {"type": "int", "at_least": float("nan"), "help": ""}}},
-            r"arguments\.a\.at_least: must be a finite number",
-        ),
-        (
             {"sanity": [{"metric": "accuracy", "at_least": float("nan")}]},
             r"sanity\.0\.at_least: must be a finite number",
-        ),
-        (
-            {"sanity": [{"metric": "accuracy", "at_most": float("inf")}]},
-            r"sanity\.0\.at_most: must be a finite number",
-        ),
-        ({"sanity": [{"metric": "accuracy", "equals": float("nan")}]}, r"sanity\.0\.equals: "),
-        (
-            {"sanity": [{"metric": "accuracy", "at_least": 0.9, "at_most": 0.1}]},
-            r"at_least \(0\.9\) is more than at_most \(0\.1\)",
         ),
         ({"launcher": "ssj"}, r"line 3: launcher: there is no launcher 'ssj'; did you mean 'ssh'"),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
@@ -153,23 +120,16 @@ sanity:
     ("job", "given", "says"),
     [
         ("digits", "batch=abc", "--set batch=abc: 'abc' is not a whole number"),
-        ("digits", "epochs=0", "--set epochs=0: 0 is less than 1"),
-        ("digits", "learning_rate=nan", "'nan' is not a number"),
         ("digits", "epoch=3", "job digits has no argument 'epoch'"),
         ("allreduce", "sizes=big", "'big' is not one of all, largest"),
         ("prepare", "quality=101", "101 is more than 100"),
         ("stage", "streams=4", "job stage needs dataset"),
-        ("imagenet", "seed=99999999999999999999", "is more than 4.29497e+09"),
-        ("digits", "seed=-1", "-1 is less than 0"),
         ("imagenet", "dataset=/etc", "'/etc' leads out of the cluster's datasets"),
         ("stage", "dataset=../runs", "'../runs' leads out of the cluster's datasets"),
         ("imagenet", "checkpoint=a\udcff", "is not UTF-8 text (character 2)"),
-        ("imagenet", "checkpoint=/c1", "leads out of the folder of checkpoints"),
         ("imagenet", "checkpoint=c1/../c2", "leads out of the folder of checkpoints"),
         ("imagenet", "checkpoint=", "'' is the folder of all checkpoints"),
-        ("imagenet", "checkpoint=./.", "'./.' is the folder of all checkpoints"),
         ("imagenet", f"checkpoint={'a' * 256}", "too long: 256 bytes"),
-        ("imagenet", f"checkpoint={'/'.join('ab' * 60)}", "too long"),
     ],
 )
 def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job, given, says):

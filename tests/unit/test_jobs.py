@@ -42,11 +42,6 @@ def options(folder):
     return {call.args[0].value for call in named}
 
 
-def test_every_folder_is_a_whole_job():
-    for path in (path for path in (*JOBS.iterdir(), TEMPLATE) if path.is_dir()):
-        assert {"job.yml", "main.py", "README.md"} <= {entry.name for entry in path.iterdir()}
-
-
 def test_a_description_has_all_its_keys(job):
     assert set(job) - {"container", "progress"} in (KEYS, SHORT)
     assert job.get("schema", "gpubed/job/1") == "gpubed/job/1"

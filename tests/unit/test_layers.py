@@ -29,24 +29,6 @@ def test_python_beside_the_package_imports_what_it_may():
     assert house.faults_beside(ROOT) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "found"),
-    [
-        ("spec/plan.py", "def f():\n    from gpubed.jobs import jobfile", "which is above it"),
-        ("backends/b/x.py", "from gpubed.backends.a import x", "imports its sibling"),
-        ("backends/b/x.py", "from gpubed.engines import stack", "must not know"),
-        ("core/b.py", "from gpubed.core import a", "a circle"),
-        ("newcomer.py", "from gpubed.core import a", "has no floor"),
-    ],
-)
-def test_what_breaks_the_order_is_found(tmp_path, name, text, found):
-    files = {"core/a.py": "from gpubed.core import b", "backends/a/x.py": "", name: text}
-    for path, content in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(content)
-    assert any(found in fault for fault in house.faults(tmp_path))
-
-
 def test_input_of_others_is_parsed_in_one_place():
     """`gpubed.core.reading` bounds, parses and validates it, and says what repairs it."""
     found = [
@@ -108,11 +90,3 @@ PARTS = {
 )
 def test_every_backend_and_job_is_complete(folder, part):
     assert (folder / part).is_file()
-
-
-def test_every_test_file_is_collected():
-    """pytest would never run a file whose name it does not match."""
-    for path in (ROOT / "tests").rglob("*.py"):
-        helper = path.name in ("conftest.py", "__init__.py", "__main__.py", "matrix.py")
-        helper |= bool({"support", "testbeds", "own_work"} & {*path.parts})
-        assert helper or path.name.startswith("test_"), path

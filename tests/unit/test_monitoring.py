@@ -6,30 +6,21 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpubed.cluster import handover
 from gpubed.core.paths import assets
 from gpubed.jobs import execution
 from gpubed.jobs.launchers import ssh
-from gpubed.nodes.verification import Check, Verification
-from support import local_launch
-from support.samples import sample_allocation, sample_plan
 
 ROLE = assets() / "roles" / "monitoring"
-CASES = ROLE / "molecule" / "default" / "tests" / "rules_test.yml"
 RULES = [
     rule
     for group in yaml.safe_load((ROLE / "files" / "rules.yml").read_text())["groups"]
     for rule in group["rules"]
-]
-TESTS = [
-    case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]
 ]
 NOW = 1_800_000_000.0
 
@@ -53,37 +44,6 @@ def test_an_alert_says_how_grave_where_and_what_repairs(rule):
     assert "$labels.node" in summary or "$labels.where" in summary
     assert repair.startswith("gpubed ") or ": gpubed " in repair
     assert "$externalLabels.cluster" in repair
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_is_tested_on_a_fault_and_on_a_healthy_cluster(rule):
-    cases = [case for case in TESTS if case["alertname"] == rule["alert"]]
-    assert any(case["exp_alerts"] for case in cases)
-    assert any(not case["exp_alerts"] for case in cases)
-
-
-def verification(*results):
-    checks = tuple(
-        Check(id="link.rate", node=f"node-{i}", result=result, reason="x")
-        for i, result in enumerate(results)
-    )
-    return Verification(
-        cluster="lab", at=datetime.fromtimestamp(NOW, UTC), node_ids=("a",), checks=checks
-    )
-
-
-def test_a_verification_becomes_figures():
-    text = handover.metrics_text(
-        sample_allocation(sample_plan()), verification("pass", "fail", "skip")
-    )
-    assert text.splitlines() == [
-        "gpubed_verification_timestamp_seconds 1800000000",
-        'gpubed_verification_checks{result="pass"} 1',
-        'gpubed_verification_checks{result="fail"} 1',
-        'gpubed_verification_checks{result="skip"} 1',
-        'gpubed_verification_checks{result="simulated"} 0',
-        'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
-    ]
 
 
 def sample(value, **labels):
@@ -192,23 +152,6 @@ def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
     assert states(page, tmp_path) == ["ended without a result", "done"]
 
 
-@pytest.mark.process
-def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(ssh, "_BEAT_S", 0.05)
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    made = a_run(runs)
-    start = local_launch.runner(monkeypatch, tmp_path, made)
-    wait = "until [ -s .progress ]; do sleep 0.05; done"
-    start(f"echo '[0]<stdout>:progress: 3/20 epochs, <9> images/s'; {wait}")
-    (made / ".heartbeat").write_text("9\n")  # as while it runs
-    [row] = page[2].runs([runs], time.time())
-    assert (row["state"], row["progress"]) == ("running", "3 of 20 epochs, <9> images/s")
-    assert "running 3 of 20 epochs, <9> images/s" in text_of(rendered(page, jobs=[row]))
-    (made / "metrics.json").write_text("{}")
-    assert page[2].runs([runs], time.time())[0]["progress"] == ""
-
-
 @pytest.fixture
 def told(page, tmp_path):
     """A function that returns what the page knows of a running job that said a line last."""
@@ -261,23 +204,6 @@ def test_figures_by_step_are_curves_on_the_page(page, tmp_path):
     html = rendered(page, jobs=[row])
     assert 'aria-label="loss of digits by step"' in html
     assert "1.0 48.0,12.0 96.0,23.0" in html
-
-
-@pytest.mark.parametrize(
-    ("said", "progress", "share"),
-    [
-        ("progress: 1/4 sizes", "1 of 4 sizes", 0.25),
-        ("progress: 1/4 sizes, 8 KiB, 2 of 3", "1 of 4 sizes, 8 KiB, 2 of 3", 0.25),
-        ("progress: 9/4 sizes, data 0.0 ms", "9 of 4 sizes", 1.0),
-        ("progress: 1/0 sizes", "", None),
-        ("hello", "", None),
-        ("", "", None),
-    ],
-)
-def test_a_job_that_tells_less_is_shown_with_what_it_tells(page, told, said, progress, share):
-    row = told(said)
-    assert (row["progress"], row["share"], row["step"]) == (progress, share, [])
-    assert f"digits ▶ running {progress}".strip() in text_of(rendered(page, jobs=[row]))
 
 
 @pytest.mark.parametrize(
@@ -359,12 +285,6 @@ def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
     assert name in rendered(page, queue=[job])
 
 
-@pytest.mark.process
-def test_a_name_that_is_no_text_or_many_lines_costs_the_queue_nothing(page, squeue):
-    squeue(b"caf\xe9", b"a\nb", lines=b"slurm_load_jobs error\n\n")
-    assert [job["name"] for job in page[2].queue()] == ["caf\ufffd", "a"]
-
-
 def pipe(path, _there):
     os.mkfifo(path)
 
@@ -404,21 +324,3 @@ def test_no_file_of_a_run_holds_up_the_page(page, tmp_path, make, name):
     assert [row["progress"] for row in rows] == ["", ""]
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert rendered(page, jobs=rows).encode()
-
-
-@pytest.mark.parametrize(
-    ("function", "value", "text"),
-    [
-        ("percent", None, "n/a"),
-        ("percent", 0.256, "26 %"),
-        ("size", 4 * 2**30, "4 GiB"),
-        ("size", 252 * 2**30, "252 GiB"),
-        ("rate", 0, "0 bit/s"),
-        ("rate", 200e6, "200 Mbit/s"),
-        ("duration", 59, "59 s"),
-        ("duration", 7500, "2 h 5 min"),
-        ("duration", 90000, "1 d 1 h"),
-    ],
-)
-def test_figures_are_written_as_people_read_them(page, function, value, text):
-    assert getattr(page[1], function)(value) == text

@@ -1,11 +1,7 @@
 """What a run prints is kept up to a bound: its beginning and its end, and words between them."""
 
-import subprocess
-import sys
-
 import pytest
 
-from gpubed.cli import run_detached
 from gpubed.core import runlock
 from gpubed.jobs.runs import at_work, output
 from support.run_verb import call, cluster
@@ -75,33 +71,3 @@ def test_a_run_keeps_its_output_so(call, cluster, monkeypatch):
     call("run", "lab", "digits")
     [log] = cluster.runs.glob("*/output.log")
     assert "bytes are left out here" in log.read_text()
-
-
-@pytest.mark.process
-def test_in_the_background_what_a_job_prints_is_in_its_runs_output_alone(
-    call, cluster, monkeypatch
-):
-    monkeypatch.setattr(run_detached, "is_said_into", lambda log: log == cluster.logs / "run.log")
-    assert "epochs" not in call("run", "lab", "digits").stderr
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("said_into", [True, False])
-def test_a_process_knows_where_its_words_go(tmp_path, said_into):
-    log, other = tmp_path / "run.log", tmp_path / "other"
-    log.touch()
-    program = """
-import sys
-from pathlib import Path
-from gpubed.cli import run_detached
-print(run_detached.is_said_into(Path(sys.argv[1])))
-"""
-    with (log if said_into else other).open("w") as err:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(log)],
-            stdout=subprocess.PIPE,
-            stderr=err,
-            check=True,
-        )
-    assert done.stdout.decode().strip() == str(said_into)
-    assert not run_detached.is_said_into(tmp_path / "none")

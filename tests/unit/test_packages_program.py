@@ -176,22 +176,6 @@ def test_an_owners_pin_holds(system):
     assert (role["changes"], role["failed"] != "") == ([], True)
 
 
-def test_a_repository_that_gpubed_added_is_no_strangers(system, tmp_path, monkeypatch):
-    toolkit = {"nvidia-container-toolkit": "Version: 1.18.1-1"}
-    system.archive("nvidia", "NVIDIA", toolkit)
-    system.installed("nvidia-container-toolkit", "Version: 1.18.1-1")
-    added = tmp_path / "etc/gpubed-toolkit.sources"
-    added.write_text(f"Types: deb\nURIs: file:{tmp_path}/nvidia/\nSuites: /\n")
-    text = PROGRAM.read_text().replace('"/etc/apt/sources.list.d"', f'"{tmp_path}/etc"')
-    monkeypatch.setitem(globals(), "PROGRAM", tmp_path / "packages.py")
-    (tmp_path / "packages.py").write_text(text)
-    system.archive("newer", "NVIDIA", {"nvidia-container-toolkit": "Version: 1.19.0-1"})
-    assert system.refused("nvidia-container-toolkit=1.19.0-1") == []
-    added.unlink()
-    [stranger] = system.refused("nvidia-container-toolkit=1.19.0-1")
-    assert f"from file:{tmp_path}/nvidia" in stranger
-
-
 def test_what_dpkg_has_not_finished_is_named(system):
     system.installed("library", "Version: 2", "install ok half-configured")
     assert system.look("tool")["unfinished"] == ["library"]

@@ -89,12 +89,6 @@ def installed(folder, *options):
     return subprocess.run(shown, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_pip_believes_its_cache(cache, tmp_path):
-    """Else there would be nothing to test; should it ever end, this says so."""
-    hashed = ("--require-hashes", "--only-binary", ":all:")
-    assert installed(tmp_path, *hashed) == "somebody else"
-
-
 def test_the_installer_of_nodes_does_not(cache, tmp_path):
     argv, _ = installers()["python_env: Install uv from its lock"]
     options = argv[argv.index("install") + 1 : argv.index("--requirement")]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,26 +18,16 @@ pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 SITE = assets() / "playbooks/site.yml"
-RAN = re.compile(r"^TASK \[(.+?)\] \*+$", re.MULTILINE)
 STRATEGY = """
 from ansible import constants
 from ansible.plugins.loader import init_plugin_loader, strategy_loader
 init_plugin_loader()
 print(strategy_loader.get(constants.DEFAULT_STRATEGY, class_only=True).__mro__)
 """
+
+
 # STAND-INS for roles: two phases, and one that has another's tasks done within its own. As in
 # roles, the tag is the whole role's, and no include says it again.
-SAYS = {"debug": {"msg": "done"}}
-ROLES = {
-    "first": [{"name": "Do the first", **SAYS}],
-    "second": [
-        {"name": "Borrow", "include_role": {"name": "first", "tasks_from": "lent"}},
-        {"name": "Include", "include_tasks": "deep.yml"},
-        {"name": "Do the second", **SAYS, "when": "ansible_facts['system'] == 'Linux'"},
-    ],
-}
-
-
 def run(program, *words, **settings):
     """Run one of Ansible's programs as a user does, in the folder with ansible.cfg."""
     return subprocess.run(
@@ -111,54 +100,3 @@ def test_each_playbook_is_valid_with_the_inventory_of_a_cluster(rendered):
     books = [assets() / f"playbooks/{book}.yml" for book in ("site", *PHASES)]
     done = run("ansible-playbook", "-i", rendered.inventory, *books, "--syntax-check")
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def played(tmp_path):
-    """Runs the whole playbook on this machine with roles that are STAND-INS; returns its tasks."""
-    for role, tasks in ROLES.items():
-        folder = tmp_path / "roles" / role / "tasks"
-        folder.mkdir(parents=True)
-        (folder / "main.yml").write_text(json.dumps([{"block": tasks, "tags": [role]}]))
-        (folder / "lent.yml").write_text(json.dumps([{"include_tasks": "deep.yml"}]))
-        (folder / "deep.yml").write_text(json.dumps([{"name": f"Lend {role}", **SAYS}]))
-    phases = {**{phase: [] for phase in PHASES}, "base": ["first"], "runtime": ["second"]}
-    node = {"ansible_connection": "local", "ansible_become": False, "gpubed_phases": phases}
-    node["ansible_python_interpreter"] = sys.executable
-    hosts = tmp_path / "hosts.json"
-    hosts.write_text(json.dumps({"all": {"hosts": {"node-0": node, "node-1": node}}}))
-
-    def played(*words):
-        roles = str(tmp_path / "roles")
-        done = run("ansible-playbook", "-i", hosts, SITE, *words, ANSIBLE_ROLES_PATH=roles)
-        assert done.returncode == 0, done.stdout + done.stderr
-        played.said = done.stdout
-        return [name for name in RAN.findall(done.stdout) if not name.startswith("Apply the role")]
-
-    return played
-
-
-FIRST = ["first : Do the first"]
-SECOND = [
-    "Borrow",
-    "first : include_tasks",
-    "first : Lend first",
-    "second : Include",
-    "second : Lend second",
-    "second : Do the second",
-]
-
-
-@pytest.mark.parametrize(
-    ("words", "ran"),
-    [
-        (["--tags", "second"], ["Gathering Facts", *SECOND]),
-        (["--start-at-task", "Apply the roles of phase runtime"], ["Gathering Facts", *SECOND]),
-        (["--check", "--diff", "--limit", "node-1"], ["Gathering Facts", *FIRST, *SECOND]),
-    ],
-    ids=lambda words: " ".join(words) if words and words[0].startswith("--") else None,
-)
-def test_a_part_of_the_playbook(played, words, ran):
-    """A role alone has its facts and what it borrows from others, which are left out."""
-    assert played(*words) == ran
-    assert ("node-0" in played.said) is ("--limit" not in words)

@@ -20,7 +20,6 @@ RANKS = [
     "[2]<stderr>:ValueError: no such optimizer",
     "[0]<stderr>:another rank is gone",
 ]
-PLAIN = [RANKS[0], "[2]<stderr>:no such optimizer", RANKS[-1]]
 # As `horovodrun` of Horovod 0.28 ends.
 LAUNCHER = [
     "Traceback (most recent call last):",
@@ -56,68 +55,7 @@ def cause(output, nodes, **ends):
     return found.message if found else ""
 
 
-RUN = "/shared/runs/20260101-000000000-train"
-LATER = "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
-
-
-def traced(rank, *frames, tag=""):
-    lines = ["Traceback (most recent call last):"]
-    for file, number in frames:
-        lines += [f'  File "{file}", line {number}, in <module>', "    data[name]"]
-    return [f"[{rank}]<stderr>:{tag}{line}" for line in lines]
-
-
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        (  # ranks that wait for the one that failed may end before it
-            [
-                *traced(1, (f"{RUN}/train.py", 4)),
-                "[1]<stderr>:KeyError: 'labels.csv'",
-                *traced(0, (f"{RUN}/train.py", 9)),
-                f"[0]<stderr>:{LATER}",
-                *LAUNCHER[:-3],
-                "Process name: 0",
-                "Exit code: 1",
-            ],
-            "rank 1 on node-0: KeyError: 'labels.csv' (train.py:4)",
-        ),
-        (  # the lines of two ranks come between each other; the deepest own file counts
-            [
-                traced(2, (f"{RUN}/lib/data.py", 3))[0],
-                *traced(0, (f"{RUN}/train.py", 9)),
-                *traced(2, (f"{RUN}/lib/data.py", 3), ("/x/site-packages/torch/nn.py", 99))[1:],
-                f"[0]<stderr>:{LATER}",
-                "[2]<stderr>:RuntimeError: sizes differ",
-            ],
-            "rank 2 on node-1: RuntimeError: sizes differ (lib/data.py:3)",
-        ),
-        (
-            [
-                *traced(1, (f"{RUN}/ddp.py", 5), tag="[rank5]: "),
-                "[1]<stderr>:[rank5]: ValueError: no data",
-            ],
-            "rank 5 on node-0: ValueError: no data (ddp.py:5)",
-        ),
-    ],
-)
-def test_the_first_exception_that_nothing_else_explains_is_the_cause(lines, says):
-    assert cause(read(lines)[0], ["node-0", "node-0", "node-1"]) == says
-
-
 # What it prints as ranks end, before its traceback.
-OF_PROCESSES = [
-    "Process 2 exit with status code 2.",
-    "Terminating remaining workers after failure of Process 2.",
-    "Process 0 exit with status code -15.",
-]
-
-
-def test_what_the_launcher_says_of_each_rank_that_ends_is_not_shown():
-    assert read([*RANKS, *OF_PROCESSES, *LAUNCHER])[1] == read([*RANKS, *LAUNCHER])[1]
-    assert read(OF_PROCESSES)[1] == OF_PROCESSES, "where no rank is named, they may be the job's"
-
-
 NODES = ["node-0", "node-0", "node-1"]
 
 
@@ -146,21 +84,6 @@ def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
 def ends(code):
     killed = "was killed, or ended with exit code 255: SSH says the same of both"
     return killed if code == "255" else f"ended with exit code {code}"
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        (137, "was killed by SIGKILL"),
-        (139, "was killed by SIGSEGV"),
-        (127, "ended with exit code 127"),
-        (128, "ended with exit code 128"),
-        (254, "ended with exit code 254"),
-    ],
-)
-def test_a_rank_that_a_signal_ended_is_told_by_it(code, told):
-    output, _ = read([*PLAIN, *LAUNCHER[:-2], f"Exit code: {code}", ""])
-    assert cause(output, NODES) == f"rank 2 on node-1 {told}"
 
 
 @pytest.fixture
@@ -201,14 +124,6 @@ def test_a_terminal_ends_with_the_ranks_own_words(run):
     )
     assert "horovodrun" not in done.stderr
     assert log.read_text().splitlines() == [*RANKS, *LAUNCHER], "there, all stays as it was said"
-
-
-@pytest.mark.process
-def test_last_words_that_are_still_there_to_read_are_not_said_again(run, lines):
-    why = "there is no dataset tiny"
-    lines[:] = [f"[{rank}]<stderr>:{why}" for rank in (2, 0)] + OF_PROCESSES + LAUNCHER
-    shown = [line for line in run()[0].stderr.splitlines() if why in line]
-    assert shown == [f"rank 2: {why}", f"rank 0: {why}"]
 
 
 @pytest.mark.process

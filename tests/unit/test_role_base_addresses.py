@@ -9,11 +9,7 @@ from support import machines
 
 @pytest.mark.parametrize(
     ("control", "experiment", "is_right"),
-    [
-        ("2001:db8::7", None, False),
-        ("2001:db8::7", "10.0.0.10", True),
-        ("10.2.33.7", None, True),
-    ],
+    [("2001:db8::7", None, False), ("2001:db8::7", "10.0.0.10", True), ("10.2.33.7", None, True)],
 )
 def test_a_node_without_an_ipv4_address_is_refused_before_anything_changes(
     control, experiment, is_right

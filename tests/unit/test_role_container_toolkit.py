@@ -1,6 +1,5 @@
 """Whose container toolkit it is, and which GPUs it hands out; NVIDIA's program is a STAND-IN."""
 
-import os
 import subprocess
 
 import pytest
@@ -37,10 +36,7 @@ def test_an_old_docker_that_would_give_a_job_no_gpu_is_noticed(tmp_path, runtime
     ("by_name", "options"),
     [
         (True, "--device nvidia.com/gpu=1 --device nvidia.com/gpu=3"),
-        (
-            False,
-            "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3",
-        ),
+        (False, "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3"),
     ],
 )
 def test_docker_is_asked_for_these_gpus_and_no_others(by_name, options):
@@ -58,40 +54,3 @@ def test_docker_is_asked_for_these_gpus_and_no_others(by_name, options):
 
 # As NVIDIA's packages have it: in 1.18.0 no module of Debian's is found, in later ones none
 # but nvidia-current; /dev/nvidia-uvm is listed if it is there.
-LISTS = """case "$*" in
-*restart*) touch {list} ;;
-*show*) printf 'LoadState=loaded\\nActiveState=active\\n' ;;
-esac"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
-def test_gpus_are_listed_whatever_the_module_is_called_and_with_what_cuda_needs(tmp_path):
-    unit, listed = tmp_path / "service.d/gpubed.conf", tmp_path / "nvidia.yaml"
-    listed.write_text("made before the role came\n")
-    os.utime(listed, (0, 0))
-
-    def list_them():
-        return play(
-            tmp_path,
-            "nvidia_container_toolkit",
-            "list",
-            programs={"systemctl": LISTS.format(list=listed), "cat": "echo the role"},
-            __nvidia_container_toolkit_listing=str(unit),
-            __nvidia_container_toolkit_listed=str(listed),
-        )
-
-    done = list_them()
-    assert done.code == 0, done.said
-    lines = unit.read_text().splitlines()
-    assert "ExecCondition=" in lines
-    (first,) = [line for line in lines if line.startswith("ExecStartPre=-")]
-    assert first.endswith("create-device-nodes --control-devices --load-kernel-modules")
-    restart = "systemctl restart nvidia-cdi-refresh.service"
-    assert restart in done.calls
-    # The list is younger than the unit's settings by now, but of another driver.
-    listed.write_text("another driver\n")
-    assert restart in list_them().calls
-    listed.write_text("the role is its driver\n")
-    done = list_them()
-    assert done.code == 0, done.said
-    assert restart not in done.calls

@@ -70,21 +70,6 @@ def test_roles_take_the_values_that_are_rendered(backend, recipe, services, gpus
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("role", "values"),
-    [
-        ("nvidia_driver", {"nvidia_driver_branch": "580.65.06"}),
-        ("nvidia_driver", {"nvidia_driver_cuda": "13"}),
-        ("nvidia_driver", {"nvidia_driver_manage": "sometimes"}),
-        ("nvidia_driver", {"nvidia_driver_newest": "580"}),
-        ("horovod", {"horovod_cuda": 13.2}),
-    ],
-)
-def test_a_value_of_another_kind_is_complained_about(role, values):
-    """A branch is a number; what Ansible would convert quietly counts, too."""
-    assert complaints(role, values)
-
-
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("wanted", ["auto", ["/dev/nvme1n1"]])
 def test_disks_that_outlive_the_cluster_are_taken_by_name_only(backend, wanted):
@@ -157,13 +142,6 @@ def served(path, known):
         # CUDA 12's libraries know Blackwell, which the recipe's do not: a driver is no obstacle.
         return set(role_variables.RELEASES) if capabilities == {"10.0"} else set()
     return set(role_variables.RELEASES)
-
-
-@pytest.mark.process
-def test_the_recipe_for_cuda_13_gets_the_newest_branch_and_not_the_oldest(filters, kept):
-    plan = sample("static", "cuda13", "all", 2)
-    assert choice(filters, plan, "debian-12", kept["a100-dgx", False])["branch"] == 580
-    assert choice(filters, plan, "debian-13", kept["a100-dgx", False])["branch"] == 590
 
 
 @pytest.mark.process

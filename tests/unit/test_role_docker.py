@@ -7,9 +7,7 @@ import subprocess
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from gpubed.configuration import roles
 from support import machines
-from support.samples import sample_plan
 
 pytestmark = pytest.mark.process
 
@@ -66,12 +64,6 @@ def test_it_has_nccls_settings_and_the_folders_that_the_node_has(container, tmp_
     assert after(container(), "--volume") == [f"{place}:{place}" for place in places]
 
 
-def test_the_folders_of_the_specification_are_among_them():
-    storage = {"scratch": {"path": "/fast"}, "datasets": "/data"}
-    inputs = roles.inputs(sample_plan(storage=storage), "docker")
-    assert inputs["docker_folders"] == ["/shared", "/data", "/fast"]
-
-
 @pytest.mark.parametrize(
     ("variables", "gpus"),
     [
@@ -96,10 +88,6 @@ def test_it_has_the_gpus_of_its_job_only(container, variables, gpus):
 def test_it_has_the_cpus_that_its_rank_is_bound_to(container):
     cpu = str(max(os.sched_getaffinity(0)))
     assert after(container("taskset", "--cpu-list", cpu), "--cpuset-cpus") == [cpu]
-
-
-def test_a_choice_of_gpus_counts_in_a_container_too(container):
-    assert "CUDA_VISIBLE_DEVICES" in container(CUDA_VISIBLE_DEVICES="1")
 
 
 def test_numbers_of_a_scheduler_are_not_those_in_a_container(container):

@@ -1,10 +1,8 @@
 """What roles horovod and ssh_mesh write, rendered as Ansible does, and what is built."""
 
-import codecs
 import os
 import re
 import runpy
-import shutil
 import subprocess
 
 import pytest
@@ -12,7 +10,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import by_path, machines, role_variables
+from support import machines, role_variables
 
 BINDING = {"rank": 0, "gpu": 1, "cpus": "0-3", "hca": "mlx5_0"}
 NODES = [{"name": "head-0", "slots": 0, "gpus": 0}, {"name": "node-0", "slots": 4, "gpus": 4}]
@@ -128,84 +126,3 @@ def test_ranks_that_are_not_to_be_bound_have_their_gpu_all_the_same():
     found = {"ansible_managed": "managed", "__horovod_bindings": [BINDING]}
     assert "0 1 0-3 mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=True)
     assert "0 1 - mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=False)
-
-
-def patched(tmp_path, monkeypatch, name, text):
-    """Return a file of Horovod's source as it is built; the release has `text` there."""
-    build_wheel = by_path.load(machines.ROOT / "roles/horovod/files/build_wheel.py", "build_wheel")
-    mine = tuple(patch for patch in build_wheel.PATCHES if patch[0] == name)
-    monkeypatch.setattr(build_wheel, "PATCHES", mine)
-    source = tmp_path / name
-    source.parent.mkdir(parents=True)
-    source.write_text(text)
-    build_wheel.patch(tmp_path, 20)
-    return source.read_text()
-
-
-def test_what_is_no_text_is_handed_on_all_the_same(tmp_path, monkeypatch):
-    """As Horovod 0.28.1 reads what ranks print: one such byte, and the run hung."""
-    release = "    decoder = codecs.getincrementaldecoder('utf8')()\n"
-    file = "horovod/runner/common/util/safe_shell_exec.py"
-    found = patched(tmp_path, monkeypatch, file, release)
-    scope = {"codecs": codecs}
-    exec(found.strip(), scope)
-    assert scope["decoder"].decode(b"caf\xe9\n") == "caf\ufffd\n"
-
-
-def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(
-    tmp_path, monkeypatch
-):
-    """Some Ubuntu hosts have no libcuda.so, only libcuda.so.1: collectives ended there."""
-    device = by_path.load(
-        machines.ROOT / "roles/horovod/files/gpubed-device", "gpubed_device_names"
-    )
-    # As Horovod 0.28.1 has it.
-    release = '  cudalib = dlopen("libcuda.so", RTLD_LAZY);\n'
-    found = patched(tmp_path, monkeypatch, "horovod/torch/cuda_util.cc", release)
-    assert found == f'  cudalib = dlopen("{device.DRIVER}", RTLD_LAZY);\n'
-
-
-WAITING = """#include <chrono>
-#include <sys/resource.h>
-#include <thread>
-
-int looks = 0;
-bool PollHandle() { return ++looks > 200; }
-
-void WaitAndClear() {
-  while (true) {
-    if (PollHandle()) break;
-    {
-      std::this_thread::yield();
-    }
-  }
-}
-
-int main() {
-  WaitAndClear();
-  rusage used;
-  getrusage(RUSAGE_SELF, &used);
-  return used.ru_nvcsw >= 100;
-}
-"""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not shutil.which("g++"), reason="the patched function is compiled")
-def test_a_rank_that_waits_sleeps_only_where_it_is_told_to(tmp_path, monkeypatch):
-    """Compiled and run: after each of 200 looks it gives the processor away by itself, or never
-    does (to let others go first counts as being made to).
-
-    On a busy machine some of the 50 us are over before it is put to sleep, so half are enough.
-    """
-    text = patched(tmp_path, monkeypatch, "horovod/torch/mpi_ops_v2.cc", WAITING)
-    (tmp_path / "waiting.cc").write_text(text)
-    build = ["g++", "-std=c++20", "-include", "string", "-o", "waiting", "waiting.cc"]
-    subprocess.run(build, cwd=tmp_path, check=True)
-
-    def sleeps(**environment):
-        return subprocess.run([tmp_path / "waiting"], env=environment, check=False).returncode == 1
-
-    assert sleeps(HOROVOD_WAIT_US="50")
-    assert not sleeps(HOROVOD_WAIT_US="0")
-    assert not sleeps()

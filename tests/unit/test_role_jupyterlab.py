@@ -85,18 +85,6 @@ def test_only_the_owner_reads_the_key(made):
     assert (made.parent / "some.key").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("changed", ["__jupyterlab_hosts", "__jupyterlab_certify"])
-def test_other_names_or_another_way_to_make_it_make_another(changed):
-    given = {"__jupyterlab_hosts": HOSTS, "__jupyterlab_certify": certificates.SCRIPT.read_text()}
-    other = {**given, changed: given[changed][:-1]}
-    first, second = (
-        role_variables.value("jupyterlab", "__jupyterlab_certificate", "debian-12", **values)
-        for values in (given, other)
-    )
-    assert first.startswith("/etc/gpubed/jupyterlab/")
-    assert first != second
-
-
 @pytest.mark.parametrize("status", [True, False])
 def test_the_launcher_leads_to_what_there_is(status):
     """Entries that jupyter-app-launcher cannot read are left out by it without a word."""
@@ -118,26 +106,6 @@ def test_the_launcher_leads_to_what_there_is(status):
     opened = [e["source"][0]["args"]["path"] for e in entries if e["type"] == "jupyterlab-commands"]
     assert opened == ["/job-runs", "/campaign-reports", "/examples/digits", "/examples/mine"]
     assert {type(entry["source"]) for entry in entries} == {str, list}
-
-
-def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
-    """With STAND-INS for ssh and for the list of nodes."""
-    text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
-    (command,) = [line for line in text.splitlines() if line.startswith("  source: bash")]
-    (tmp_path / "hostfile").write_text("node-0 slots=1\nnode-1 slots=1\n")
-    (tmp_path / "ssh").write_text("#!/bin/sh\nfor last; do :; done\necho went to $last\n")
-    (tmp_path / "ssh").chmod(0o755)
-    typed = yaml.safe_load(command)["source"].replace("/etc/gpubed", str(tmp_path))
-    done = subprocess.run(
-        ["sh", "-c", typed],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        input="2\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "went to node-1\n"
-    assert "node (a number)> " in done.stderr
 
 
 @pytest.fixture
@@ -220,21 +188,3 @@ def test_settings_of_the_owners_are_named(host, tmp_path, text, served, said):
     script = (ROLE / "files/foreign-jupyterlab").read_text()
     found, _ = host(script, "", "", str(folder), str(tmp_path / "page.json"), "ours")
     assert found == said
-
-
-@pytest.mark.parametrize(
-    ("owner", "handed"), [("gpubed", True), ("jupyter", False), ("ann", False), (None, False)]
-)
-def test_notebooks_are_handed_over_from_the_clusters_account_alone(owner, handed):
-    tasks = yaml.safe_load((ROLE / "tasks/examples.yml").read_text())
-    [task] = [task for task in tasks if task["name"] == "Hand the notebooks over"]
-    stat = {"exists": True} | ({"pw_name": owner} if owner else {})
-    given = {
-        "__jupyterlab_owned": {"stat": stat},
-        "gpubed_user": "gpubed",
-        "jupyterlab_sudo": False,
-    }
-    given |= {"ansible_check_mode": False}
-    there = role_variables.variables("jupyterlab", "debian-12", **given)
-    judge = Templar(DataLoader(), variables=there)
-    assert all(judge.evaluate_conditional(trust_as_template(c)) for c in task["when"]) is handed

@@ -91,18 +91,6 @@ def test_the_servers_own_layout_is_ours(asked):
     ]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "ended"),
-    [
-        (MOUNTS, []),
-        (MOUNTS.replace(" /shared ", " /data "), ["/shared"]),
-        (MOUNTS.replace("10.0.0.1", "10.0.0.2"), ["/shared", "/datasets"]),
-    ],
-)
-def test_what_is_mounted_elsewhere_or_from_elsewhere_is_known_as_former(asked, wanted, ended):
-    assert asked.ask("former", wanted, lines=MOUNTS, mounted=MOUNTS) == ended
-
-
 @pytest.fixture
 def mounting(tmp_path):
     """A function that mounts what `lines` say, on a host with these mounts and lines of fstab."""
@@ -144,44 +132,10 @@ def test_another_path_ends_the_mount_at_the_former_one(tmp_path, mounting):
     assert f"{tmp_path}/data nfs4" in (tmp_path / "fstab").read_text()
 
 
-def test_a_mount_with_other_options_that_was_busy_is_renewed_by_the_next_run(tmp_path, mounting):
-    former = f"10.0.0.1:/srv {tmp_path}/shared nfs4 vers=4.2,proto=tcp,nconnect=8 0 0\n"
-    wanted = former.replace("proto=tcp,nconnect=8", "proto=rdma,port=20049")
-    assert mounting(wanted, former=former, mounted=former, umount="exit 32").code != 0
-    played = mounting(wanted, former=wanted, mounted=former)
-    assert played.code == 0, played.said
-    assert [call for call in played.calls if "mount" in call.split()[0]] == [
-        f"umount {tmp_path}/shared",
-        f"mount --types nfs4 --options vers=4.2,proto=rdma,port=20049 10.0.0.1:/srv "
-        f"{tmp_path}/shared",
-    ]
-
-
 def test_what_the_owner_may_need_nfs_3_for_is_not_masked(tmp_path, mounting):
     played = mounting(f"10.0.0.1:/srv {tmp_path}/shared nfs4 hard 0 0\n", owners=["mount /home"])
     assert played.code == 0, played.said
     assert not [call for call in played.calls if call.startswith("systemctl")]
-
-
-KERNELS = "rw,nosuid,noatime,vers=4.2,rsize=262144,hard,nocto,acregmin=600,proto=tcp,nconnect=8"
-WANTED = "ro,nocto,actimeo=600,vers=4.2,hard,rsize=1048576,_netdev,proto=tcp,nconnect=8"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "has", "beside", "told"),
-    [
-        (WANTED, f"ro,{KERNELS}", "", []),
-        (WANTED, KERNELS, "", ["/data"]),
-        (WANTED.replace("=600", "=60"), f"ro,{KERNELS}", "", ["/data"]),
-        (WANTED.replace("=8", "=4"), f"ro,{KERNELS}", "", ["/data"]),
-        # The kernel has one number of connections for all that comes from a server.
-        (WANTED.replace("=8", "=4"), f"ro,{KERNELS}", "10.0.0.1:/home /home nfs4 rw 0 0\n", []),
-        (WANTED.replace(",nconnect=8", ",nconnect=1"), "ro," + KERNELS[:-11], "", []),
-    ],
-)
-def test_options_are_compared_with_what_the_kernel_tells(asked, wanted, has, beside, told):
-    line = "10.0.0.1:/srv /data nfs4 %s 0 0\n"
-    assert asked.ask("stale", line % wanted, mounted=beside + line % has) == told
 
 
 NAS = "nas:/x %s nfs noauto 0 0\n"
@@ -233,18 +187,6 @@ def test_a_server_with_exports_of_the_owners_is_not_taken(tmp_path, serving):
     said = " ".join(played.said.split())
     assert "node-0 serves by NFS what its owner exports: /home." in said
     assert "Nothing of it was touched" in said
-
-
-def test_a_former_server_exports_nothing_any_more(tmp_path):
-    exports = tmp_path / "gpubed.exports"
-    exports.write_text("/srv/gpubed/shared 10.0.0.2(rw)\n")
-    names = {"__nfs_exported": str(exports)}
-    programs = {"exportfs": f"[ ! -s {exports} ]", "systemctl": ""}
-    played = play(tmp_path, "nfs", "former_server", programs=programs, **names)
-    assert played.code == 0, played.said
-    assert not exports.exists()
-    assert played.calls[0] == "exportfs -ra"
-    assert played.calls[-1] == "systemctl try-restart nfs-server.service"
 
 
 def owners(folder, paths):

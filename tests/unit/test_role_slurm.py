@@ -8,12 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 from support import by_path, machines, role_variables, simulated
-from support.role_tasks import play
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -92,59 +90,11 @@ def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
     assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
 
 
-def outside_sockets(root, *near):
-    """Return what the role's program says of a machine with two sockets of two processors and
-    GPUs that are near to these."""
-    for number in range(4):
-        place = root / f"cpu/cpu{number}/topology"
-        place.mkdir(parents=True)
-        (place / "physical_package_id").write_text(f"{number // 2}\n")
-    (root / "cpu/online").write_text("0-3\n")
-    for number, cpus in enumerate(near):
-        address = f"0000:0{number}:00.0"
-        (root / "driver/gpus" / address).mkdir(parents=True)
-        (root / "devices" / address).mkdir(parents=True)
-        (root / "devices" / address / "local_cpulist").write_text(f"{cpus}\n")
-    places = [str(root / name) for name in ("driver", "devices", "cpu")]
-    command = [sys.executable, str(ROLE / "files/outside_sockets.py"), *places]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("near", "says"),
-    [
-        (("0-1", "2-3", "0-3"), ""),
-        (("0-1", "2"), "0000:01:00.0\n"),
-        (("1-2",), "0000:00:00.0\n"),
-        (("", "0-1"), ""),
-    ],
-)
-def test_gpus_that_are_near_to_a_part_of_a_socket_are_found(tmp_path, near, says):
-    assert outside_sockets(tmp_path, *near) == says
-
-
 @pytest.mark.parametrize("cgroup", [False, True])
 def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     offers = [offer(A100), offer(T4, cgroup=cgroup)]
     assert ("ConstrainDevices=yes" in render("cgroup.conf.j2", offers)) == cgroup
     assert ("TaskPlugin=task/cgroup,task/affinity" in render("slurm.conf.j2", offers)) == cgroup
-
-
-@pytest.mark.parametrize(
-    ("comes", "changes", "installs"),
-    [
-        (["slurm-wlm-nvml-plugin"], [], True),
-        (["libnvidia-ml1", "slurm-wlm-nvml-plugin"], [], False),
-        (["slurm-wlm-nvml-plugin"], [{"package": "libnvidia-ml1"}], False),
-        ([], [], False),
-    ],
-)
-def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(comes, changes, installs):
-    found = {"base_packages_found": {"comes": comes, "changes": changes}}
-    assert role_variables.value("slurm", "__slurm_nvml_fits", "debian-12", **found) is installs
-    _, install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())
-    assert install["when"] == "__slurm_nvml_fits"
 
 
 @pytest.fixture
@@ -196,15 +146,6 @@ def test_a_rank_whose_job_asked_for_no_gpu_sees_none(srun, monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_a_rank_has_the_cpus_of_its_job_and_is_kept_with_its_run(srun, monkeypatch):
-    became = []
-    monkeypatch.setattr(os, "execvp", lambda *words: became.append(words))
-    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8", "OMP_NUM_THREADS": "64"}
-    srun.become_rank(["true", "x"])
-    assert became == [("gpubed-environment", ["gpubed-environment", "true", "x"])]
-    assert os.environ["OMP_NUM_THREADS"] == "4"
-
-
 @pytest.fixture
 def started(srun, monkeypatch, tmp_path):
     """Return a function that starts two ranks of a command: what srun was given, and the secret."""
@@ -243,38 +184,8 @@ def started(srun, monkeypatch, tmp_path):
     return start
 
 
-def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, started):
-    """Each takes its own; NCCL reaches its neighbours' memory only if it sees them, too."""
-    words, environment, _ = started("true")
-    assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
-    assert not srun.BINDING & set(environment)
-
-
 def test_ranks_find_each_other_with_a_secret_of_the_run(started):
     words, environment, secret = started("true")
     assert len(secret) >= 32
     assert secret not in " ".join([*words, *environment.values()])
     assert started("true")[2] != secret
-
-
-@pytest.mark.process
-@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
-    """It waits 20 s for a /dev/nvidia0 that gres.conf names, then ends, and nobody starts it."""
-    unit = tmp_path / "slurmd.service.d/gpubed.conf"
-    done = play(
-        tmp_path,
-        "slurm",
-        "condition",
-        gpubed_uuid="0f0e",
-        __slurm_condition=str(unit),
-        __slurm_asked=gpus,
-    )
-    assert done.code == 0, done.said
-    lines = unit.read_text().splitlines()
-    assert "ConditionPathExists=/etc/slurm/slurm.conf" in lines
-    assert "# cluster: 0f0e" in lines
-    after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
-    assert (after in lines) == bool(gpus)
-    assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)

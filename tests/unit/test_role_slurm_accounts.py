@@ -26,10 +26,7 @@ def leaves(folder, name):
 def test_an_account_of_the_owners_only_leaves_the_group(tmp_path):
     done = leaves(tmp_path, "gpubed-bob")
     assert done.code == 0, done.said
-    assert done.calls == [
-        "scancel --user=gpubed-bob",
-        "gpasswd --delete gpubed-bob researchers",
-    ]
+    assert done.calls == ["scancel --user=gpubed-bob", "gpasswd --delete gpubed-bob researchers"]
 
 
 def test_an_account_that_the_role_made_ends_with_all_that_runs_for_it(tmp_path):

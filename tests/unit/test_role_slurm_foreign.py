@@ -58,12 +58,6 @@ def test_what_the_owner_has_is_named(foreign, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("state", ["activating"])
-def test_a_service_that_is_about_to_run_is_the_owners(foreign, state):
-    """As after a reboot."""
-    assert foreign("munge.service", running=["munge.service"], state=state) == ["munge.service"]
-
-
 NOTE = "/etc/gpubed/slurm-database"
 SERVER = ["mariadb-server installed", "mysql-server not-installed", "mariadb-server-core installed"]
 
@@ -83,15 +77,6 @@ def test_a_database_server_of_the_owners_is_named_though_it_is_stopped(
 ):
     put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in databases))
     assert foreign("mariadb.service", note=NOTE, packages=packages) == said
-
-
-@pytest.mark.parametrize("wiki", [True, False])
-def test_a_server_that_a_cluster_left_is_taken_again_unless_it_is_used(foreign, tmp_path, wiki):
-    """Records of the accounting outlive Slurm; what came beside them is the owner's."""
-    names = ["mysql", "sys", "performance_schema", "slurm_acct_db", "#innodb_temp"]
-    put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in names + ["wiki"] * wiki))
-    put(tmp_path, NOTE[1:])
-    assert foreign(note=NOTE, packages=SERVER) == ["/var/lib/mysql/wiki"] * wiki
 
 
 def preflight(folder, users=(), ansible_user="operator", **programs):
@@ -131,28 +116,6 @@ def test_who_sets_a_host_up_is_no_researcher(tmp_path, user, code):
     assert done.code == code, done.said
     told = "node-0 is set up as user alice, which services.slurm.users has"
     assert (told in " ".join(done.said.split())) == bool(code)
-
-
-@pytest.mark.parametrize(("check", "rc"), [(True, 0), (False, 2)])
-def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, check, rc):
-    """Its configuration describes all nodes; a real run of a part stops."""
-    (tmp_path / "key").write_text("k" * 64)
-    done = play(
-        tmp_path,
-        "slurm",
-        "main",
-        check=check,
-        gpubed_fingerprints={},
-        gpubed_head="node-0",
-        gpubed_nodes=[{"name": "node-0"}, {"name": "node-1"}],
-        gpubed_uuid="1",
-        slurm_enabled=True,
-        __slurm_munge_key_file=str(tmp_path / "key"),
-    )
-    assert done.code == rc, done.said
-    said = " ".join(done.said.split())
-    assert ("Slurm is not looked at" in said) == check
-    assert "describes all nodes, but node-1 are left out. Run it without --limit." in said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A role is complete, or it is not a role."""
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,12 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed.configuration import roles
-from gpubed.configuration.roles import PHASES, RoleMeta
+from gpubed.configuration.roles import PHASES
 from gpubed.core.paths import assets
 from support import role_reads
-from support.samples import sample_plan
-from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 # What of a role needs no mark, since all its files are gpubed's by their names.
@@ -42,51 +38,16 @@ def _defaults(role: Path) -> dict[str, Any]:
     return _yaml(role / "defaults" / "main.yml") or {}
 
 
-def _meta(role: Path) -> RoleMeta:
-    return RoleMeta.model_validate(_yaml(role / "meta" / "gpubed.yml"))
-
-
 def _top_block(role: Path) -> dict[str, Any]:
     tasks = _yaml(role / "tasks" / "main.yml")
     assert len(tasks) == 1, "tasks/main.yml has one top block"
     return tasks[0]
 
 
-def test_what_another_role_may_leave_out_is_never_missed(role: Path) -> None:
-    """Ansible checks the options of an entry, and sets no default for one that is absent."""
-    entries = _yaml(role / "meta" / "argument_specs.yml")["argument_specs"].values()
-    optional = {
-        name
-        for entry in entries
-        for name, option in (entry.get("options") or {}).items()
-        if not option.get("required")
-    }
-    uses = [
-        f"{path.relative_to(role)}: {name}{then}"
-        for path in [*role.glob("tasks/*"), *role.glob("templates/*"), *role.glob("vars/*")]
-        for name in optional - set(_defaults(role))
-        for then in re.findall(rf"\b{name}\b(?!\s*:)(.*)", path.read_text(encoding="utf-8"))
-        if not re.match(r"\s*\|\s*default\(|\s+is (not )?defined", then)
-    ]
-    assert not uses
-
-
 def test_every_default_is_specified(role: Path) -> None:
     """Argument specs and defaults name the same inputs."""
     required = {name for name, option in _options(role).items() if option.get("required")}
     assert set(_options(role)) - required == set(_defaults(role))
-
-
-def test_rendered_variables_are_inputs(role: Path) -> None:
-    """What gpubed renders for the role, the role takes."""
-    assert set(_meta(role).variables) <= set(_options(role))
-
-
-def test_phase_is_known(role: Path) -> None:
-    """The role runs in one of the phases, after roles of that phase."""
-    others = {path.name: _meta(path).phase for path in ROLES}
-    assert _meta(role).phase in PHASES
-    assert all(others[before] == _meta(role).phase for before in _meta(role).after)
 
 
 def test_tasks_carry_the_roles_tag(role: Path) -> None:
@@ -98,12 +59,6 @@ def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
     last = _top_block(role)["block"][-1]
     assert last.get("gpubed_applied") == {"role": role.name}, "as docs/contributing/role.md shows"
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_phase_has_a_playbook(phase: str) -> None:
-    """Each phase can be run alone, and site.yml runs it."""
-    assert (assets() / "playbooks" / f"{phase}.yml").is_file()
 
 
 def test_site_runs_all_phases_in_order() -> None:
@@ -155,45 +110,3 @@ def _with_borrowed(role: Path) -> list[dict[str, Any]]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
-
-
-def _started(tasks: Any, known: dict[str, Any]) -> Iterator[str]:
-    """Yield the units that tasks start, wherever in their blocks.
-
-    Args:
-        known: The role's variables, by which a unit may be called.
-    """
-    for task in tasks or ():
-        yield from _started(task.get("block"), known)
-        unit = task.get("ansible.builtin.systemd_service", {})
-        if re.search(r"\bstarted\b", str(unit.get("state"))):
-            name = re.sub(r"\{\{ (__\w+) \}\}", lambda found: known[found[1]], unit["name"])
-            yield from _units(name, task.get("loop", []))
-        elif unit.get("name") == "{{ item.unit }}":
-            yield from (one["unit"] for one in task["loop"] if one.get("state") == "started")
-
-
-def _units(name: str, loop: Any) -> Iterator[str]:
-    """Return the units of a task that has a name, or one for each turn of its loop."""
-    if isinstance(loop, str):
-        yield from re.findall(r"[\w-]+[.]service", loop)
-        return
-    for turn in loop or [""]:
-        unit = name.replace("{{ item }}", turn)
-        yield unit if "." in unit else f"{unit}.service"
-
-
-def test_what_a_role_starts_it_declares(role: Path) -> None:
-    """So `status` sees that it no longer runs, and `up` starts it."""
-    files = sorted((role / "tasks").glob("*.yml"))
-    variables = role / "vars" / "main.yml"
-    known = _yaml(variables) if variables.exists() else {}
-    started = {unit for path in files for unit in _started(_yaml(path), known)}
-    everything = sample_plan(
-        services=ALL_SERVICES,
-        storage={"shared": {"provider": "nfs"}},
-        networks={"experiment": {"rate": "1 Gbit/s", "rdma": {}}},
-    )
-    units = [unit for unit in roles.units(everything) if not unit.is_file]
-    declared = {unit.name for unit in units if unit.role == role.name}
-    assert declared == started

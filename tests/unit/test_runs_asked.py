@@ -56,13 +56,6 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     assert not cluster.runs.exists()
 
 
-def test_help_for_a_job_has_its_arguments(call):
-    assert (
-        "epochs=20  passes over the training set" in call("run", "lab", "digits", "--help").stdout
-    )
-    assert "epochs=20" not in call("run", "lab", "--help").stdout.split("Example:")[0]
-
-
 def test_without_a_job_each_is_listed_with_what_it_does(call, cluster):
     """Those of the project, too, also one that cannot be used."""
     samples.job_with_checkpoints(cluster.project.jobs / "mine")
@@ -168,17 +161,6 @@ def test_what_left_nothing_to_go_on_from_is_refused(call):
             call("run", "lab", *words)
 
 
-def test_nor_does_a_run_go_on_where_no_checkpoint_is_left(call, monkeypatch):
-    kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
-    monkeypatch.setattr(checkpoint_files, "look", lambda *_: Files())
-    for words in ((), ("--dry-run",), ("--detach",)):
-        with pytest.raises(
-            UsageError, match=r"no checkpoint to go on from in /shared/.*/mine\n"
-        ) as no:
-            call("run", "lab", "--resume", kept, "--set", "steps=80", *words)
-        assert no.value.hint == f"gpubed run lab --again {kept} begins anew"
-
-
 def test_a_run_is_not_repeated_from_what_it_left(call, monkeypatch):
     kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
     left = Files(finished=frozenset({("step-1.pt", "1 1")}))
@@ -209,14 +191,3 @@ def mine(tmp_path):
     folder = tmp_path / "jobs" / "mine"
     shutil.copytree(jobfile.folder("digits"), folder)
     return folder
-
-
-def test_a_job_with_gpubeds_own_names_is_refused_before_it_begins(call, cluster, mine):
-    for name in ("origin", "lock"):
-        (mine / name).touch()
-    (mine / "plots").mkdir()
-    (mine / "plots" / "run.json").touch()
-    with pytest.raises(UsageError, match=r"^lock, origin in .*/mine: in a run") as refused:
-        call("run", "lab", "mine")
-    assert f"mv {mine}/lock {mine}/job-lock && mv {mine}/origin" in refused.value.hint
-    assert not list(cluster.runs.glob("*"))

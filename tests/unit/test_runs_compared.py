@@ -1,6 +1,5 @@
 """Runs are compared: what differs between them, and what of it is more than chance."""
 
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -89,19 +88,3 @@ def test_the_same_each_time_is_no_sample(call, cluster):
         "images_per_s": "differs",
     }
     assert [one.low for one in seen[:3]] == [None] * 3
-
-
-def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
-    """Two sets of three runs each, and 20 figures of each, all of them noise."""
-    alarms, alone, sets_ = 0, 0, 200
-    for seed in range(sets_):
-        chance = random.Random(seed)
-        figures = {
-            f"figure_{number}": tuple([chance.gauss(100, 3) for _ in range(3)] for _ in range(2))
-            for number in range(20)
-        }
-        [seen] = compare.ratios([sets(**figures)])
-        alarms += any(one.verdict == "differs" for one in seen)
-        alone += any(one.chance.alone <= 0.05 for one in seen)
-    assert alarms <= 10 + 6  # 5 % of 200, and luck
-    assert alone > sets_ / 3, "without a correction, most families tell something"

@@ -1,10 +1,7 @@
 """What a run leaves behind: a record that it can be repeated by, and compared with."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -34,18 +31,6 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
 
 
-def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
-    folder = cluster.runs / document(call("run", "lab", "digits", "--json"))["run_id"]
-    kept = record.read(folder)
-    forged = {"a\n  world_size = 9": 1, "device": "cpu\n  failed: no"}
-    older = {"metrics": {**kept.metrics, **forged}, "failures": ("x is y\nfolder: /tmp",)}
-    record.write(folder, kept.model_copy(update=older))
-    shown = call("runs", "lab", "show", "last").stdout
-    assert "  a   world_size = 9 = 1\n" in shown
-    assert "  device = cpu   failed: no\n" in shown
-    assert "  failed: x is y folder: /tmp\n" in shown
-
-
 def test_nothing_secret_is_kept(call, cluster):
     cluster.secrets.mkdir()
     (cluster.secrets / "token").write_text("hush-hush")
@@ -54,17 +39,6 @@ def test_nothing_secret_is_kept(call, cluster):
         ["grep", "-r", "hush-hush", str(cluster.runs)], capture_output=True, check=False
     )
     assert everything.returncode == 1
-
-
-@pytest.mark.parametrize("words", [(), ("--repeat", "2")])
-def test_metrics_that_the_description_has_not_or_has_alone_are_a_note(call, monkeypatch, words):
-    monkeypatch.setitem(GOOD, "lost", 3)
-    done = call("run", "lab", "digits", *words)
-    assert done.return_value == 0
-    (line,) = (line for line in done.stdout.splitlines() if "job.yml" in line)
-    assert line.startswith("metrics.json is not as job.yml says: not declared: lost; not reported:")
-    assert "test_loss" in line
-    assert "test_accuracy" not in line
 
 
 @pytest.mark.parametrize("name", ["new\nline", "back\\nslash", "a\r", "\u2028", "two  words", "\\"])
@@ -134,36 +108,3 @@ def test_a_run_beside_which_another_was_at_work_says_so_ever_after(call, cluster
     assert shown["shared_with"] == [other]
     assert said in call("runs", "lab", "show", ids[0]).stdout
     assert said in call("runs", "lab", "compare", *ids).stdout
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from gpubed.jobs.runs import record
-folder, text = Path(sys.argv[1]), sys.argv[2]
-with record.kept(folder, record.Record.model_validate_json(text)):
-    print("runs", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_killed_says_so(call, cluster, number):
-    told = document(call("run", "lab", "digits", "--json"))
-    done = record.read(cluster.runs / told["run_id"])
-    folder = cluster.runs / "20990101-000000000-digits"
-    folder.mkdir()
-    begun = done.model_copy(update={"state": "running", "run_id": folder.name})
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(folder), begun.model_dump_json(by_alias=True)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout.readline() == "runs\n"
-    assert record.read(folder).state == "running"
-    os.kill(process.pid, number)
-    process.communicate()
-    assert record.read(folder).state == "interrupted"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import tomllib
 from collections.abc import Iterator
 from string import Template
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -55,56 +52,10 @@ def test_archive_has_every_package_that_the_role_installs(
         assert str(entry["branch"]) in branches or name == "nvidia-persistenced"
 
 
-def test_nobody_gets_a_broken_version_who_does_not_ask_for_it() -> None:
-    text = (IMAGE / "archive" / "packages.toml").read_text(encoding="utf-8")
-    for family in tomllib.loads(text)["family"]:
-        for broken in family.get("broken", []):
-            branch = broken.partition(".")[0]
-            newest = max(v for v in family["versions"] if v.startswith(f"{branch}."))
-            assert newest != broken
-
-
 def test_every_recipe_finds_a_driver_in_the_archive() -> None:
     for name in with_gpus():
         versions = offered("bookworm")["nvidia-driver-cuda"]
         assert any(load(name).gpus.accept(version.partition("-")[0]) for version in versions)
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The node's module, with two GPUs whose kernel writes to a list."""
-    monkeypatch.syspath_prepend(str(IMAGE))
-    monkeypatch.syspath_prepend(str(IMAGE / "node"))
-    names = ("machine", "bus", "driver", "faults", "kernel_log", "node")
-    found = importlib.import_module("faults")
-    machine = sys.modules["machine"]
-    model = machine.load(IMAGE / "models" / "A100-SXM4-80GB.json")
-    monkeypatch.setattr(found.node, "simulated", lambda: machine.machine(model, 2, "node-0"))
-    yield found
-    for name in names:
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "xids"),
-    [
-        ("fallen-off-bus", [79]),
-        ("xid-79", [79]),
-        ("ecc-double-bit", [48, 63]),
-        ("nvlink-down", [74]),
-        ("requires-reset", [154]),
-        ("throttled", []),
-    ],
-)
-def test_faults_are_told_in_the_words_of_the_kernels_driver(
-    faults: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, xids: list[int]
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(faults.kernel_log, "say", said.append)
-    faults.announce(name, 1)
-    where = faults.node.simulated()["gpus"][1]["pci"].removesuffix(".0")
-    starts = [f"NVRM: Xid (PCI:{where}): {xid}, " for xid in xids]
-    assert all(line.startswith(start) for line, start in zip(said, starts, strict=True))
 
 
 def test_status_says_which_gpus_are_simulated() -> None:

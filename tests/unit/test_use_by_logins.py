@@ -8,9 +8,8 @@ import os
 import pytest
 
 from support.logins import Proc, read
-from support.node_use import HOUR, QUIET, fold, use
+from support.node_use import HOUR, QUIET, fold
 
-__all__ = ["use"]
 ME, WHAT = 900, "a copy over SSH"
 
 

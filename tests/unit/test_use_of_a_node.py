@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import exposition
-from support.node_use import HOUR, QUIET, fold, use
-
-__all__ = ["use"]
+from support.node_use import HOUR, QUIET, fold
 
 
 def test_the_first_look_is_a_use_and_idle_time_adds_up(use):
@@ -73,30 +71,6 @@ def process(use, **changes):
     plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "name": "python", "uid": 1000}
     plain |= {"group": "/system.slice/x.service", "terminal": False}
     return use.processes.Process(**{**plain, **changes})
-
-
-def test_what_ended_meanwhile_counts_once(use):
-    """A shell whose child was seen at the first look, and others that came and went between."""
-    shell, child = process(use, own=1.0), process(use, parent=10, began=6, own=40.0)
-    before = use.processes.figures({10: shell, 11: child})
-    now = {10: process(use, own=1.5, children=45.0), 12: process(use, parent=10, began=9, own=2.0)}
-    assert dict(use.processes.computed(before, now)) == {10: 5.5, 12: 2.0}
-
-
-def test_people_are_told_from_services(use):
-    every = {
-        1: process(use, parent=0, uid=0),
-        2: process(use, uid=0),  # a service of the system
-        3: process(use, uid=65534),
-        4: process(use, uid=59001),  # JupyterLab's
-        5: process(use, uid=0, group="/system.slice/ssh.service", name="sshd"),
-        6: process(use, uid=0, group="/system.slice/ssh.service", name="make"),
-        7: process(use, uid=0, group="/user.slice/user-1000.slice/session-3.scope"),
-        8: process(use, uid=100, group="/system.slice/docker-0a.scope"),
-        9: process(use, parent=5, uid=1000, name="sudo"),
-        10: process(use, parent=9, uid=0, group="/user.slice/x", name="gpubed-use"),
-    }
-    assert set(use.processes.people(every, 10)) == {4, 6, 7, 8}
 
 
 @contextmanager

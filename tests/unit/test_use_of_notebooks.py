@@ -20,10 +20,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.node_use import use
-
-__all__ = ["use"]
-
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),

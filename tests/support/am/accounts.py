@@ -72,7 +72,6 @@ class Accounts:
         return self._credentials.issue(user, user, self._clock.now() + timedelta(days=1))
 
     def slice_credential(self, user, found):
-        """Returns a member's credential for a slice; it ends with the slice."""
         if user not in found.members:
             raise answers.Refusal(answers.FORBIDDEN, f"No privilege on slice {found.urn}")
         return self._credentials.issue(user, found.urn, found.expires)

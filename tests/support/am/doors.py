@@ -33,7 +33,6 @@ class Doors:
         return Reach("127.0.0.1", door.port)
 
     def start(self, slice_, sliver):
-        """Lets the slice's users in."""
         if sliver.urn not in self._doors:
             raise NodeBroken("it was removed before it started")
         self._doors[sliver.urn].open(slice_.users)

@@ -27,19 +27,7 @@ _LAUGHS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a call; what is None or False is as usual.
-
-    Attributes:
-        refusal: The answer instead of the call's.
-        status: HTTP status instead of an answer.
-        reset: The connection is reset instead of an answer.
-        after: `status` and `reset` come once the call has taken effect.
-        late: Seconds between the effect and the answer.
-        arguments: Changes the call's arguments.
-        value: Changes the answer's value.
-        body: Changes the answer's bytes.
-        padding: Bytes that an advertisement is blown up by.
-    """
+    """What goes wrong with a call; what is None or False is as usual."""
 
     refusal: answers.Refusal | None = None
     status: int | None = None

@@ -56,7 +56,6 @@ class SliceAuthority(_Authority):
         return self._accounts.slice_credential(caller.urn, self._accounts.slice(slice_urn))
 
     def lookup_for_member(self, caller, kind, member, credentials, options):
-        """Returns the projects of a member."""
         self._verifier.check(credentials, caller.urn)
         projects = self._accounts.projects[member]
         return [{"PROJECT_URN": self._site.project(name), "EXPIRED": False} for name in projects]

@@ -136,14 +136,12 @@ class Ledger:
                 raise answers.Refusal(answers.REFUSED, text)
             slice_.expires = min(until, now + timedelta(seconds=self._limits.maximum))
 
-    def delete(self, slice_, *, blocking=False):
-        """Removes a slice in the background, or before it returns."""
+    def delete(self, slice_):
+        """Removes a slice in the background."""
         with self.lock:
             with self._held(slice_):
                 pass
-            done = self._begin_removal(slice_)
-        if blocking:
-            done.result()
+            self._begin_removal(slice_)
 
     def _after(self, seconds):
         return self._clock.now() + timedelta(seconds=seconds)
@@ -188,7 +186,7 @@ class Ledger:
 
     def _begin_removal(self, slice_):
         slice_.busy = True
-        return self._pool.submit(self._finish_removal, slice_)
+        self._pool.submit(self._finish_removal, slice_)
 
     def _finish_removal(self, slice_):
         time.sleep(self._limits.delete)

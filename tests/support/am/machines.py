@@ -67,7 +67,6 @@ class Machines:
             raise NodeBroken(error.message) from None
 
     def restart(self, slice_, sliver):
-        """Stops the container and starts it."""
         if container := self._container(sliver):
             container.stop()
         self.start(slice_, sliver)
@@ -140,7 +139,6 @@ class Machines:
         return NetworkDriver().create({**inputs, "subnet": str(self._control)})[1]["name"]
 
     def _volume(self, slice_):
-        """Returns the project's volume, which outlives its slices."""
         inputs = {"cluster": "am", "uuid": self.uuid, "purpose": f"proj-{slice_.project}"}
         return VolumeDriver().create(inputs)[1]["name"]
 
@@ -194,7 +192,6 @@ class Machines:
             return None
 
     def _start_services(self, slice_, sliver):
-        """Starts what the request wants to be run at boot; nobody waits for it."""
         text = script(sliver.request.element)
         if text and slice_.users:
             container, user = self._container(sliver), next(iter(slice_.users))

@@ -36,12 +36,7 @@ def parse(text):
 
 @dataclass(frozen=True)
 class Site:
-    """What the site is called; its accounts are another authority's, as at Fed4FIRE.
-
-    Attributes:
-        images: Names of the disk images, `project:NAME`; the first is the default.
-        face: How it answers: as Emulab, or as GENI's reference aggregate (`gcf`).
-    """
+    """What the site is called; its accounts are another authority's, as at Fed4FIRE."""
 
     authority: str = "wall2.ilabt.example"
     accounts: str = "ilabt.example"

@@ -38,7 +38,6 @@ class Identity:
 
 
 def root(authority):
-    """Makes the root of an authority."""
     key, name = ec.generate_private_key(ec.SECP256R1()), f"{authority} root"
     return Identity(_builder(name, key, name, 3650, True).sign(key, hashes.SHA256()), key)
 
@@ -47,7 +46,7 @@ def issue(issuer, name, *, urn=None, hosts=(), days=365.0, key=None):
     """Makes a certificate that `issuer` signs; negative `days`: it has expired that long ago."""
     key = key or rsa.generate_private_key(65537, 2048)
     by = issuer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    addresses = [x509.IPAddress(ipaddress.ip_address(host)) for host in hosts]
+    addresses = [_host(host) for host in hosts]
     uris = [x509.UniformResourceIdentifier(urn)] if urn else []
     builder = _builder(name, key, by, days, False)
     if named := [*uris, *addresses]:
@@ -55,8 +54,14 @@ def issue(issuer, name, *, urn=None, hosts=(), days=365.0, key=None):
     return Identity(builder.sign(issuer.key, hashes.SHA256()), key)
 
 
+def _host(name):
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
 def urn_of(certificate):
-    """Returns the URN of a user's certificate."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return found.get_values_for_type(x509.UniformResourceIdentifier)[0]
 

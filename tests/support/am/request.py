@@ -51,7 +51,6 @@ class Request:
 
 
 def tag(name):
-    """Returns a name in RSpec's namespace, as lxml writes it."""
     return f"{{{RSPEC}}}{name}"
 
 

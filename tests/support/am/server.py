@@ -67,14 +67,7 @@ class Call:
 
 
 class AmServer:
-    """A site for tests; a context manager that leaves nothing behind.
-
-    Args:
-        folder: Where certificates and keys go.
-        nodes: What becomes of slivers; `Ghosts` by default.
-        site: Names.
-        limits: Lifetimes.
-    """
+    """A site for tests; a context manager that leaves nothing behind."""
 
     def __init__(self, folder, *, nodes=None, site=None, limits=None):
         self.folder, self.site, limits = Path(folder), site or names.Site(), limits or Limits()
@@ -136,16 +129,7 @@ class AmServer:
         traditional=False,
         foreign=False,
     ):
-        """Makes a user and a login file.
-
-        Args:
-            name: Login name.
-            passphrase: Of the key; None leaves it open.
-            projects: Names.
-            days: How long the certificate holds; negative: it has expired.
-            traditional: The key in OpenSSL's older form (`BEGIN RSA PRIVATE KEY`).
-            foreign: The certificate is from an authority that the server does not know.
-        """
+        """Makes a user and a login file."""
         root = pki.root("elsewhere.example") if foreign else self._accounts_root
         urn = self.site.user(name)
         identity = pki.issue(root, name, urn=urn, days=days)

@@ -11,13 +11,7 @@ from .request import Node, Request
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds; defaults are Emulab's.
-
-    Attributes:
-        delete: How long a removal takes at least.
-        reap: How long a promise that ran out stays in the books: it can be seen, not redeemed.
-        reload: How long machines that were given back are loaded anew, and for nobody.
-    """
+    """Times in seconds; defaults are Emulab's."""
 
     ticket: float = 600
     sliver: float = 6 * 3600
@@ -76,10 +70,8 @@ class Slice:
 
     @property
     def project(self):
-        """The sub-authority of its URN."""
         return names.parse(self.urn).authority.partition(":")[2] or "none"
 
     def all_slivers(self):
-        """Returns each sliver once, promised or given."""
         promised = self.ticket.slivers if self.ticket else {}
         return [*{s.urn: s for s in [*self.slivers.values(), *promised.values()]}.values()]

@@ -31,14 +31,7 @@ LONGEST = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """A way to break a cluster.
-
-    Attributes:
-        name: To play it alone.
-        title: In words.
-        damage: Breaks it; what it yields is kept up while `gpubed up` runs.
-        repaired_by: The command of somebody else, who repairs it meanwhile, as the page has it.
-    """
+    """A way to break a cluster."""
 
     name: str
     title: str
@@ -120,14 +113,12 @@ class Play:
         )
 
     def docker(self, *words: str) -> str:
-        """Run a command of Docker's; `node-0` stands for that node's container."""
         granted = allocation.load(self.paths.allocation)
         ids = {node.name: node.id for node in granted.nodes}
         command = ["docker", *(ids.get(word, word) for word in words)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def network(self, purpose: str) -> str:
-        """Return the Docker name of one of the cluster's networks."""
         granted = allocation.load(self.paths.allocation)
         return f"gpubed-{self.cluster.name}-{granted.uuid[:8]}-{purpose}"
 
@@ -156,7 +147,6 @@ class Play:
         played.steps.append((command, done, time.monotonic() - began))
 
     def _way_out(self, played: Played) -> str | None:
-        """Return the command that the last one named as a way out; after what it led to, `up`."""
         command, last, _ = played.steps[-1]
         up = f"gpubed up {self.cluster.name}"
         if last.returncode == 0 and command.startswith(up):

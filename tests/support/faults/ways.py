@@ -35,7 +35,6 @@ def _cut(purpose: str) -> Damage:
 
 
 def _renamed(play: Play) -> Iterator[None]:
-    """Both networks go and come back in the other order: their interfaces change names."""
     networks = [play.network(purpose) for purpose in ("experiment", "control")]
     addresses = [_address(play, network) for network in networks]
     for network in networks:
@@ -65,14 +64,6 @@ def _state(play: Play) -> Path:
     return stacks / f"{play.cluster.name}.json"
 
 
-def _allocation(play: Play) -> Path:
-    return play.paths.allocation
-
-
-def _verification(play: Play) -> Path:
-    return play.paths.verification
-
-
 def _key_lost(play: Play) -> Iterator[None]:
     play.paths.private_key.unlink()
     yield
@@ -84,7 +75,6 @@ def _state_lost(play: Play) -> Iterator[None]:
 
 
 def _busy(play: Play) -> Iterator[None]:
-    """Another run has the cluster, and a node to make."""
     play.docker("rm", "--force", "node-1")
     other = play.cluster.start("up", play.cluster.name, "--refresh")
     lock = play.paths.state / "lock"
@@ -105,14 +95,12 @@ dd if=/dev/zero of=/var/log/endless bs=1M || true
 
 
 def _disk_full(play: Play) -> Iterator[None]:
-    """What fills it is removed by a person, who is told where."""
     _mounting(play, _QUOTA)
     yield
     _mounting(play, "rm /var/log/endless && umount --lazy /var/log")
 
 
 def _mounting(play: Play, script: str) -> None:
-    """Do what a node's own root may not, from a container beside it."""
     of = ("inspect", "--format", "{{.Id}} {{.Image}}", "node-1")
     node, image = play.docker(*of).split()
     enter = ("nsenter", "--target", "1", "--mount", "sh", "-c", script)

@@ -1,81 +1,31 @@
-"""Certificates for tests: an authority, servers, and users as the portals make them."""
+"""Certificates in files: an authority, servers, and users as the portals make them."""
 
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 
-DAY = timedelta(days=1)
+from support.am import pki
 
 
 class Authority:
     """Signs certificates; `path` is its own."""
 
     def __init__(self, folder, name="Test Authority"):
-        self.folder = folder
+        self.folder, self._root = folder, pki.root(name)
         folder.mkdir(parents=True, exist_ok=True)
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        self._certificate = self._sign(
-            self._name, self._key, [(x509.BasicConstraints(ca=True, path_length=1), True)]
-        )
         self.path = folder / "ca.pem"
-        self.path.write_bytes(self._certificate.public_bytes(Encoding.PEM))
+        self.path.write_text(self._root.pem)
 
-    def server(self, *, expired=False, host="localhost"):
-        names = [x509.DNSName(host), x509.IPAddress(ip_address("127.0.0.1"))]
-        return self._pem(
-            "server", _name(host), [(x509.SubjectAlternativeName(names), False)], expired
-        )
+    def server(self, *, expired=False):
+        return self._written("server", expired, hosts=("localhost", "127.0.0.1"))
 
-    def user(
-        self, name="alice", *, authority="ilabt.imec.be", expired=False, password=None, urn=None
-    ):
-        """A login PEM; the user's URN is a URI of the subject's alternative names."""
-        urn = urn or f"urn:publicid:IDN+{authority}+user+{name}"
-        names = [
-            x509.UniformResourceIdentifier(urn),
-            x509.RFC822Name(f"{name}@example.org"),
-        ]
-        extensions = [(x509.SubjectAlternativeName(names), False)]
-        return self._pem(name, _name(name), extensions, expired, password)
+    def user(self, name="alice", *, expired=False, password=None, urn=None):
+        """Return a login's PEM; the user's URN is a URI of the subject's alternative names."""
+        urn = urn or f"urn:publicid:IDN+ilabt.imec.be+user+{name}"
+        return self._written(name, expired, password, urn=urn)
 
-    def _pem(self, name, subject, extensions, expired=False, password=None):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(subject, key, extensions, expired)
+    def _written(self, name, expired, password=None, **options):
+        key, days = ec.generate_private_key(ec.SECP256R1()), -1 if expired else 30
+        made = pki.issue(self._root, name, days=days, key=key, **options)
         path = self.folder / f"{name}{'-expired' if expired else ''}.pem"
-        encryption = BestAvailableEncryption(password) if password else NoEncryption()
-        path.write_bytes(
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
-            + certificate.public_bytes(Encoding.PEM)
-        )
+        path.write_text(made.key_pem(password and password.decode()) + made.pem)
         path.chmod(0o600)
         return path
-
-    def _sign(self, subject, key, extensions, expired=False):
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 30 * DAY)
-            .not_valid_after(now - DAY if expired else now + 30 * DAY)
-        )
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical)
-        return builder.sign(self._key, hashes.SHA256())
-
-
-def _name(text):
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

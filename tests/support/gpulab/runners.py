@@ -63,13 +63,7 @@ class _Process:
 
 
 class ContainerRunner:
-    """Runs each job in a container of its own: `docker run`, signals and exit codes are real.
-
-    Args:
-        images: Docker's image for each name that a job may give.
-        volumes: Docker's volume for each host path that a job may mount.
-        always: Further `docker run` options, for example what the image itself needs mounted.
-    """
+    """Runs each job in a container of its own: `docker run`, signals and exit codes are real."""
 
     def __init__(self, images, volumes, always=()):
         self.images, self._volumes, self._always = images, volumes, always

@@ -43,13 +43,8 @@ def default_workers():
 
 @dataclass
 class Fault:
-    """Something that goes wrong with jobs whose name matches.
-
-    Attributes:
-        what: `queued` for ever, `no-image`, `halt` or `kill` or `delete` while it runs,
-            `linger` when it is stopped, `truncate`, `lose-line`: the log is not whole, see `LACKS`.
-        after_lines: What happens while it runs happens after so many lines of its log.
-    """
+    """What becomes of jobs of a name: `queued`, `no-image`, `halt`, `kill`, `delete`, `linger`,
+    `truncate` or `lose-line`."""
 
     job: str
     what: str

@@ -22,7 +22,6 @@ REPLACING = ("name", "zone")
 
 
 def _unknown(_value):
-    """Stands for a value that a preview does not know; only those are not JSON."""
     return "unknown"
 
 

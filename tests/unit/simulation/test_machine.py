@@ -27,16 +27,6 @@ def test_gpus_and_cpus_are_shared_out_over_two_sockets():
     assert numa["gpus"][7]["cpus"] == [2, 3]
 
 
-def minors(name, gpus):
-    return [gpu["minor"] for gpu in made(name, gpus)["gpus"]]
-
-
-def test_device_files_of_an_amd_board_are_not_in_the_order_of_the_bus():
-    assert minors("A100-SXM4-80GB", 8) == [2, 3, 0, 1, 6, 7, 4, 5]
-    assert minors("A100-SXM4-80GB", 5) == [1, 2, 0, 3, 4]
-    assert minors("H100-SXM5-80GB", 8) == list(range(8))
-
-
 @pytest.mark.parametrize(
     ("name", "gpus", "first_row", "switches"),
     [
