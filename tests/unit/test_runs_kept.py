@@ -31,6 +31,18 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
 
 
+def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
+    folder = cluster.runs / document(call("run", "lab", "digits", "--json"))["run_id"]
+    kept = record.read(folder)
+    forged = {"a\n  world_size = 9": 1, "device": "cpu\n  failed: no"}
+    older = {"metrics": {**kept.metrics, **forged}, "failures": ("x is y\nfolder: /tmp",)}
+    record.write(folder, kept.model_copy(update=older))
+    shown = call("runs", "lab", "show", "last").stdout
+    assert "  a   world_size = 9 = 1\n" in shown
+    assert "  device = cpu   failed: no\n" in shown
+    assert "  failed: x is y folder: /tmp\n" in shown
+
+
 def test_nothing_secret_is_kept(call, cluster):
     cluster.secrets.mkdir()
     (cluster.secrets / "token").write_text("hush-hush")
