@@ -16,10 +16,29 @@ pytestmark = pytest.mark.process
 __all__ = ["bench"]
 
 
+def stand_in(monkeypatch, shape):
+    """Let `shape` stand in for a node's `gpubed-link`; it gets the node's name and the rate."""
+
+    class Session:
+        def __init__(self, node, _paths):
+            self.name = node.name
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, _command, _script, bps):
+            shape(self.name, int(bps))
+
+    monkeypatch.setattr(rates, "SSH", Session)
+
+
 def carried(monkeypatch, bps):
     """Let links carry so much, whatever they are held to, judged as `verify` does."""
     row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}
-    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
+    stand_in(monkeypatch, lambda *_: None)
     monkeypatch.setattr(drive, "measure_links", lambda _: [row])
 
 
@@ -40,11 +59,7 @@ def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monk
 
 def test_links_are_put_back_after_an_interruption(bench, monkeypatch):
     told = {}
-
-    def shape(self, node, bps):
-        told[node.name] = self._rates[node.name] = bps
-
-    monkeypatch.setattr(rates.Links, "_shape", shape)
+    stand_in(monkeypatch, told.__setitem__)
     bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
     bench.behave(interrupted="16")
     assert bench().return_value == 130
@@ -65,12 +80,11 @@ def test_no_run_is_measured_on_links_that_a_bench_has_changed(bench):
 
 
 def test_a_link_that_cannot_be_put_back_is_told_also_after_an_interruption(bench, monkeypatch):
-    def shape(self, node, bps):
-        if bps == self.declared:
-            raise GpubedError(f"{node.name} does not answer")
-        self._rates[node.name] = bps
+    def shape(name, bps):
+        if bps == 200_000_000:
+            raise GpubedError(f"{name} does not answer")
 
-    monkeypatch.setattr(rates.Links, "_shape", shape)
+    stand_in(monkeypatch, shape)
     bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
     bench.behave(interrupted="16")
     done = bench()
