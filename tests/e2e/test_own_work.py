@@ -104,8 +104,8 @@ def test_a_command_goes_on_from_its_checkpoint(own, cluster):
     said = own("logs", cluster.name, "last").stdout
     assert "went from step 3 to the end" in said
     asked = ("run", cluster.name, "--set", "checkpoint=mine", "--", "python", "resumes.py")
-    assert "fails at step 3" in own(*asked, rc=1).stdout
-    assert "went from step 3" in own("run", cluster.name, "--resume", "last").stdout
+    assert "fails at step 3" in own(*asked, rc=1).stderr
+    assert "went from step 3" in own("run", cluster.name, "--resume", "last").stderr
 
 
 def test_a_bar_leaves_its_last_state(own, cluster):
@@ -228,7 +228,7 @@ def test_tensorboard_opens_over_ssh_with_the_curves_of_runs(own, cluster):
             with urllib.request.urlopen(f"{url}data/runs") as answer:
                 runs = json.load(answer)
             assert running("board.launc[h]")
-            assert not running("data.serve[r]"), "it would have a port without the path"
+            assert not running("tensorboard_data_serve[r]"), "it would have a port without the path"
             with pytest.raises(urllib.error.HTTPError):
                 urllib.request.urlopen(re.sub(r"(:\d+/).*", r"\1data/runs", url))
         finally:
