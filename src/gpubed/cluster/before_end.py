@@ -98,8 +98,10 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
             if ended and (had is None or (folder / record.SUMS).exists()):
                 continue  # it was copied, and perhaps sealed, at its own end
             try:
-                looks = last_checkpoints.looks(last_checkpoints.below(head, f"{there}/{name}"))
-                if looks == had and folder.is_dir():
+                inside = last_checkpoints.below(head, f"{there}/{name}")
+                looks = last_checkpoints.looks(inside)
+                lacks = not ended and any(one.path.parts == (_FIGURES,) for one in inside)
+                if looks == had and folder.is_dir() and not lacks:
                     continue
                 told += _bring(head, there, folder)
             except (NotAName, Unreachable):

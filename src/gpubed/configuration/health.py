@@ -110,7 +110,7 @@ def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
     """
     allocation = cluster.allocation
     left_out = {found.node: found for found in unwell(cluster)}
-    if head := left_out.get(allocation.head.name):
+    if left_out and (head := left_out.get(allocation.head.name)):
         greet(allocation.head, cluster.paths)
         again = f"repair it, then: gpubed health {cluster.name} --requalify {head.node}"
         raise GpubedError(
