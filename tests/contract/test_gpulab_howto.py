@@ -69,7 +69,7 @@ def test_every_command_of_the_page_does_what_it_says(site, columns):
     assert "digits: ok, 10 of 10 trials of world size 1 each" in trials
     assert "value = 115 ± 22 (95 %; 70 … 160, n = 10)" in trials
     assert '"statistics"' in said["$ gpubed run gl digits --json"]
-    assert len(done) == 12
+    assert len(done) == 14
 
 
 def test_of_the_templates_specification_only_the_project_is_missing(site):
