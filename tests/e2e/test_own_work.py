@@ -219,7 +219,7 @@ def test_tensorboard_opens_over_ssh_with_the_curves_of_runs(own, cluster):
     told = json.loads(own("run", cluster.name, "--json", "--", *command).stdout)
 
     def running(pattern):
-        return cluster.node("node-0", f"pgrep -fc '{pattern}' || true") != "0"
+        return cluster.node("node-0", f"pgrep -f '{pattern}' || true").strip() != ""
 
     words = ("open", cluster.name, "--tensorboard", "--print")
     with cluster.start(*words, stdout=subprocess.PIPE) as process:
