@@ -143,7 +143,7 @@ def test_trials_that_fail_are_named_and_the_others_count(up):
     assert "3 of 4 trials of world size 1 each" in done.stdout
     assert re.search(r"value = 23\.33 ± 38 \(95 %; 10 … 40, n = 3\)", done.stdout)
     assert re.search(r"trial 2: job \S+: GPULab says FAILED, exit code 3", done.stderr)
-    assert "| rank 0: something is wrong" in done.stderr
+    assert "rank 0: something is wrong" in done.stderr
 
 
 def test_trials_beyond_the_least_number_may_fail(up):

@@ -41,7 +41,8 @@ for number in range(count):
 codes = [rank.wait() for rank in ranks]
 for reader in readers:
     reader.join()
-sys.exit(next(filter(None, codes), 0))
+code = next(filter(None, codes), 0)
+sys.exit(code if code >= 0 else 128 - code)
 """
 
 
