@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gpubed.access import tunnel
 from gpubed.core.errors import GpubedError
@@ -53,8 +53,9 @@ def opened(cluster: Cluster, again: str) -> Iterator[tuple[str, Callable[[], Non
         late = threading.Timer(_STARTS_WITHIN_S, board.terminate)
         late.start()
         try:
-            board.stdin.write(f"{path}\n")
-            board.stdin.flush()
+            with suppress(BrokenPipeError):  # ssh has ended, and says why
+                board.stdin.write(f"{path}\n")
+                board.stdin.flush()
             told = next(filter(None, map(_URL.match, board.stdout)), None)
             late.cancel()
             if told is None:

@@ -1,4 +1,4 @@
-"""Computes from looks how long a node has been idle and who used it; changes nothing.
+"""Computes from two looks at a node how long it has been idle, and by whom it was used.
 
 Two looks are compared, by uptime: a clock that is set or jumps makes nothing busy or idle. What
 could not be asked counts as use.

@@ -98,7 +98,7 @@ class Event(_Model):
 
 
 class Amount(_Model):
-    """How much of something there is; `available` counts what is free and offered."""
+    """Amount of a resource: in total, and of that what is free and offered."""
 
     system_total: int = 0
     available: int = 0
