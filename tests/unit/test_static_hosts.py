@@ -357,6 +357,8 @@ def judged(lab, monkeypatch):
             "gpubed.backends.static.testbed.candidate",
             lambda ssh, _: host.told(reply(answers[ssh.node.name == "node-1"]), "n"),
         )
+        now = time.time()
+        monkeypatch.setattr("time.time", lambda: now)
         session(monkeypatch, lambda *_: "")
         lab.paths.spec.write_text(lab.paths.spec.read_text() + spec)
         plan = load_plan(lab.paths.spec)
