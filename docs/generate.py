@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.campaigns import file
 from gpubed.campaigns import matrix as campaign_matrix
-from gpubed.checks import stages
+from gpubed.checks import registry
 from gpubed.configuration import roles
 from gpubed.core import errors, paths
 from gpubed.jobs import jobfile, launchers
@@ -240,10 +240,10 @@ def check_ids() -> Iterator[str]:
     yield "# Checks\n"
     yield "What `gpubed verify` looks at, in this order: what fails early explains what fails"
     yield "later. Results have the ids; `verification.json` has those of a cluster.\n"
-    for stage in stages.Stage:
+    for stage in registry.Stage:
         yield f"## {stage.name.capitalize()}\n\n| ids | |\n| --- | --- |"
-        for function in stages.functions():
-            if stages.stage(function) is stage:
+        for function in registry.functions():
+            if registry.stage(function) is stage:
                 ids = ", ".join(f"`{id_}`" for id_ in CHECKS["ids"](function))
                 yield f"| {ids} | {_sentence(function)} |"
         yield ""

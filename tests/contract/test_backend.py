@@ -7,9 +7,9 @@ from typing import Any
 import paramiko
 import pytest
 
-from gpubed.cluster import before_end
+from gpubed.cluster import lease_end
 from gpubed.nodes import host_keys
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, HostKeyMismatch
 from gpubed.spec import plan
 
@@ -40,7 +40,7 @@ def test_results_are_taken_home_before_the_end(cluster: Any) -> None:
         )
         spec = cluster.plan.spec.model_copy(update={"lease": ending})
         wanted = plan.plan(spec)
-        return before_end.prepare(Cluster(cluster.paths, wanted, cluster.allocation))
+        return lease_end.prepare(Cluster(cluster.paths, wanted, cluster.allocation))
 
     lease, home = cluster.plan.spec.lease, cluster.paths.runs / "train" / "metrics.json"
     run = "/shared/runs/train"

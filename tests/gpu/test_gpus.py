@@ -9,7 +9,7 @@ import pytest
 
 from gpu.conftest import ROOT
 from gpubed.checks import compute
-from gpubed.checks.proof import Proof
+from gpubed.checks.gpu_proof import Proof
 from support.samples import sample_allocation, sample_plan
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ import pytest
 from gpubed.core import copying
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import record
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.sftp_server import connected
 

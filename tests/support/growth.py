@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from gpubed.backends.granted import allocation
+from gpubed.backends.component import allocation
 from gpubed.core import paths
 from gpubed.core.paths import Project
 from gpubed.testbeds.specification import load_plan

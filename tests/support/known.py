@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpubed.core import record
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import history, registry
 
 
 def mark(paths, **facts):
@@ -15,7 +15,7 @@ def mark(paths, **facts):
 
 def apply(paths, backend="local"):
     """Keep the specification as `up` does that applies it; return the copy."""
-    made_on.note(registry.bound(backend, paths), applied=True)
+    history.note(registry.bound(backend, paths), applied=True)
     return last(paths, backend)
 
 

@@ -29,7 +29,7 @@ from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import runtime
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.static import host as static
-from gpubed.backends.virtualwall import connection, documents, prepare, supply, transport
+from gpubed.backends.virtualwall import availability, connection, documents, prepare, transport
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import file as campaign_file
 from gpubed.campaigns import matrix
@@ -321,8 +321,8 @@ def _manifest(data, _folder):
 
 
 def _advertisement(data, _folder):
-    machines = supply.machines(data.decode(errors="replace"))
-    supply.counted(machines, {"dgx": 8})
+    machines = availability.machines(data.decode(errors="replace"))
+    availability.counted(machines, {"dgx": 8})
 
 
 def _login(load, changes):

@@ -75,15 +75,15 @@ def call(scene):
 
 
 @pytest.fixture
-def lookouts(monkeypatch):
+def detectors(monkeypatch):
     """Those that looked after the runs so far, oldest first."""
-    seen, made = [], elastic.Lookout
+    seen, made = [], elastic.StallDetector
 
     def make(*given, **more):
         seen.append(made(*given, **more))
         return seen[-1]
 
-    monkeypatch.setattr(elastic, "Lookout", make)
+    monkeypatch.setattr(elastic, "StallDetector", make)
     return seen
 
 

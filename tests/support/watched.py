@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpubed.cluster import condition, lease, up, watch
-from gpubed.cluster.condition import Condition
+from gpubed.cluster import lease, probe, up, watch
+from gpubed.cluster.probe import Condition
 from gpubed.core import runlock, secret
 from support.known import apply
 from support.samples import granted_cluster
@@ -26,7 +26,7 @@ class World:
         self.restarts, self.given_time = (), None
         self.repairs, self.events = [], []
         monkeypatch.setattr(lease, "now", lambda: self.now)
-        monkeypatch.setattr(condition, "look", self.look_at_nodes)
+        monkeypatch.setattr(probe, "look", self.look_at_nodes)
         monkeypatch.setattr(up, "up", self.up)
 
     def look_at_nodes(self, *_):

@@ -18,25 +18,25 @@ from gpubed.checks import (
     cuda,
     docker,
     firewall,
+    gpu_proof,
     monitoring,
-    plain,
-    proof,
     rdma,
     slurm,
     software,
     storage,
+    tcp_links,
     verify,
 )
 from gpubed.checks.context import Context
-from gpubed.cluster import condition
-from gpubed.configuration import health, systemd, use
+from gpubed.cluster import probe
+from gpubed.configuration import health, systemd, usage
 from gpubed.configuration.roles import Unit
 from gpubed.core.errors import GpubedError
 from gpubed.hardware import host, report
 from gpubed.jobs import images, leftovers
 from gpubed.nodes import disks
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.answers import Answer, Misfit
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
@@ -141,23 +141,23 @@ READERS = {
     "slurm": told(slurm.slurm),
     "gres": lambda c, _: slurm._gpus(c, c.head.node, "down", f"gpu:{c.head.text}"),
     "docker": told(docker.gpus),
-    "ecc": lambda c, _: accelerator._ecc(c.head.node, proof.Proof(asked=1), c.head.run()),
+    "ecc": lambda c, _: accelerator._ecc(c.head.node, gpu_proof.Proof(asked=1), c.head.run()),
     "counters": lambda c, _: accelerator._counters([["0", "Enabled", c.head.text]]),
     "nvcc": told(cuda.compiler),
     "nccl": lambda c, _: list(cuda.on_node(RECIPE, c.head.node, c.head.text)),
     "nccl's JSON": lambda c, _: list(cuda.on_node(RECIPE, c.head.node, "{" + c.head.text)),
-    "GPU proof": lambda c, _: proof.ask(c.head.node, c.head),
+    "GPU proof": lambda c, _: gpu_proof.ask(c.head.node, c.head),
     "facts": lambda c, _: c.facts,
     "software": told(software.packages),
     "shared storage": told(storage.shared),
     "fio": told(storage.throughput),
-    "links of idle nodes": lambda c, _: plain.in_pairs(c, c.allocation.nodes, 1e8),
+    "links of idle nodes": lambda c, _: tcp_links.in_pairs(c, c.allocation.nodes, 1e8),
     "prometheus": lambda c, _: monitoring._ask(c, "targets"),
     "df": lambda c, _: disks.full(disks.look(c.head, "/shared")),
     "systemd": lambda c, _: systemd.stopped(c.head, c.head.node, UNITS),
-    "network": lambda c, _: condition._network(c.head, c.head.node, "10.0.0.2", True),
+    "network": lambda c, _: probe._network(c.head, c.head.node, "10.0.0.2", True),
     "health": lambda c, _: health.ask(c.head, c.cluster.paths, c.head.node),
-    "use": opened(use, lambda c: use._look(c.cluster.paths, c.head.node)),
+    "use": opened(usage, lambda c: usage._look(c.cluster.paths, c.head.node)),
     "leftovers": opened(leftovers, lambda c: leftovers.processes(c.cluster.paths, c.head.node)),
     "images": opened(images, lambda c: images.require(c.cluster, "x")),
     "an own host": on_head(static_host.look),

@@ -7,11 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpubed.cluster import handover
+from gpubed.cluster import setup
 from gpubed.configuration import applied
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support import role_tasks
 from support.samples import sample_allocation, sample_plan
 
@@ -113,12 +113,12 @@ def test_a_role_that_fails_half_way_is_due_also_for_what_there_was_before(
         record(role, before)
     due = {"nvidia_driver": NODES[1:]}
     monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: due)
-    monkeypatch.setattr(handover, "render", lambda *_: None)
+    monkeypatch.setattr(setup, "render", lambda *_: None)
     monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", lambda *_: None)
     failing = Mock(side_effect=GpubedError("role nvidia_driver failed"))
     monkeypatch.setattr("gpubed.configuration.configure.configure", failing)
     with pytest.raises(GpubedError, match="nvidia_driver failed"):
-        handover.hand_over(Cluster(cluster, plan, record.allocation))
+        setup.set_up(Cluster(cluster, plan, record.allocation))
     assert missing(before) == due
 
 

@@ -12,8 +12,7 @@ import pytest
 from gpubed.access import services, tunnel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.nodes.allocation import Allocation, Hop
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Hop
 from support.samples import sample_allocation, sample_plan
 
 GATE = Hop(address="192.0.2.200", user="me", host_keys=("ssh-ed25519 GATE",))

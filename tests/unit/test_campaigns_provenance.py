@@ -6,7 +6,7 @@ import pytest
 
 from gpubed.campaigns import file, matrix, provenance
 from gpubed.jobs import jobfile
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.verification import Check, Verification
 from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster, sample_allocation, sample_plan

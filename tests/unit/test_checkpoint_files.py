@@ -10,7 +10,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.jobs import checkpoint_files
 from gpubed.jobs.checkpoint_files import Files
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandFailed, CommandResult, Unreachable
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session

@@ -8,8 +8,7 @@ import pytest
 from gpubed.checks import firewall
 from gpubed.checks.context import Context
 from gpubed.core.paths import Project
-from gpubed.nodes.allocation import Hop
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Hop
 from support.samples import sample_allocation, sample_plan
 
 CANARY = 40001

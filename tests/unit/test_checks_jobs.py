@@ -13,7 +13,7 @@ import pytest
 
 from gpubed.checks import docker, slurm
 from gpubed.checks.context import Context
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.shell_host import ShellHost

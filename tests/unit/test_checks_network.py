@@ -12,7 +12,7 @@ from gpubed.core import runlock
 from gpubed.hardware.facts import HCA, Port
 from gpubed.jobs import execution
 from gpubed.jobs.job_result import JobResult
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample
 
@@ -53,7 +53,7 @@ def checks(tmp_path, monkeypatch):
         allocation = allocation.model_copy(update={"nodes": nodes})
         measured = [{**link(200e6), "src": "node-1", "dst": "node-0"}]
         alone = [] if all(node.slots for node in nodes) else measured
-        monkeypatch.setattr(network.plain, "measured", plain or (lambda *_: alone))
+        monkeypatch.setattr(network.tcp_links, "measured", plain or (lambda *_: alone))
         if granted is False:
             allocation = allocation.model_copy(update={"experiment": None})
         elif granted is not True:

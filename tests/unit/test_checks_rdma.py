@@ -6,7 +6,7 @@ import pytest
 
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 

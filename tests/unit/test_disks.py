@@ -7,7 +7,7 @@ import pytest
 from gpubed.checks import storage
 from gpubed.checks.context import Context
 from gpubed.nodes import disks
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 

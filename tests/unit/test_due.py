@@ -11,8 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import due, roles
 from gpubed.core import paths
 from gpubed.core.paths import Project
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from support.samples import sample_allocation, sample_plan
 from support.specs import ALL_SERVICES
 

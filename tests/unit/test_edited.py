@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.cluster import drivers, handover
+from gpubed.cluster import drivers, setup
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
@@ -29,7 +29,7 @@ def cluster(tmp_path, monkeypatch):
 def handed_over(monkeypatch):
     """How many nodes the plans had that were handed over."""
     counts = []
-    monkeypatch.setattr(handover, "hand_over", lambda made: counts.append(made.plan.spec.count))
+    monkeypatch.setattr(setup, "set_up", lambda made: counts.append(made.plan.spec.count))
     return counts
 
 

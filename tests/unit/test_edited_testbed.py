@@ -18,9 +18,8 @@ from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.jobs import execution
 from gpubed.jobs.runs.record import Request
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
-from gpubed.testbeds import made_on, registry
+from gpubed.nodes.allocation import Allocation, Cluster
+from gpubed.testbeds import history, registry
 from gpubed.testbeds.base import Existing, Identity
 from gpubed.testbeds.specification import load_plan
 from support.bound import kind
@@ -89,7 +88,7 @@ def lab(tmp_path, monkeypatch):
 def made(lab, spec, **options):
     """Apply a specification with other options of its testbed, as far as the record goes."""
     testbed = edited(lab, spec, **options)
-    made_on.require_same(testbed, recorded=False)
+    history.require_same(testbed, recorded=False)
     apply(lab.paths, testbed.backend.name)
     return testbed
 
@@ -142,7 +141,7 @@ def test_down_does_not_take_another_testbed_for_the_clusters(lab, spec, options)
     lab.there[first] = [JOB_THERE]
     edited(lab, spec, **options)
     refused = down().exception
-    assert isinstance(refused, made_on.AnotherTestbed)
+    assert isinstance(refused, history.AnotherTestbed)
     assert "back; to leave that one: do so, gpubed down lab, edit it again" in refused.hint
     assert f"only if that one is no more, with what it had: rm {last(lab.paths)}" in refused.hint
     assert record.uuid(lab.paths) == UUID
@@ -225,13 +224,13 @@ def test_data_that_is_kept_is_kept_elsewhere_too(two_services):
 def test_a_testbed_that_has_nothing_may_be_left_and_one_that_is_silent_not(lab):
     first = made(lab, WALL).identity().id
     second = edited(lab, WALL, project="q")
-    with pytest.raises(made_on.AnotherTestbed):
-        made_on.require_same(second)  # the state names something
+    with pytest.raises(history.AnotherTestbed):
+        history.require_same(second)  # the state names something
     lab.there[first] = PrerequisiteMissing("no such host")
-    with pytest.raises(made_on.AnotherTestbed):
-        made_on.require_same(second, recorded=False)
+    with pytest.raises(history.AnotherTestbed):
+        history.require_same(second, recorded=False)
     lab.there[first] = []
-    made_on.require_same(second, recorded=False)
+    history.require_same(second, recorded=False)
     apply(lab.paths, "virtualwall")
     lab.there[second.identity().id] = [SLICE]
     edited(lab, WALL)  # and back
@@ -248,8 +247,8 @@ def two_daemons(lab, monkeypatch):
     made(lab, LOCAL)
     lab.there["A"] = [Existing("container", "lab-node-0", "c-a", UUID)]
     now.id = "B"
-    with pytest.raises(made_on.AnotherTestbed, match="daemon A") as refused:
-        made_on.require_same(registry.bound("local", lab.paths))
+    with pytest.raises(history.AnotherTestbed, match="daemon A") as refused:
+        history.require_same(registry.bound("local", lab.paths))
     assert "(a daemon that was installed anew)" in refused.value.hint
     last(lab.paths).unlink()  # A's machine is off
     made(lab, LOCAL)
@@ -290,6 +289,6 @@ def test_no_job_starts_where_no_note_leads(lab, monkeypatch):
     assert last(lab.paths).read_text() == lab.paths.spec.read_text()
     edited(lab, JOB, master="https://two.example/api/")
     for begin in (execution.foresee, execution.run):
-        with pytest.raises(made_on.AnotherTestbed):
+        with pytest.raises(history.AnotherTestbed):
             begin(cluster, request)
     assert len(ran) == 1

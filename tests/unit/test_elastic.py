@@ -13,11 +13,11 @@ from gpubed.configuration import health
 from gpubed.core.errors import Locked, UsageError
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.nodes.allocation import NotUp
-from support.trainings import call, files, lookouts, say, scene
+from support.trainings import call, detectors, files, say, scene
 
 pytestmark = pytest.mark.process
 
-__all__ = ["call", "lookouts", "scene"]
+__all__ = ["call", "detectors", "scene"]
 
 
 def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
@@ -35,17 +35,17 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     assert kept.values["checkpoint"] == first["run_id"], "a name that leads somewhere"
 
 
-def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, lookouts):
+def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, detectors):
     scene.loses("node-2")
 
     def come_back():
         scene.unwell.clear()
-        lookouts[-1]._looked = float("-inf")
+        detectors[-1]._looked = float("-inf")
         for _ in range(2):
-            lookouts[-1].tick()
+            detectors[-1].tick()
         scene.checkpoints = files("a", "b")
-        lookouts[-1]._asked = float("-inf")
-        lookouts[-1].tick()
+        detectors[-1]._asked = float("-inf")
+        detectors[-1].tick()
         return 1
 
     scene.script = [come_back]

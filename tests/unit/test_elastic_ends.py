@@ -9,11 +9,11 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.jobs import elastic
 from gpubed.jobs.checkpoint_files import Files
-from support.trainings import call, lookouts, say, scene
+from support.trainings import call, detectors, say, scene
 
 pytestmark = pytest.mark.process
 
-__all__ = ["call", "lookouts", "scene"]
+__all__ = ["call", "detectors", "scene"]
 
 
 def test_a_job_that_fails_by_itself_is_given_up(scene, call):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.core import entries
+from gpubed.core.files import modules_with
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from gpubed.core import entries
 def test_an_entry_has_its_entry_point_at_the_top(tmp_path, text, is_one):
     (tmp_path / "one.py").write_text(text)
     (tmp_path / "_two.py").write_text("def create():\n    ...\n")
-    assert entries.names(tmp_path, "create") == (("one",) if is_one else ())
+    assert modules_with(tmp_path, "create") == (("one",) if is_one else ())

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cluster import doctor
-from gpubed.core import located
+from gpubed.core import yaml_lines
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
@@ -118,7 +118,7 @@ def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
     ],
 )
 def test_yaml_is_corrected_in_the_words_of_its_writer(text, line, says):
-    with pytest.raises(located.MalformedYamlError) as refused:
-        located.parse(text.encode())
+    with pytest.raises(yaml_lines.MalformedYamlError) as refused:
+        yaml_lines.parse(text.encode())
     assert says in refused.value.message
     assert refused.value.line == line

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from gpubed.backends.local.component import gpu_ids
-from gpubed.core import located
+from gpubed.core import yaml_lines
 from gpubed.spec import backend_config
 from support.samples import sample_plan
 
@@ -42,8 +42,8 @@ TEXTS = [
 def test_both_parsers_read_the_same(text, monkeypatch):
     def said():
         try:
-            found = located.parse(text.encode())
-        except located.MalformedYamlError as error:
+            found = yaml_lines.parse(text.encode())
+        except yaml_lines.MalformedYamlError as error:
             return error.message, error.line
         return found.data, found.lines
 

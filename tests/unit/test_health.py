@@ -8,7 +8,7 @@ import pytest
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult, CommandTimedOut
 from support.samples import sample_allocation, sample_plan
 from support.sessions import answering

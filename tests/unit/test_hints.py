@@ -9,10 +9,10 @@ import typer
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.checks import stages, verify
+from gpubed.checks import registry, verify
 from gpubed.checks.context import Context
-from gpubed.cluster import handover
-from gpubed.nodes.cluster import Cluster
+from gpubed.cluster import setup
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -126,11 +126,11 @@ def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     cluster = granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     said = Check(id="ssh.mesh", node="node-0", result="fail", reason="does not reach node-1")
-    monkeypatch.setattr(stages, "functions", lambda: [lambda _: iter([said])])
+    monkeypatch.setattr(registry, "functions", lambda: [lambda _: iter([said])])
     monkeypatch.setattr(Context, "simulated", frozenset())
     plan = sample_plan()
     with pytest.raises(verify.VerificationFailed) as failed:
-        handover.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
+        setup.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
     way_on = "gpubed configure lab applies all roles again, then: gpubed verify lab"
     assert failed.value.hint == way_on
     done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)

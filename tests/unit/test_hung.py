@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import condition
-from gpubed.cluster.condition import Condition
+from gpubed.cluster import probe
+from gpubed.cluster.probe import Condition
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import at_work
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import (
     CommandResult,
     CommandTimedOut,
@@ -60,7 +60,7 @@ class Ground:
         states = dict.fromkeys(NAMES, "ready") | dict.fromkeys(silent, "unreachable")
         found = Condition(states, unheard=unheard)
         cluster = Cluster(self.paths, self.plan, self.allocation)
-        return condition.restart_hung(cluster, found, approve or self.approved.append, **options)
+        return probe.restart_hung(cluster, found, approve or self.approved.append, **options)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def ground(tmp_path, monkeypatch):
             if self.name in made.says:
                 raise made.says[self.name]
 
-    monkeypatch.setattr(condition, "SSH", Session)
-    monkeypatch.setattr(condition.registry, "bound", lambda *_: made)
+    monkeypatch.setattr(probe, "SSH", Session)
+    monkeypatch.setattr(probe.registry, "bound", lambda *_: made)
     monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: None)
     return made
 

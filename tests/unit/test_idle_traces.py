@@ -13,7 +13,7 @@ import pytest
 
 from gpubed.cluster.idle import decide
 from gpubed.cluster.watch_memory import Warned
-from gpubed.configuration.use import NodeUse, put_together
+from gpubed.configuration.usage import NodeUse, put_together
 from gpubed.spec.sections import Idle
 from support.activity import HOUR, MINUTE, Node
 from support.logins import Uploads

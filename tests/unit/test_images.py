@@ -7,7 +7,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.jobs import images
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 
 

@@ -11,8 +11,7 @@ import yaml
 
 from gpubed.configuration import configure, inventory, roles
 from gpubed.core.paths import Project, assets
-from gpubed.nodes.allocation import Hop
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Hop
 from support.samples import sample_allocation, sample_plan
 
 

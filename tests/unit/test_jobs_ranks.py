@@ -7,7 +7,7 @@ import pytest
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.jobs import execution, launchers, leftovers
 from gpubed.jobs.runs.record import Request
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.stand_in_head import Head
 

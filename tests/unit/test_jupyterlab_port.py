@@ -8,7 +8,7 @@ from gpubed.access import services
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, roles
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BEFORE, EDITED = sample_plan(), sample_plan(services={"jupyterlab": {"port": 9999}})

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import last_checkpoints, lease
+from gpubed.cluster import checkpoint_backup, lease
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
 from support.disk_head import Disk, cluster, granted, known, sftp, shared
@@ -40,7 +40,7 @@ class Storage:
         return path
 
     def collect(self):
-        return last_checkpoints.collect(self.head, self.of)
+        return checkpoint_backup.collect(self.head, self.of)
 
     def here(self):
         """Return what has come: content by path, below the folder of this storage."""

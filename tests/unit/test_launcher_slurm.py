@@ -12,7 +12,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import slurm
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 

@@ -15,7 +15,7 @@ PARSERS = {"json.load", "json.loads", "yaml.load", "yaml.safe_load", "etree.from
 # These parse by themselves: the place for it, XML with a type of its own, and the kind of login.
 PARSE = {
     "core/reading.py",
-    "core/located.py",
+    "core/yaml_lines.py",
     "backends/virtualwall/documents.py",
     "hardware/recording.py",
 }

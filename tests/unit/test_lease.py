@@ -9,7 +9,7 @@ import pytest
 from gpubed.cluster import lease
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec.sections import Lease as Wanted
 from support.samples import sample_allocation, sample_plan
 

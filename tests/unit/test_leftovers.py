@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.jobs import leftovers
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.checks import stages, verify
+from gpubed.checks import registry, verify
 from gpubed.checks.context import Context
-from gpubed.cluster import handover
+from gpubed.cluster import setup
 from gpubed.core import runlock
 from gpubed.core.errors import Locked
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -30,12 +30,12 @@ def check(cluster, monkeypatch):
             look()
             yield Check(id="x", result="pass")
 
-        monkeypatch.setattr(stages, "functions", lambda: [one])
-        monkeypatch.setattr(stages, "subject", lambda _: "x")
+        monkeypatch.setattr(registry, "functions", lambda: [one])
+        monkeypatch.setattr(registry, "subject", lambda _: "x")
         monkeypatch.setattr(Context, "simulated", frozenset())
         monkeypatch.setattr(verify, "SSH", lambda *_: _Nobody())
-        monkeypatch.setattr(handover, "publish_metrics", lambda *_: None)
-        return handover.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
+        monkeypatch.setattr(setup, "publish_metrics", lambda *_: None)
+        return setup.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
 
     return run
 

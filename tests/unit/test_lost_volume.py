@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition, status
-from gpubed.cluster.condition import Condition
+from gpubed.cluster import probe, status
+from gpubed.cluster.probe import Condition
 from gpubed.core import secret
 from gpubed.core.paths import Project
 from gpubed.engines import stack as stacks
@@ -74,7 +74,7 @@ def call(tmp_path, monkeypatch, refreshed):
 
     monkeypatch.setattr(local, "driver", lambda _, kind: Driver(kind))
     monkeypatch.setattr(secret, "public_key", lambda _: "ssh-ed25519 KEY")
-    monkeypatch.setattr(condition, "look", lambda *_, **__: Condition({"node-0": "missing"}))
+    monkeypatch.setattr(probe, "look", lambda *_, **__: Condition({"node-0": "missing"}))
     stack = stacks.Stack
     monkeypatch.setattr(stack, "export", lambda _: {"deployment": {"resources": STATE}})
     monkeypatch.setattr(stack, "mend", lambda _: None)
@@ -82,7 +82,7 @@ def call(tmp_path, monkeypatch, refreshed):
     monkeypatch.setattr(stack, "preview", lambda *_, **__: Result({}, (), {}, 0.0))
     monkeypatch.setattr(stack, "up", lambda *_: Result({}, (), {}, 0.0))
     monkeypatch.setattr(stack, "refresh", lambda *_: refreshed.append("refreshed"))
-    monkeypatch.setattr(condition, "require", lambda *_: None)
+    monkeypatch.setattr(probe, "require", lambda *_: None)
     monkeypatch.setattr(status, "status", at_its_end)
 
     def run(*words, **what):

@@ -17,8 +17,7 @@ from gpubed.cluster import lease
 from gpubed.configuration import node_lease
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.nodes.ssh import CommandResult, Unreachable
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import specification

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.granted import allocation
+from gpubed.backends.component import allocation
 from gpubed.core.errors import Refused
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds import resources

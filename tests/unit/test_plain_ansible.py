@@ -11,7 +11,7 @@ import pytest
 from gpubed.configuration import inventory
 from gpubed.configuration.roles import PHASES
 from gpubed.core.paths import assets
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 pytestmark = pytest.mark.process

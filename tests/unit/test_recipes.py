@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed.checks.proof import GPU, Figure, Proof
+from gpubed.checks.gpu_proof import GPU, Figure, Proof
 from gpubed.checks.software import drift, on_node
 from gpubed.recipes import recipe as recipes
 from support.samples import sample_allocation, sample_plan

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed import cli
-from gpubed.checks import stages, verify
+from gpubed.checks import registry, verify
 from gpubed.checks.context import Context
 from gpubed.cli.commands import run
 from gpubed.configuration import health
@@ -17,7 +17,7 @@ from gpubed.core.paths import Project
 from gpubed.hardware.facts import Facts
 from gpubed.jobs import execution
 from gpubed.jobs.job_result import JobResult
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
@@ -43,7 +43,7 @@ ABOUT_GPUS = {
 
 
 # What checks say of themselves to have nothing to do with GPUs.
-PLAIN = {id_ for function in stages.functions() for id_ in stages._CHECKS[function][1]}
+PLAIN = {id_ for function in registry.functions() for id_ in registry._CHECKS[function][1]}
 
 
 # What a node says that pretends to have two GPUs, all of them well.
@@ -118,7 +118,7 @@ def context(tmp_path, monkeypatch):
 
 def results_of(context):
     """What verify makes of every check; a check that the stand-in cannot answer says nothing."""
-    for function in stages.functions():
+    for function in registry.functions():
         try:
             said = list(function(context))
         except (AttributeError, GpubedError, KeyError, ValueError, OSError):

@@ -12,7 +12,7 @@ from gpubed.configuration import configure, inventory
 from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 
 pytestmark = pytest.mark.process

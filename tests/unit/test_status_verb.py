@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.cluster import condition, status
+from gpubed.cluster import probe, status
 from gpubed.core import runlock, secret
 from gpubed.core.errors import Locked
 from gpubed.engines import stack
@@ -145,8 +145,8 @@ def broken_state(tmp_path, monkeypatch):
     secret.ensure_key(paths.private_key)
     stack.Stack(paths, "embedded").init()
     [file] = paths.project.pulumi.glob(".pulumi/stacks/*/lab.json")
-    whole = lambda *_: condition.Condition({f"node-{n}": "ready" for n in range(3)})  # noqa: E731
-    monkeypatch.setattr(condition, "look", whole)
+    whole = lambda *_: probe.Condition({f"node-{n}": "ready" for n in range(3)})  # noqa: E731
+    monkeypatch.setattr(probe, "look", whole)
     monkeypatch.setattr(status, "_unwell", lambda *_: {})
     return file
 

@@ -14,7 +14,7 @@ from gpubed.core import record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import history, registry
 from gpubed.testbeds.base import Existing, Identity
 from support.bound import kind
 from support.known import apply, last
@@ -88,7 +88,7 @@ def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     done = call("down", "lab", "-y")
     assert done.return_value == 1
     assert "local cannot be asked: the Docker daemon is not running (start it)" in done.output
-    way_out = made_on.forget_command(lab.paths, "local")
+    way_out = history.forget_command(lab.paths, "local")
     assert way_out in done.output
     assert record.uuid(lab.paths) == UUID
     last(lab.paths, "local").unlink()
@@ -100,19 +100,19 @@ def test_another_daemon_is_not_taken_for_the_clusters(lab, verb):
     lab.daemon.identity = OTHER
     lab.there.clear()
     refused = call(verb, "lab", *(["-y"] if verb in ("down", "up") else [])).exception
-    assert isinstance(refused, made_on.AnotherTestbed)
+    assert isinstance(refused, history.AnotherTestbed)
     assert OTHER.called in refused.message
     assert HERE.called in refused.message
     assert "DOCKER_HOST" in refused.hint
-    assert made_on.forget_command(lab.paths, "local") in refused.hint
+    assert history.forget_command(lab.paths, "local") in refused.hint
     assert record.uuid(lab.paths) == UUID
 
 
 def test_one_that_has_the_clusters_things_is_its_own_whatever_its_id(lab):
     lab.daemon.identity = OTHER
-    made_on.require_same(registry.bound("local", lab.paths))
+    history.require_same(registry.bound("local", lab.paths))
     lab.there.clear()
-    made_on.require_same(registry.bound("local", lab.paths))
+    history.require_same(registry.bound("local", lab.paths))
 
 
 def test_down_goes_without_a_host_that_is_named(lab):
@@ -220,7 +220,7 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
     else:
         clouds.project = "p2"
     refused = call(verb, "lab", *(["-y"] if verb == "down" else [])).exception
-    assert isinstance(refused, made_on.AnotherTestbed)
+    assert isinstance(refused, history.AnotherTestbed)
     assert "project p1 in region One" in refused.message
     assert "OS_CLOUD" in refused.hint
     assert record.uuid(lab.paths) == UUID

@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import handover
+from gpubed.cluster import setup
 from gpubed.configuration import unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 
 
@@ -60,13 +60,13 @@ def hand_over(cluster, monkeypatch):
             return do
 
         monkeypatch.setattr("gpubed.configuration.configure.configure", stand_in("configure"))
-        monkeypatch.setattr(handover, "verify_cluster", stand_in("verify_cluster"))
-        monkeypatch.setattr(handover, "render", stand_in("render"))
+        monkeypatch.setattr(setup, "verify_cluster", stand_in("verify_cluster"))
+        monkeypatch.setattr(setup, "render", stand_in("render"))
         monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", stand_in("wait_ready"))
         monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: {})
         plan = sample_plan(configure=configure)
         granted = sample_allocation(plan).model_copy(update={"backend": backend})
-        handover.hand_over(Cluster(cluster, plan, granted))
+        setup.set_up(Cluster(cluster, plan, granted))
 
     return run
 

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import before_end, down, drivers
+from gpubed.cluster import down, drivers, lease_end
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
-from gpubed.configuration import use as uses
+from gpubed.configuration import usage as uses
 from gpubed.configuration.health import NodeHealth, Quarantine
-from gpubed.configuration.use import Use
+from gpubed.configuration.usage import Use
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import checkpoints
@@ -43,7 +43,7 @@ class Unused:
         monkeypatch.setattr(health, "unwell", lambda _: world.unwell)
         monkeypatch.setattr(uses, "look", self.say)
         monkeypatch.setattr(uses, "warn", self.warn)
-        monkeypatch.setattr(before_end, "prepare", self.prepare)
+        monkeypatch.setattr(lease_end, "prepare", self.prepare)
         monkeypatch.setattr(down, "down", self.down)
         self.hook = world.cluster.project.root / "hook.log"
         words = "$GPUBED_CLUSTER $GPUBED_IDLE"

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from gpubed.access import tunnel
 from gpubed.core.errors import GpubedError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import in_sh
 
 _STARTS_WITHIN_S = 90.0

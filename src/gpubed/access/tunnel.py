@@ -13,7 +13,7 @@ from typing import IO
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 LOCAL = "127.0.0.1"
 _OPEN_WITHIN_S = 30.0

@@ -1,4 +1,4 @@
-"""The Pulumi component that is the parent of every backend's resources."""
+"""The Pulumi component above every backend's resources, and the allocation that it gives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pulumi
 
-from gpubed.backends.granted import allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.testbeds.failed_nodes import require_enough
 
 
 class Component(pulumi.ComponentResource):
@@ -48,3 +49,58 @@ class Component(pulumi.ComponentResource):
         )
         self.register_outputs({"allocation": self.allocation})
         return self.allocation
+
+
+def allocation(
+    plan: ClusterPlan,
+    uuid: str,
+    results: Sequence[Mapping[str, Any]],
+    *,
+    one_host: bool = False,
+    mtu: int | None = None,
+) -> dict[str, Any]:
+    """Return the data of the `Allocation` that a plan and its node results give.
+
+    Args:
+        results: For each node, in the plan's order: the fields of `Node` that the plan lacks, or
+            ``{"failed": reason}`` if the testbed could not give the node.
+        mtu: MTU of the experiment network, if the plan leaves it to the testbed.
+
+    Raises:
+        Refused: The head failed, or fewer nodes are there than a group's `min`.
+    """
+    pairs = list(zip(plan.nodes, results, strict=True))
+    failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
+    require_enough(plan, failed)
+    # A single node may have no link, and then there is no experiment network.
+    is_there = any(result.get("experiment_address") for result in results)
+    data = {
+        "cluster": plan.cluster,
+        "uuid": uuid,
+        "backend": plan.backend,
+        "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
+        "control": _network(plan.control),
+        "experiment": _network(plan.experiment, mtu) if plan.experiment and is_there else None,
+        "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
+        "one_host": one_host,
+    }
+    return Allocation.model_validate(data).model_dump(mode="json")
+
+
+def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
+    given = ("id", "control_address", "host_keys", "port", "user", "via")
+    return {
+        "name": node.name,
+        "group": node.group,
+        "role": node.role,
+        # Pulumi leaves out what is None.
+        "experiment_address": result.get("experiment_address"),
+        "slots": node.slots,
+        "gpus": node.gpus,
+        **{key: result[key] for key in given if key in result},
+    }
+
+
+def _network(network: NetworkPlan, chosen: int | None = None) -> dict[str, Any]:
+    mtu = chosen if network.mtu is None else network.mtu
+    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": mtu}

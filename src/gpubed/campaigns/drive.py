@@ -16,19 +16,20 @@ from gpubed.campaigns import matrix, provenance, records
 from gpubed.campaigns.file import Campaign, Environment, Source, Stop
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Changed, Folder, Header, Key, Record
-from gpubed.checks import network, plain
+from gpubed.checks import network, tcp_links
 from gpubed.checks.context import Context
 from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import execution, main_metric, trials
+from gpubed.jobs import execution, trials
 from gpubed.jobs.jobfile import Job
+from gpubed.jobs.metrics import main_metric
 from gpubed.jobs.runs import record as runs
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.runs.record import Record as Run
 from gpubed.nodes import rates, selection
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
 LinkRate = dict[str, Any]
@@ -142,7 +143,7 @@ def measure_links(cluster: Cluster) -> list[LinkRate]:
     with ExitStack() as stack:
         needed = {node.name: node for node in (allocation.head, *nodes)}
         sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in needed.items()}
-        return plain.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
+        return tcp_links.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
 
 
 def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> dict[Key, Run]:
@@ -196,7 +197,7 @@ class Bench:
         self.points = matrix.expand(source, job)
         self.folder = Folder(cluster.paths.campaigns / source.name)
         stop = source.campaign.stop
-        self.metric = main_metric.chosen(stop.metric if stop else None, job.numbers)
+        self.metric = main_metric(stop.metric if stop else None, job.numbers)
         self.series = Series(source.campaign, self.points)
 
     def look(self, *, new: bool) -> None:

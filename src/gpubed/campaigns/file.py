@@ -18,10 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import located, nearest, reading, wording
+from gpubed.core import reading, wording, yaml_lines
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
+from gpubed.core.text import nearest_name
 from gpubed.jobs.jobfile import Value
 from gpubed.nodes import rates
 
@@ -144,7 +145,7 @@ class Campaign(_Model):
             if name not in labels:
                 raise ValueError(
                     f"environments: {name!r} is no value of the factor environment; "
-                    + nearest.suggestion(name, labels)
+                    + nearest_name(name, labels)
                 )
         return self
 
@@ -164,7 +165,7 @@ class Source:
     path: Path
     name: str
     campaign: Campaign
-    lines: located.Located
+    lines: yaml_lines.Located
 
     def refusal(self, where: tuple[str | int, ...], message: str, hint: str = "") -> UsageError:
         """Return an error that names a value's line and what is wrong with it."""
@@ -197,9 +198,9 @@ def load(given: str, project: Project) -> Source:
             f"{path} names no campaign: its folder would be {path.stem!r}",
             "give the file a name of letters, digits, - and _",
         )
-    document = reading.file(path, f"correct {path}", error=Unusable, limit=located.MAX_BYTES)
+    document = reading.file(path, f"correct {path}", error=Unusable, limit=yaml_lines.MAX_BYTES)
     campaign = document.yaml(Campaign)
-    return Source(path, path.stem, campaign, located.parse(document.data))
+    return Source(path, path.stem, campaign, yaml_lines.parse(document.data))
 
 
 def _find(given: str, project: Project) -> Path:
@@ -212,7 +213,7 @@ def _find(given: str, project: Project) -> Path:
     name = path.name.removesuffix(".yml")
     if inside and name in known:
         return known[name]
-    raise UsageError(f"there is no campaign {given!r}", nearest.suggestion(name, sorted(known)))
+    raise UsageError(f"there is no campaign {given!r}", nearest_name(name, sorted(known)))
 
 
 def names(project: Project) -> list[str]:

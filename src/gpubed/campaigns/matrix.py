@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, key, text
-from gpubed.core import nearest
 from gpubed.core.errors import UsageError
+from gpubed.core.text import nearest_name
 from gpubed.jobs import launchers
 from gpubed.jobs.jobfile import Job, Value
 from gpubed.nodes import rates
@@ -79,7 +79,7 @@ def expand(source: Source, job: Job) -> list[Point]:
         raise source.refusal(("factors",), f"they make more than {_MOST} points")
     for name, environment in source.campaign.environments.items():
         if (chosen := environment.launcher) and chosen not in launchers.names():
-            there = nearest.suggestion(chosen, launchers.names())
+            there = nearest_name(chosen, launchers.names())
             where = ("environments", name, "launcher")
             raise source.refusal(where, f"there is no launcher {chosen!r}", there)
     fixed = {name: text(value) for name, value in settings.items()}
@@ -151,7 +151,7 @@ def _check_values(source: Source, job: Job) -> None:
         raise source.refusal(
             ("stop", "metric"),
             f"job {campaign.job} reports no {campaign.stop.metric!r}",
-            nearest.suggestion(campaign.stop.metric, job.metrics),
+            nearest_name(campaign.stop.metric, job.metrics),
         )
     if campaign.stop and campaign.stop.metric not in job.numbers:
         raise source.refusal(("stop", "metric"), f"{campaign.stop.metric!r} is no number")
@@ -166,7 +166,7 @@ def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, va
             raise source.refusal(
                 where[:2],
                 f"job {source.campaign.job} has no argument {name!r}",
-                nearest.suggestion(name, (*job.arguments, *OWN)),
+                nearest_name(name, (*job.arguments, *OWN)),
             )
         if why := job.arguments[name].fault(text(value)):
             raise source.refusal(where, why, f"{name}: {job.arguments[name].help}")
@@ -180,7 +180,7 @@ def _check_exclusions(source: Source) -> None:
         for name, value in excluded.items():
             where, known = ("exclude", place, name), factors.get(name)
             if known is None:
-                raise source.refusal(where, "it is no factor", nearest.suggestion(name, factors))
+                raise source.refusal(where, "it is no factor", nearest_name(name, factors))
             if text(value) not in known:
                 why = f"{text(value)} is none of its values"
                 raise source.refusal(where, why, f"values: {', '.join(known)}")

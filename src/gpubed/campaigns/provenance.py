@@ -17,7 +17,7 @@ from gpubed.jobs import images, jobfile
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs import origin
 from gpubed.jobs.runs.record import sha256_of_folder
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
 

@@ -28,7 +28,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.reading import Missing, Unreadable, short
 from gpubed.core.units import Moment
 from gpubed.jobs.jobfile import Value
-from gpubed.jobs.main_metric import is_number
+from gpubed.jobs.metrics import is_number
 from gpubed.jobs.runs.record import Commit
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"

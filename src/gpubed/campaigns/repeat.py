@@ -15,14 +15,14 @@ from pydantic import Field, JsonValue
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Key, Source, Unusable, key
 from gpubed.campaigns.records import LARGEST, Figure, Header, Model
-from gpubed.core import families, intervals, located, reading
+from gpubed.core import holm, intervals, reading, yaml_lines
 from gpubed.core.errors import UsageError
-from gpubed.core.families import Chance
+from gpubed.core.holm import Chance
 from gpubed.core.intervals import P, Sample
 from gpubed.hardware import facts
 from gpubed.jobs.jobfile import Value
 from gpubed.jobs.runs.compare import Difference, judged
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 SUFFIX = "-repeat"
 _RANKS = "world_size"
@@ -115,7 +115,7 @@ def load(path: Path) -> Before:
         )
     content = yaml.safe_dump(report.campaign.campaign, sort_keys=False).encode()
     campaign = reading.reply(content, f"the campaign in {path}", error=Unusable).yaml(Campaign)
-    source = Source(path, f"{report.campaign.name}{SUFFIX}", campaign, located.parse(content))
+    source = Source(path, f"{report.campaign.name}{SUFFIX}", campaign, yaml_lines.parse(content))
     samples = {
         key(group.settings): {
             metric: Sample(found.mean, found.sd, found.n)
@@ -175,7 +175,7 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
         sizes = (ranks[0].mean, ranks[1].mean) if ranks[0] and ranks[1] else (0.0, 0.0)
         differ = sizes if sizes[0] != sizes[1] else None  # other GPUs, or fewer nodes
         found.append(_comparison(point.id, *values, differ))
-    chances = families.corrected([one.p for one in found])
+    chances = holm.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.proof import Proof
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.gpu_proof import Proof
+from gpubed.checks.registry import Stage, at
 from gpubed.hardware.facts import Facts
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node

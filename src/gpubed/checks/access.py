@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context, judged
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.configuration import health
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.proof import Collective, Proof
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.gpu_proof import Collective, Proof
+from gpubed.checks.registry import Stage, at
 from gpubed.hardware import facts, floors
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.verification import Check

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from gpubed.checks import proof
+from gpubed.checks import gpu_proof
 from gpubed.core import parallel, reading
 from gpubed.hardware.facts import Facts
-from gpubed.nodes.allocation import Allocation, Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Result
 from gpubed.spec.plan import ClusterPlan
@@ -48,9 +47,9 @@ class Context:
         return {node.name: facts for node, facts in self.on_each(_facts)}
 
     @cached_property
-    def proofs(self) -> dict[str, proof.Proof]:
+    def proofs(self) -> dict[str, gpu_proof.Proof]:
         """The results of computing on each node's GPUs, by node name."""
-        return {node.name: found for node, found in self.on_each(proof.ask)}
+        return {node.name: found for node, found in self.on_each(gpu_proof.ask)}
 
     @property
     def simulated(self) -> frozenset[str]:

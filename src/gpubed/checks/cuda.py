@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH

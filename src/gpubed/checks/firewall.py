@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpubed.checks.context import Context, judged
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import parallel
 from gpubed.nodes import answers

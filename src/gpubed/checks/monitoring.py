@@ -15,7 +15,7 @@ from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.access import services
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gpubed.checks import plain
+from gpubed.checks import tcp_links
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.plain import Row
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
+from gpubed.checks.tcp_links import Row
 from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
@@ -125,7 +125,7 @@ def _idle_links(context: Context) -> Iterator[Check]:
     if declared is None or declared.rate_bps is None or _differs(context):
         return
     try:
-        rows = plain.measured(context, declared.rate_bps)
+        rows = tcp_links.measured(context, declared.rate_bps)
         yield from (link(context.plan, row, declared.rate_bps) for row in rows)
     except GpubedError as error:
         yield judged("link.rate", "", error.message)

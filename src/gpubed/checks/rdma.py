@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.core.units import format_rate
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH

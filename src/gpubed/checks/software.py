@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 
 from gpubed.checks.context import Context, judged, skipped
-from gpubed.checks.proof import Proof
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.gpu_proof import Proof
+from gpubed.checks.registry import Stage, at
 from gpubed.core import reading
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.checks.context import Context, judged
-from gpubed.checks.stages import Stage, at
+from gpubed.checks.registry import Stage, at
 from gpubed.core.units import format_rate
 from gpubed.nodes import answers, disks
 from gpubed.nodes.allocation import Node

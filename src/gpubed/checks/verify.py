@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
-from gpubed.checks import stages
+from gpubed.checks import registry
 from gpubed.checks.context import Context
-from gpubed.configuration import applied, use
+from gpubed.configuration import applied, usage
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.progress import emit
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.answers import Misfit
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
 
@@ -41,11 +41,11 @@ def verify(cluster: Cluster) -> Verification:
     with ExitStack() as stack:
         nodes = cluster.allocation.nodes
         sessions = {n.name: stack.enter_context(SSH(n, cluster.paths)) for n in nodes}
-        stack.enter_context(use.own([*sessions.values()]))
+        stack.enter_context(usage.own([*sessions.values()]))
         context = Context(cluster, sessions)
-        for check in stages.functions():
+        for check in registry.functions():
             # Emitted first, as some checks take a while before their first result.
-            emit("checking", subject=stages.subject(check))
+            emit("checking", subject=registry.subject(check))
             for said in _told(check, context):
                 result = _named(_honest(said, check, context), cluster.name)
                 emit("check", **result.model_dump())
@@ -59,12 +59,12 @@ def verify(cluster: Cluster) -> Verification:
     )
 
 
-def _told(check: stages.CheckFunction, context: Context) -> Iterator[Check]:
+def _told(check: registry.CheckFunction, context: Context) -> Iterator[Check]:
     """Yield the results of a check; an answer that cannot be parsed fails only this check."""
     try:
         yield from check(context)
     except Misfit as error:
-        id_ = stages.first_id(check)
+        id_ = registry.first_id(check)
         yield Check(id=id_, node=error.node, result="fail", reason=error.message)
 
 
@@ -75,8 +75,8 @@ def _named(check: Check, cluster: str) -> Check:
     return check.model_copy(update={"reason": reason, "value": value})
 
 
-def _honest(check: Check, by: stages.CheckFunction, context: Context) -> Check:
+def _honest(check: Check, by: registry.CheckFunction, context: Context) -> Check:
     pretending = check.on & context.simulated if check.on else context.simulated
-    if check.result == "pass" and pretending and stages.is_about_gpus(by, check.id):
+    if check.result == "pass" and pretending and registry.is_about_gpus(by, check.id):
         return check.model_copy(update={"result": "simulated"})
     return check

@@ -23,7 +23,7 @@ from typer._completion_shared import _completion_scripts
 from typer.core import TyperGroup
 
 import gpubed
-from gpubed.core import entries, progress
+from gpubed.core import progress
 from gpubed.core.errors import (
     GpubedError,
     in_the_way,
@@ -31,6 +31,7 @@ from gpubed.core.errors import (
     is_about_the_disk,
     unwritable,
 )
+from gpubed.core.files import modules_with
 from gpubed.engines import interruption
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ COMPLETE = "_GPUBED_COMPLETE"  # set by the shell for completion
 
 def verbs() -> tuple[str, ...]:
     """Return the names of all verbs: the modules with a `command` or an `app`."""
-    return entries.names(_FOLDER, "command", "app")
+    return modules_with(_FOLDER, "command", "app")
 
 
 def panels() -> dict[str, list[str]]:

@@ -11,10 +11,11 @@ import typer
 
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
-from gpubed.core import nearest, reading, record
+from gpubed.core import reading, record
 from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.text import nearest_name
 from gpubed.core.units import parse_seconds
 
 _LONGEST = 255  # bytes of a folder's name
@@ -65,7 +66,7 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
         raise lost_specification(paths)
     known = paths.project.clusters()
     elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
-    hint = nearest.suggestion(name, known) if known else elsewhere
+    hint = nearest_name(name, known) if known else elsewhere
     from gpubed.spec import clusterspec  # slow to import, and needed here alone
 
     # Whoever removes a cluster, or looks at what is left of one, wants no new one.

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpubed.cli.ui import UI
-from gpubed.cluster import condition, lease
+from gpubed.cluster import lease, probe
 from gpubed.configuration import node_lease, unfinished
-from gpubed.configuration import use as uses
+from gpubed.configuration import usage as uses
 from gpubed.core import files
 from gpubed.core.runlock import Holder
 from gpubed.core.units import duration
@@ -111,9 +111,9 @@ def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
     for row in (row for row in document["nodes"] if row["reason"]):
         if begun and row["state"] == "failing":
             continue
-        if row["state"] == condition.FULL:
+        if row["state"] == probe.FULL:
             ui.mark("fail", f"{row['name']}: {row['reason']}")
-            ui.say(condition.free(name, row["name"]), whole=True)
+            ui.say(probe.free(name, row["name"]), whole=True)
             continue
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
         if row["state"] == "quarantined" and not node_lease.is_reason(row["reason"]):
@@ -131,7 +131,7 @@ def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
 
 def boots(document: dict[str, Any], row: dict[str, Any]) -> bool:
     """Return whether a bare node may still be booting: it does not answer, and no run waits."""
-    silent = row["state"] in (condition.UNREACHABLE, condition.HIDDEN)
+    silent = row["state"] in (probe.UNREACHABLE, probe.HIDDEN)
     return silent and not document["configured"]
 
 
@@ -142,7 +142,7 @@ def lacks(document: dict[str, Any]) -> list[str]:
         *(f"{row['name']} is {row['state']}" for row in others if not boots(document, row)),
         *(service["reason"] for service in document["services"] if service["reason"]),
         *("{unit} on {node} is {state}".format(**one) for one in document["stopped"]),
-        *([condition.RESHAPED] if document["reshaped"] else []),
+        *([probe.RESHAPED] if document["reshaped"] else []),
     ]
 
 

@@ -16,7 +16,7 @@ from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Choice, Record, Request
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from typing import Any
 
 from gpubed.cli.job_output import JobOutput
 from gpubed.cli.ui import UI
-from gpubed.jobs import figures, trials
+from gpubed.jobs import trials
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.metrics import formatted, one_line, summarized
 from gpubed.jobs.runs.record import Record
 from gpubed.jobs.trials import Summary
 
@@ -63,7 +64,7 @@ def _notes(result: JobResult) -> Iterator[str]:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
     if mixed := trials.mixed(result.devices):
-        yield figures.one_line(mixed)
+        yield one_line(mixed)
     if result.not_judged:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):
@@ -75,9 +76,9 @@ def _tell_figures(ui: UI, result: JobResult) -> None:
     for name, value in (result.statistics or result.metrics).items():
         metric = result.described.get(name, unknown)
         if isinstance(value, Summary):
-            ui.say(f"  {name} = {figures.summarized(value, metric.unit)}")
+            ui.say(f"  {name} = {summarized(value, metric.unit)}")
         elif isinstance(value, int | float | str):
-            ui.say(f"  {name} = {figures.written(value, metric.unit)}")
+            ui.say(f"  {name} = {formatted(value, metric.unit)}")
     for name, rows in result.metrics.items():
         described = result.described.get(name, unknown)
         columns = described.columns
@@ -103,7 +104,7 @@ def _undeclared(result: JobResult) -> str:
 
 def _cell(row: Any, key: str, unit: str) -> str:
     value = row.get(key) if isinstance(row, dict) else None
-    return figures.written(value, unit) if isinstance(value, int | float | str) else ""
+    return formatted(value, unit) if isinstance(value, int | float | str) else ""
 
 
 def _size(result: JobResult) -> str:

@@ -21,7 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gpubed.core import errors, finite, harmless
+from gpubed.core import errors
+from gpubed.core.files import without_nan
+from gpubed.core.text import printable
 
 _USUAL, _UNBROKEN = 80, 10_000  # columns
 _MARK = {
@@ -56,7 +58,7 @@ class UI:
         if self.as_json:
             UI.told = True
             schema = {"schema": f"gpubed/{verb}/1"}
-            whole = finite.plain({**schema, **content, **schema})
+            whole = without_nan({**schema, **content, **schema})
             self.raw(json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n")
 
     def say(self, text: str = "", *, whole: bool = False) -> None:
@@ -130,7 +132,7 @@ class UI:
 
 
 def _cell(value: object) -> Text:
-    text = "" if value is None else harmless.text(str(value))
+    text = "" if value is None else printable(str(value))
     return Text.from_markup(f"{_MARK[text]} {text}") if text in _MARK else Text(text)
 
 
@@ -159,7 +161,7 @@ def _on_stdout() -> Iterator[None]:
 
 
 def _plain(text: str) -> str:
-    return escape(harmless.text(text))
+    return escape(printable(text))
 
 
 def _folded(console: Console, text: str, *, behind: str = "") -> str:

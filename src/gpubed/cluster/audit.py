@@ -14,9 +14,9 @@ from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import history, registry
 from gpubed.testbeds.base import Existing, Testbed
-from gpubed.testbeds.made_on import Left, Testbeds
+from gpubed.testbeds.history import Left, Testbeds
 from gpubed.testbeds.specification import load
 
 
@@ -160,7 +160,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
         if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
     of_state |= {recorded.backend for recorded in _recorded(resources)}
-    noted = set(made_on.kinds(stack.paths)) - of_state
+    noted = set(history.kinds(stack.paths)) - of_state
     recorded = frozenset(of_state | noted if deployment.get("pending_operations") else of_state)
     if not (of_state or noted):
         with suppress(GpubedError):

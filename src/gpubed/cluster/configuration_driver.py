@@ -13,8 +13,7 @@ from gpubed.configuration import applied, inventory
 from gpubed.core import record
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds.driver import Change, Driver, Properties
 from gpubed.testbeds.specification import load_plan, require_same
@@ -77,14 +76,14 @@ class ConfigurationDriver(Driver):
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         # Imports all of the verification, which a comparison does not need.
-        from gpubed.cluster import handover
+        from gpubed.cluster import setup
 
         paths = _paths(inputs)
         # Nodes were made from the file as it was then; a later version may not fit them.
         plan = load_plan(paths.spec_in_use, paths.name)
         require_same(plan, inputs["specification"], paths)
         allocation = Allocation.model_validate(inputs["allocation"])
-        handover.hand_over(Cluster(paths, plan, allocation))
+        setup.set_up(Cluster(paths, plan, allocation))
         return {}
 
 

@@ -10,17 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import costs
+from gpubed.cluster import removals
 from gpubed.cluster.events import emit
-from gpubed.core import nearest, places, record, runlock
+from gpubed.core import addresses, record, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.record import Record
+from gpubed.core.text import nearest_name
 from gpubed.engines.stack import EngineName, Stack
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec import backend_config
 from gpubed.testbeds.base import Existing
-from gpubed.testbeds.made_on import Testbeds, Unasked
+from gpubed.testbeds.history import Testbeds, Unasked
 from gpubed.testbeds.specification import load_cluster
 
 RESULTS = ("runs", "reports", "checkpoints", "campaigns")
@@ -133,7 +134,7 @@ def _hosts_of_state(stack: Stack) -> dict[str, str]:
         host = outputs.get("host")
         if outputs.get("kind") == "node" and isinstance(host, dict) and "address" in host:
             name = resource["urn"].rsplit("::", 1)[-1]
-            found[name] = places.ssh(str(host["address"]), int(host.get("port", 22)))
+            found[name] = addresses.ssh(str(host["address"]), int(host.get("port", 22)))
     return found
 
 
@@ -145,7 +146,7 @@ def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
             known = testbed.own_hosts() | known
     for name in without:
         if (where := known.get(name, name)) not in known.values():
-            choice = nearest.suggestion(name, sorted({*known, *known.values()}))
+            choice = nearest_name(name, sorted({*known, *known.values()}))
             raise UsageError(f"{stack.paths.name} has no own host {name!r}", choice)
         found.add(where)
     return found
@@ -178,7 +179,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     removed += [
         f"{kind} {e.name}"
         for e in result.steps
-        if e.op == "delete" and (kind := costs.kind_of(e)) != "Volume"
+        if e.op == "delete" and (kind := removals.kind_of(e)) != "Volume"
         if e.name not in looked_up.get(kind, ())
     ]
     removed += asked.remove(left())

@@ -71,8 +71,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
 def outputs(cluster: ClusterPlan, granted: dict[str, Any]) -> dict[str, str]:
     """Return a stack's outputs except the allocation; they contain no token."""
     from gpubed.access import services
-    from gpubed.nodes.allocation import Allocation
-    from gpubed.nodes.cluster import Cluster
+    from gpubed.nodes.allocation import Allocation, Cluster
 
     paths, allocation = _paths({"cluster": cluster.cluster}), Allocation.model_validate(granted)
     known = {"state": "ready" if cluster.spec.configure else "allocated"}

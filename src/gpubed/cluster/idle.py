@@ -13,18 +13,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from gpubed.cluster import before_end, down
+from gpubed.cluster import down, lease_end
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
 from gpubed.cluster.watch_memory import RELEASES, Event, Telling, Warned, in_words, log
-from gpubed.configuration import use as uses
-from gpubed.configuration.use import Use
+from gpubed.configuration import usage as uses
+from gpubed.configuration.usage import Use
 from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import checkpoints
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec.sections import Idle
 
 Act = Literal["", "warn", "back", "release"]
@@ -107,7 +107,7 @@ def _release(
     """Save results at one look and release at the next; return whether the release has begun."""
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    done = before_end.prepare(cluster, again=warned.saved)
+    done = lease_end.prepare(cluster, again=warned.saved)
     if not warned.saved:
         telling.remember(warned=replace(warned, saved=True))
         ahead = "released at the next look unless somebody uses it"

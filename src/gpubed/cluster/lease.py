@@ -18,7 +18,7 @@ from gpubed.core.errors import GpubedError, unwritable
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec import backend_config
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry

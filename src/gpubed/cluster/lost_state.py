@@ -11,7 +11,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import Stack
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Existing, Testbed
-from gpubed.testbeds.made_on import Testbeds
+from gpubed.testbeds.history import Testbeds
 
 Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""

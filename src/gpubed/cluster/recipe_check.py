@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from gpubed.checks import software
 from gpubed.checks.context import Context
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Result
 from gpubed.recipes import fatbin, recipe

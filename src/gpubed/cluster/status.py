@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gpubed.access import services
-from gpubed.cluster import condition, idle
+from gpubed.cluster import idle, probe
 from gpubed.cluster import lease as leases
-from gpubed.cluster.condition import Condition
+from gpubed.cluster.probe import Condition
 from gpubed.configuration import applied, jupyterlab_port, unfinished
 from gpubed.core import progress, record, runlock, secret
 from gpubed.core.errors import GpubedError
@@ -17,8 +17,7 @@ from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobTestbed
@@ -41,7 +40,7 @@ def status(
     cluster = load_current(paths, lambda said: _note(f"{said}; {record.put_back(paths)}"))
     allocation = cluster.allocation
     testbed = registry.bound(allocation.backend, paths)
-    now = seen or condition.look(testbed, cluster)
+    now = seen or probe.look(testbed, cluster)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine)
     found = hardware.of_cluster(paths.facts, allocation)
@@ -131,7 +130,7 @@ def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:
-    said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
+    said = {name: {"state": probe.FULL, "reason": why} for name, why in now.full.items()}
     for found in now.unwell:
         if now.nodes[found.node] == "ready":
             reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]

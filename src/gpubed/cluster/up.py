@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, doctor, handover, lost_state
+from gpubed.cluster import doctor, lost_state, probe, removals, setup
 from gpubed.cluster import lease as leases
-from gpubed.cluster.condition import Condition, Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
+from gpubed.cluster.probe import Condition, Seen
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import due, jupyterlab_port, owners_variables, served_folder
+from gpubed.configuration import due, jupyterlab_port, owners_variables, shared_storage
 from gpubed.configuration.due import Due
 from gpubed.core import parallel, progress, record, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
@@ -22,11 +22,11 @@ from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import left_out, made_on, registry
+from gpubed.testbeds import failed_nodes, history, registry
 from gpubed.testbeds.base import Existing, Fault, Finding, Testbed
-from gpubed.testbeds.made_on import Testbeds
+from gpubed.testbeds.history import Testbeds
 from gpubed.testbeds.specification import frozen, load_plan
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
@@ -98,7 +98,7 @@ def up(
             _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
         killed = _note_begin(stack)
         seen, planned = _look_first(run, refresh=refresh or killed)
-        damaged = condition.damaged(seen)
+        damaged = probe.damaged(seen)
         if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
@@ -108,7 +108,7 @@ def up(
             _remove_leftovers(run)
             with record.changed(paths) as known:
                 known.killed = False
-        made_on.forget_attempts(testbed)
+        history.forget_attempts(testbed)
         # An earlier look is enough if it found no damage and nothing was changed since.
         found = seen[1] if seen and not (damaged or refresh or killed) else None
         return replace(done, seen=_finish(run, done.result, found, damaged, verify=verify))
@@ -128,14 +128,14 @@ def _finish(
         found = None
     elif not found:
         if not same and backend.boots_later:
-            handover.await_nodes(cluster)
-        found = condition.require(run.testbed, cluster)
+            setup.await_nodes(cluster)
+        found = probe.require(run.testbed, cluster)
     leases.tell_nodes(cluster)
     if same and run.plan.spec.configure and cluster.allocation.nodes:
-        served_folder.remember(cluster)  # a former version did not
+        shared_storage.remember(cluster)  # a former version did not
         jupyterlab_port.remember(cluster)
         if verify:
-            handover.verify_cluster(cluster)
+            setup.verify_cluster(cluster)
     return found
 
 
@@ -167,22 +167,22 @@ def _up(
     run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
 ) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
-    with left_out.of_run(paths, run.plan) as note_failed:
+    with failed_nodes.of_run(paths, run.plan) as note_failed:
         if _remove_faulty(run):
             planned = None  # the state has changed
         planned = _look_ahead(run, planned)
         run.asked.note()
-        made_on.note(run.testbed, applied=True)
+        history.note(run.testbed, applied=True)
         if damaged:
             # Silent nodes are no part of a plan.
-            spared = costs.nodes_that_go(planned)
-            restarted = condition.restart_hung(
+            spared = removals.nodes_that_go(planned)
+            restarted = probe.restart_hung(
                 *damaged, run.approve, spared=spared, given_time=given_time
             )
             if restarted:
                 # Services and networks may not have come back with the boot.
-                damaged = condition.before_up(paths, run.plan) or damaged
-            condition.prepare_repair(*damaged)
+                damaged = probe.before_up(paths, run.plan) or damaged
+            probe.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return Done(planned)
         # Conflicts with the owner's packages are refused before hosts are changed.
@@ -215,7 +215,7 @@ def _applied(run: Run, planned: Result | None) -> Result:
         acted |= isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
         emit(event)
 
-    native = planned and run.testbed.backend.native and costs.changes_nodes(planned)
+    native = planned and run.testbed.backend.native and removals.changes_nodes(planned)
     noted = native and allocations.note_change(run.paths)
     try:
         return run.stack.up(hear)
@@ -231,13 +231,13 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
     stack, testbed, plan = run.stack, run.testbed, run.plan
     if planned is None and stack.has_resources():
         planned = stack.preview(discard_steps)
-    makes = planned is not None and costs.makes_nodes(planned)
+    makes = planned is not None and removals.makes_nodes(planned)
     if makes and testbed.backend.vacates:
         lost_state.spare(stack, run.asked, plan)
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(testbed)
-    left = served_folder.left_behind(stack.paths, plan, steps, there)
-    lost = costs.lost(planned, left) if planned else left
+    left = shared_storage.left_behind(stack.paths, plan, steps, there)
+    lost = removals.lost(planned, left) if planned else left
     # A plugin that fails to make nodes leaves parts of them behind.
     if (lost or (makes and testbed.backend.native)) and (found := testbed.refusals(plan)):
         said = "\n  ".join(finding.message for finding in found)
@@ -267,7 +267,7 @@ def _refresh(run: Run) -> None:
     Vanished volumes are asked about first: once they are gone from the state, empty volumes made in
     their place could not be told from them.
     """
-    if gone := costs.gone(audits.missing_data(run.stack, run.asked)):
+    if gone := removals.gone(audits.missing_data(run.stack, run.asked)):
         run.approve(gone)
     run.asked.require_refreshable()
     run.stack.refresh(emit)
@@ -298,17 +298,17 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     if not refresh:
         leases.check_not_expired(paths)
     planned, told = None, list[ResourceEvent | LogEvent]()
-    with parallel.beside(lambda: condition.before_up(paths, run.plan)) as looking:
+    with parallel.beside(lambda: probe.before_up(paths, run.plan)) as looking:
         # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
         # which nodes an earlier run left out only once this run has begun.
         if not refresh and not record.read(paths).left_out and stack.has_resources():
             with suppress(GpubedError):  # a later preview reports the error
                 planned = stack.preview(told.append)
         seen = looking.result()
-    damaged = condition.damaged(seen)
+    damaged = probe.damaged(seen)
     if damaged:
         if not refresh:
-            condition.recognize(*damaged)
+            probe.recognize(*damaged)
         for line in damaged[1].words:
             progress.emit("note", message=line)
     if refresh or damaged:
@@ -356,18 +356,18 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     paths.project.prepare()
     stack = Stack(paths, engine)
     audits.testbeds(stack, testbed).require_same(testbed)
-    seen = condition.damaged(condition.before_up(paths, plan))
+    seen = probe.damaged(probe.before_up(paths, plan))
     audits.remember(stack)
     gone = list[str]()
     if seen:
         asked = audits.testbeds(stack, testbed)
-        gone = costs.gone(audits.missing_data(stack, asked))
+        gone = removals.gone(audits.missing_data(stack, asked))
         asked.require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, testbed, plan)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
-    left = served_folder.left_behind(paths, plan, steps, there)
-    lost = costs.lost(planned, left)
+    left = shared_storage.left_behind(paths, plan, steps, there)
+    lost = removals.lost(planned, left)
     refused = testbed.refusals(plan) if lost else []
     found = seen[1] if seen else Condition({})
     runlock.require_free(paths.state)  # another run may have begun meanwhile
@@ -381,9 +381,9 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
             plan,
             allocation,
             anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
-            strange=found.those(condition.UNRECOGNIZED),
-            cut=found.those(*condition.BARE),
-            broken=condition.unserved(plan, found),
+            strange=found.those(probe.UNRECOGNIZED),
+            cut=found.those(*probe.BARE),
+            broken=probe.unserved(plan, found),
         )
     return Preview(plan, planned, found.words, roles, [*given_up, *gone, *lost], refused, notes)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Literal, NamedTuple
 
-from gpubed.cluster import before_end, condition, costs, idle, up
+from gpubed.cluster import idle, lease_end, probe, removals, up
 from gpubed.cluster import lease as leases
-from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
+from gpubed.cluster.probe import Condition
 from gpubed.cluster.watch_memory import DAY, Event, Telling, backed_off, in_words, stamp
 from gpubed.configuration import due, unfinished
 from gpubed.core import record, runlock, secret
@@ -27,7 +27,7 @@ from gpubed.core.units import Moment
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Testbed
 from gpubed.testbeds.specification import load, load_current
@@ -35,7 +35,7 @@ from gpubed.testbeds.specification import load, load_current
 State = Literal["well", "amiss", "busy", "gone"]
 """How a look ends; busy: another run changes the cluster; gone: the cluster is down."""
 # Faults as seen from this machine only; the node itself may be intact.
-_OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
+_OWN_VIEW = {probe.UNREACHABLE, "cut", "unshaped", probe.UNRECOGNIZED}
 
 
 class Fault(NamedTuple):
@@ -49,7 +49,7 @@ class Fault(NamedTuple):
     @property
     def boots(self) -> bool:
         """Whether its node may be booting."""
-        return self.state == condition.UNREACHABLE
+        return self.state == probe.UNREACHABLE
 
 
 class Watch:
@@ -142,7 +142,7 @@ class Watch:
             error = _begun_down(paths) or error
             telling.leave(error.message, error.hint)
             return "amiss"
-        said = before_end.look(cluster).said
+        said = lease_end.look(cluster).said
         for one in said:
             telling.tell_once(one.matter, one.event, one.why, one.outcome)
         if not any(one.matter == "nodes" for one in said):
@@ -162,7 +162,7 @@ class Watch:
         telling, lender = self.telling, cluster.allocation.backend
         testbed = registry.bound(lender, self._paths)
         try:
-            found = condition.look(testbed, cluster)
+            found = probe.look(testbed, cluster)
         except GpubedError as error:
             telling.remember(amiss={})
             why = f"{lender} cannot be asked: {error.message}"
@@ -209,7 +209,7 @@ class Watch:
         head = cluster.allocation.head.name if cluster.allocation.nodes else ""
         listed += [Fault(f"service {name}", head, why) for name, why in found.broken.items()]
         if found.reshaped:
-            listed.append(Fault("links", "", condition.RESHAPED))
+            listed.append(Fault("links", "", probe.RESHAPED))
         begun = self.telling.memory.unfinished
         if begun and unfinished.state(cluster.paths) == unfinished.INTERRUPTED:
             listed.append(Fault("configuration", "", "the last repair did not come to its end"))
@@ -218,12 +218,12 @@ class Watch:
     def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
         report, name = self.telling.report, self._paths.name
         full = "; ".join(f"{node}: {why}" for node, why in found.full.items())
-        first = condition.free(name, next(iter(found.full))) if full else ""
+        first = probe.free(name, next(iter(found.full))) if full else ""
         report("disks", "person", full, first, "disks have space again")
         unknown, outcome = "; ".join(found.unknown.values()), ""
         if found.unheard:
             unknown = f"no node of {name} answers"
-            outcome = f"{condition.NO_WAY}; where they hang: gpubed up {name}"
+            outcome = f"{probe.NO_WAY}; where they hang: gpubed up {name}"
         report("unknown", "unasked", unknown, outcome, "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
@@ -245,7 +245,7 @@ class Watch:
         telling, why, name = self.telling, _why(broken), self._paths.name
         try:
             self._require_ours(cluster)
-            condition.recognize(cluster, found)
+            probe.recognize(cluster, found)
             if spared:  # `up` would repair these nodes, too
                 beside = f"to repair it would touch what is left alone, too: {spared}"
                 raise GpubedError(beside, f"gpubed up {name}")
@@ -277,7 +277,7 @@ class Watch:
                 telling.leave(f"{why}; {error.message}", error.hint)
                 return False
             said = f"{why}: {error.message}"
-            if said == before.failed and not isinstance(error, condition.StaysSilent):
+            if said == before.failed and not isinstance(error, probe.StaysSilent):
                 # It failed as before and changed nothing, so it does not count.
                 telling.remember(repairs=before.repairs)
             telling.remember(failed=said)
@@ -315,7 +315,7 @@ class Watch:
         lost = {fault.node for fault in broken if fault.state and fault.state not in _OWN_VIEW}
 
         def approve(lines: Sequence[str]) -> None:
-            if beyond := costs.beyond(lines, lost):
+            if beyond := removals.beyond(lines, lost):
                 refused.extend(beyond)
                 why = f"to repair it would cost more than what is broken: {'; '.join(beyond)}"
                 raise UsageError(why, f"gpubed up {paths.name}")

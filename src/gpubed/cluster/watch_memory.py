@@ -10,10 +10,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from gpubed.cluster import lease as leases
-from gpubed.core import files, harmless, progress, reading, record, runlock
+from gpubed.core import files, progress, reading, record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing, Unreadable
+from gpubed.core.text import printable
 from gpubed.core.units import Moment
 from gpubed.nodes.allocation import Allocation
 
@@ -43,7 +44,7 @@ class Event:
     def line(self) -> str:
         """One line without control characters, which nodes and testbeds may have put in."""
         outcome = f": {self.outcome}" if self.outcome else ""
-        words = " ".join(harmless.text(f"{self.why}{outcome}").split())
+        words = " ".join(printable(f"{self.why}{outcome}").split())
         return f"{stamp(self.time)} {self.event}: {reading.short(words, _LONGEST)}"
 
 
@@ -205,7 +206,7 @@ def log(paths: ClusterPaths, event: Event, details: str = "") -> None:
     paths.logs.mkdir(parents=True, exist_ok=True)
     with (paths.logs / "watch.log").open("a", encoding="utf-8") as file:
         file.write(f"{event.line}\n")
-        file.writelines(f"  {line}\n" for line in harmless.text(details).splitlines())
+        file.writelines(f"  {line}\n" for line in printable(details).splitlines())
 
 
 def stamp(moment: datetime) -> str:

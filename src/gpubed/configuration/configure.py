@@ -22,10 +22,11 @@ from pathlib import Path
 from ansible_runner.interface import init_command_config
 
 from gpubed.configuration.events import FILE, NOT_TRUSTED, Event, Outcome, Watcher
-from gpubed.core import files, harmless, parallel, runlock
+from gpubed.core import files, parallel, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, assets
 from gpubed.core.progress import Follower
+from gpubed.core.text import printable
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import HostKeyMismatch, greet
@@ -126,14 +127,14 @@ def _copy(output: int, log: Path) -> None:
     with open(output, "rb", buffering=0) as said, log.open("w", encoding="utf-8") as file:
         while chunk := said.read(2**16):
             if kept < _LOG:
-                kept += file.write(harmless.text(decode(chunk)))
+                kept += file.write(printable(decode(chunk)))
                 file.flush()
             else:
                 more += len(chunk)
                 end = (end + chunk)[-_END:]
         if more > len(end):
             file.write(f"\n… {files.size(more - len(end))} left out …\n")
-        file.write(harmless.text(decode(end, final=True)))
+        file.write(printable(decode(end, final=True)))
 
 
 def limited(paths: ClusterPaths, limit: str) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpubed.backends.granted import allocation
+from gpubed.backends.component import allocation
 from gpubed.configuration import applied, roles
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 

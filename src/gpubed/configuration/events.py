@@ -15,15 +15,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import harmless
 from gpubed.core.progress import emit
+from gpubed.core.text import printable
 
 FILE = "GPUBED_ANSIBLE_EVENTS"
 NOT_TRUSTED = "it does not trust the server that it downloads from: certificate verify failed"
 _UNTRUSTED = re.compile("certificate.verify.failed", re.IGNORECASE)
 _BROKE = "Task failed: Mitogen was disconnected"
-_Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(harmless.text)]
-_Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(harmless.text)]
+_Name = Annotated[str, StringConstraints(max_length=200), AfterValidator(printable)]
+_Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(printable)]
 
 
 class Event(BaseModel):

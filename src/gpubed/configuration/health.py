@@ -16,8 +16,7 @@ from gpubed.core import parallel, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.allocation import Allocation, Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Node
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 

@@ -14,8 +14,7 @@ from gpubed.configuration import roles
 from gpubed.core import files
 from gpubed.core.command_words import ssh_path
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Hop, Node, load
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Hop, Node, load
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpubed.configuration import due
 from gpubed.core import record
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 
 def remember(cluster: Cluster) -> None:

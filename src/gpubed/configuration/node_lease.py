@@ -15,8 +15,7 @@ from gpubed.configuration import roles
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH, CommandFailed
 from gpubed.spec.plan import ClusterPlan
 

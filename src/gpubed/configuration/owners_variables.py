@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpubed.core import located
+from gpubed.core import yaml_lines
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import SpecError
@@ -29,8 +29,8 @@ def faults(paths: ClusterPaths) -> list[SpecError]:
     found = []
     for path in (*_files(paths.inventory / _GROUPS), *_files(paths.inventory / _HOSTS)):
         try:
-            located.require_yaml(path)
-        except located.MalformedYamlError as error:
+            yaml_lines.require_yaml(path)
+        except yaml_lines.MalformedYamlError as error:
             found.append(SpecError(str(path), error.line, "", error.message))
         except OSError as error:
             found.append(SpecError(str(path), 1, "", f"cannot be read: {error.strerror}"))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from gpubed.core import record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
 # The verbs that apply roles; a lock written on a full disk has no verb.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 # On a full disk, the error of a write to an open file lacks the file's name.
 _NAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -119,3 +122,23 @@ def write_if_changed(path: Path, text: str) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, text.encode())
     return True
+
+
+def without_nan(value: Any) -> Any:
+    """Return data with None in place of NaN and infinity, which JSON lacks (RFC 8259)."""
+    if isinstance(value, dict):
+        return {name: without_nan(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def modules_with(folder: Path, *points: str) -> tuple[str, ...]:
+    """Return the sorted names of a folder's modules that define one of `points`, found as text.
+
+    Modules are not imported: completion stays fast, and one that fails to import hides no other.
+    """
+    named = "|".join(points)
+    point = re.compile(rf"^(?:def (?:{named})\(|(?:{named})(?:: [^=\n]+)? = )", re.MULTILINE)
+    modules = (path for path in folder.glob("*.py") if not path.name.startswith("_"))
+    return tuple(sorted(p.stem for p in modules if point.search(p.read_text(encoding="utf-8"))))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from gpubed.core import files, located, wording
+from gpubed.core import files, wording, yaml_lines
 from gpubed.core.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
@@ -70,8 +70,8 @@ class Document:
     def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
         """Parse the document as YAML, as `json` does; `located` documents what it refuses."""
         try:
-            parsed = located.parse(self.data, merges=merges)
-        except located.MalformedYamlError as error:
+            parsed = yaml_lines.parse(self.data, merges=merges)
+        except yaml_lines.MalformedYamlError as error:
             raise self.refusal(f"line {error.line}: {error.message}") from None
         try:
             return _adapter(shape).validate_python(parsed.data)
@@ -166,11 +166,11 @@ def _placed(where: Sequence[str | int], how: str) -> str:
     return f"{path}: {how}" if path else how
 
 
-def _faults(error: ValidationError, document: located.Located, shape: Any) -> list[str]:
+def _faults(error: ValidationError, document: yaml_lines.Located, shape: Any) -> list[str]:
     """Return all faults sorted by line, with the nearest known key for an unknown one."""
     if error.error_count() > _FAULTS:
         return [f"line 1: {words(error)}"]
-    found: dict[located.Location, list[str]] = {}
+    found: dict[yaml_lines.Location, list[str]] = {}
     for where, details in wording.placed(error, document):
         how = _how(details, shape)
         if details["type"] == "extra_forbidden" and (known := wording.suggestion(shape, where)):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from gpubed.core import located, nearest, units
+from gpubed.core import units, yaml_lines
+from gpubed.core.text import nearest_name
 
 _PATTERNS: dict[str, str] = {}
 _FINITE = "must be a finite number"
@@ -67,7 +68,9 @@ def errors(error: ValidationError) -> list[Any]:
     ]
 
 
-def placed(error: ValidationError, document: located.Located) -> list[tuple[located.Location, Any]]:
+def placed(
+    error: ValidationError, document: yaml_lines.Located
+) -> list[tuple[yaml_lines.Location, Any]]:
     """Return pydantic's errors with their places in a document.
 
     For a union, errors about other variants are left out if an error lies within the value.
@@ -117,7 +120,7 @@ def _writer(shape: Any, path: Sequence[str | int]) -> Callable[[float], str] | N
 def suggestion(shape: Any, path: Sequence[str | int]) -> str:
     """Suggest a known key for the last one of a path; empty if any key is allowed."""
     known = _fields(_model(_at(shape, path[:-1])))
-    return nearest.suggestion(str(path[-1]), known) if known else ""
+    return nearest_name(str(path[-1]), known) if known else ""
 
 
 def _at(shape: Any, path: Sequence[str | int]) -> Any:

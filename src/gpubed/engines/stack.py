@@ -21,7 +21,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.engines import embedded
 from gpubed.spec.clusterspec import spec_backend
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import history, registry
 from gpubed.testbeds.specification import load
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
 
 def environment(paths: ClusterPaths) -> dict[str, str]:
     """Return the variables with which plain `pulumi` works on a cluster's stack."""
-    project, plugins, names = paths.project, dict[str, str](), made_on.kinds(paths)
+    project, plugins, names = paths.project, dict[str, str](), history.kinds(paths)
     with suppress(GpubedError):  # `down` works without a specification
         names = [*names, spec_backend(load(paths.spec_in_use, paths.name))]
     for name in names:

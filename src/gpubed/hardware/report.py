@@ -31,7 +31,7 @@ from gpubed import __version__
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
 # Facts that have nothing to do with GPUs.

@@ -1,4 +1,4 @@
-"""Lists the files of a checkpoint folder on the cluster: checkpoints, and others.
+"""Names checkpoint folders, and lists their files: checkpoints, and others.
 
 Jobs name their files as they like. Hidden files and drafts are still being written; checksums and
 damaged files are no checkpoints either.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Self
+from urllib.parse import quote, unquote
 
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
@@ -96,3 +98,33 @@ def require_some(cluster: Cluster, names: Iterable[str], hint: str) -> None:
     found = {folder(cluster.plan, name): look(cluster, name) for name in names}
     if found and all(files is not None and not files.finished for files in found.values()):
         raise UsageError(f"there is no checkpoint to go on from in {', '.join(found)}", hint)
+
+
+_LONGEST = 255  # bytes of a file's name, here and on nodes
+
+
+def folder_fault(name: str) -> str:
+    """Return why a text names no folder below `checkpoints/`; empty if it names one."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        return f"{name!r} leads out of the folder of checkpoints"
+    if not path.parts:
+        return f"{name!r} is the folder of all checkpoints, and none in it"
+    if (length := len(lock_name(name))) > _LONGEST:
+        return f"its name is too long: {length} bytes, as URLs write it, of {_LONGEST} at most"
+    return ""
+
+
+def folder_name(name: str) -> str:
+    """Return the one spelling of a name: `c1` for `./c1`, `c1/` and `c1/.`."""
+    return str(PurePosixPath(name))
+
+
+def lock_name(name: str) -> str:
+    """Return the name of the lock that the folder's writer holds."""
+    return quote(folder_name(name), safe="")
+
+
+def folder_of_lock(name: str) -> str:
+    """Return the folder whose lock has that name."""
+    return unquote(name)

@@ -20,12 +20,11 @@ from gpubed.jobs import checkpoint_files, execution, jobfile, launchers
 from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.execution import Terms
 from gpubed.jobs.job_result import JobResult
-from gpubed.jobs.lookout import Lookout, Pace, Sight
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
+from gpubed.jobs.stall_detector import Pace, Sight, StallDetector
 from gpubed.nodes import rates
-from gpubed.nodes.allocation import Node, NotUp
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node, NotUp
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_cluster, load_current
 
@@ -141,7 +140,7 @@ class Training:
         kept = self._kept(pool)
         while True:
             had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
-            result, lookout = self._leg(pool, had)
+            result, detector = self._leg(pool, had)
             if result.completed:  # wrong metrics would only come again
                 return result
             pool = self._wait_for_nodes()
@@ -151,8 +150,8 @@ class Training:
             # lost before the first step is no proof that a node was at fault.
             there = set(map(_who, pool.usable.allocation.nodes))
             lacked = pool.waited or not there.issuperset(map(_who, had))
-            cut_off = result.cut_off and lookout.has_stepped
-            by_nodes = lookout.blames_nodes or lacked or cut_off
+            cut_off = result.cut_off and detector.has_stepped
+            by_nodes = detector.blames_nodes or lacked or cut_off
             in_vain = 0 if by_nodes or got_on else in_vain + 1
             if in_vain == _TRIES:
                 why = f"it ended {_TRIES} times in a row before it had kept anything new"
@@ -216,10 +215,10 @@ class Training:
         reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
         return f"{able} node(s) are well, and at least {least} are wanted{reasons}"
 
-    def _leg(self, pool: _Pool, had: Sequence[Node]) -> tuple[JobResult, Lookout]:
+    def _leg(self, pool: _Pool, had: Sequence[Node]) -> tuple[JobResult, StallDetector]:
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
-        lookout = Lookout(
+        detector = StallDetector(
             lambda: self._sight(had),
             lambda: self._kept(pool),
             self._say,
@@ -232,11 +231,11 @@ class Training:
         self._say(execution.beginning(request.job, had, "goes on" if former else "starts"))
 
         def hear(line: str) -> None:
-            lookout.hear(line)
+            detector.hear(line)
             self._on_output(line)
 
         try:
-            with lookout.at_work():
+            with detector.at_work():
                 result = execution.run(
                     pool.usable,
                     request,
@@ -245,8 +244,8 @@ class Training:
                         run_id=run_id,
                         resumes=former,
                         elastic=True,
-                        unwanted=lambda: lookout.verdict,
-                        was_well=lambda: lookout.makes_room,
+                        unwanted=lambda: detector.verdict,
+                        was_well=lambda: detector.makes_room,
                     ),
                 )
         except UsageError:
@@ -256,12 +255,12 @@ class Training:
             result = JobResult(request.job, here, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
             result.cut_off = isinstance(error, Unreachable)
-        self._pace = lookout.pace
+        self._pace = detector.pace
         why = "; ".join(reason.removesuffix(result.to_see) for reason in result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
         if why:
             self._say(f"{run_id} is over: {why}")
-        return result, lookout
+        return result, detector
 
     def _sight(self, had: Sequence[Node]) -> Sight:
         """Look for lost nodes of a run, and for a better choice of nodes."""

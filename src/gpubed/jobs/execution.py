@@ -39,11 +39,10 @@ from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import selection
-from gpubed.nodes.allocation import Allocation, Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import history, registry
 from gpubed.testbeds.base import JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
@@ -117,7 +116,7 @@ def run(
     run = _foresee(cluster, request, terms.run_id)
     if run.service:  # so that what it starts there can be found again
         testbed = registry.bound(cluster.plan.backend, cluster.paths)
-        made_on.note(testbed, applied=True)
+        history.note(testbed, applied=True)
     begun = terms.noted(run.record)
     started = time.monotonic()
     # An elastic training locks its checkpoints itself, across all of its runs.
@@ -157,7 +156,7 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         if request.container or job.container:
             images.require_docker(plan)
     else:
-        made_on.require_same(registry.bound(plan.backend, cluster.paths))
+        history.require_same(registry.bound(plan.backend, cluster.paths))
     values = job.values(request.job, request.settings)
     used = selection.choose(cluster.allocation, **request.choice.model_dump())
     cluster = replace(cluster, allocation=used)

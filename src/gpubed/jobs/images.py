@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from gpubed.core import parallel, progress
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from gpubed.core import finite, reading
+from gpubed.core import reading
+from gpubed.core.files import without_nan
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import curves
 from gpubed.jobs.jobfile import Job, Metric
@@ -162,7 +163,7 @@ def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     odd = job.odd(result.metrics)
     result.failures += odd.values()
     # Names with control characters could fake lines of gpubed's output.
-    result.metrics = finite.plain({k: v for k, v in result.metrics.items() if k.isprintable()})
+    result.metrics = without_nan({k: v for k, v in result.metrics.items() if k.isprintable()})
     due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
     broken = (
         condition.broken_by(result.metrics, result.world_size)

@@ -23,11 +23,13 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import command_words, nearest, reading, wording
+from gpubed.core import command_words, reading, wording
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
-from gpubed.jobs import checkpoint_folder, launchers
+from gpubed.core.text import nearest_name
+from gpubed.jobs import launchers
+from gpubed.jobs.checkpoint_files import folder_fault, folder_name
 from gpubed.spec.sections import Python
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Argument(_Model):
             ValidationError: The text has another type; `fault` says why.
         """
         value: Value = _TYPES[self.kind][0].validate_python(given)
-        return checkpoint_folder.plain(str(value)) if self.resumes else value
+        return folder_name(str(value)) if self.resumes else value
 
     def fault(self, value: Value) -> str:
         """Say what is wrong with a value; empty where nothing is."""
@@ -146,7 +148,7 @@ class Argument(_Model):
             return f"{shown} is not one of {', '.join(map(str, self.choices))}"
         if self.dataset and _leads_out(PurePosixPath(read)):
             return f"{shown} leads out of the cluster's datasets"
-        if self.resumes and (why := checkpoint_folder.fault(str(read))):
+        if self.resumes and (why := folder_fault(str(read))):
             return why
         if self.at_least is not None and not read >= self.at_least:
             return f"{reading.short(str(value))} is less than {self.at_least:g}"
@@ -235,7 +237,7 @@ def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Cond
     """
     metrics, arguments = info.data.get("metrics"), info.data.get("arguments")
     if metrics is not None and condition.metric not in metrics:
-        close = nearest.suggestion(condition.metric, metrics)
+        close = nearest_name(condition.metric, metrics)
         raise ValueError(f"there is no metric {condition.metric!r}; {close}")
     if arguments is None:
         return condition
@@ -248,7 +250,7 @@ def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Cond
 
 def _is_there(launcher: str) -> str:
     if launcher not in launchers.names():
-        close = nearest.suggestion(launcher, launchers.names())
+        close = nearest_name(launcher, launchers.names())
         raise ValueError(f"there is no launcher {launcher!r}; {close}")
     return launcher
 
@@ -332,7 +334,7 @@ class Job(_Model):
             if given not in self.arguments:
                 raise UsageError(
                     f"job {name} has no argument {given!r}",
-                    nearest.suggestion(given, self.arguments),
+                    nearest_name(given, self.arguments),
                 )
             argument = self.arguments[given]
             if why := argument.fault(text):
@@ -416,7 +418,7 @@ def folder(name: str) -> Path:
     """
     known = _folders()
     if name not in known:
-        close = nearest.suggestion(name, sorted(known))
+        close = nearest_name(name, sorted(known))
         raise UsageError(
             f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
         )

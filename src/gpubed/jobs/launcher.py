@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from typing import cast
 
 from gpubed.jobs.rank_output import parted
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import in_sh
 from gpubed.spec.plan import ClusterPlan
 

@@ -19,8 +19,7 @@ from gpubed.core import parallel
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.ssh import HEARTBEAT, SILENCE_S
 from gpubed.nodes import answers
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
 # A run's owner beats every 5 s; a busy head may be late.

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
 

@@ -15,9 +15,10 @@ from pathlib import Path, PurePath
 
 import pathspec
 
-from gpubed.core import nearest, reading
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.nodes.cluster import Cluster
+from gpubed.core.text import nearest_name
+from gpubed.nodes.allocation import Cluster
 
 IGNORE = ".gpubedignore"
 """Patterns of files that stay here, in the syntax of `.gitignore`."""
@@ -124,7 +125,7 @@ def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -
     below = {name, *map(str, PurePath(name).parents)}  # which may be links
     if not PurePath(name).is_absolute() and below.isdisjoint(names):
         kept = f"git or {IGNORE} keeps it here" if (folder / name).exists() else ""
-        suggested = nearest.suggestion(name, [one for one in names if one.endswith(".py")])
+        suggested = nearest_name(name, [one for one in names if one.endswith(".py")])
         raise UsageError(f"{script} does not go to the nodes from {folder}", kept or suggested)
 
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.rank_output import RankOutput
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH
 
 # Prints rank, file, line and function of each rank of a run: the innermost frame outside of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.spec.plan import ClusterPlan
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 # Restricted, because values from testbeds and nodes go into ssh_config and known_hosts.
@@ -174,3 +176,20 @@ def note_change(paths: ClusterPaths, new: str = "") -> bool:
     with record.changed(paths) as known:
         known.unfinished = "nodes"
     return True
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The paths, the plan and the allocation of a cluster whose nodes are granted.
+
+    For work on some of the nodes, the allocation holds only these.
+    """
+
+    paths: ClusterPaths
+    plan: ClusterPlan
+    allocation: Allocation
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.paths.name

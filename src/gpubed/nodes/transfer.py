@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, in_sh
 
 # A half file stays out of the sight of jobs, and is gone on with.

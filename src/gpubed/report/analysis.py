@@ -10,14 +10,14 @@ from typing import Any
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Stop
 from gpubed.campaigns.records import Record
-from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, together, wording
+from gpubed.jobs.metrics import LINK, WORK, main_metric
+from gpubed.report import groups, merge, scaling, steps, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
-_WORK = main_metric.WORK
+_WORK = WORK
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
@@ -107,7 +107,7 @@ def analyse(measured: Measured) -> Analysis:
     stops = [part.campaign.stop for part in measured.each]
     # What points were repeated for stands for them, where they were.
     asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
-    metric = main_metric.chosen(next(iter(asked), None), numbers) or None
+    metric = main_metric(next(iter(asked), None), numbers) or None
     if metric is not None:
         why = {"status": "failed", "reason": f"it gave no {metric}"}
         points = (
@@ -118,8 +118,8 @@ def analyse(measured: Measured) -> Analysis:
         )
         measured = replace(measured, points=tuple(points))
         found = groups.made(measured)
-    rates = [n for n in _numbers(measured, found) if n.endswith((_WORK, main_metric.LINK))]
-    throughput = main_metric.chosen(metric, rates) or None
+    rates = [n for n in _numbers(measured, found) if n.endswith((_WORK, LINK))]
+    throughput = main_metric(metric, rates) or None
     scale = next((name for name in wording.SCALES if name in measured.campaign.factors), None)
     series: tuple[Series, ...] = ()
     # What a link brings does not grow with the number of nodes.
@@ -145,7 +145,7 @@ def analyse(measured: Measured) -> Analysis:
 
 
 def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
-    return together.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
+    return merge.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
 
 
 def _comparisons(
@@ -155,7 +155,7 @@ def _comparisons(
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
     for factor in measured.campaign.factors if throughput else ():
         if factor == measured.factor:
-            yield from together.comparisons(measured, found, throughput or "")
+            yield from merge.comparisons(measured, found, throughput or "")
         elif factor not in _AMOUNTS:
             comparable = several if factor == "rate" else found
             yield from scaling.comparisons(comparable, factor, throughput or "")

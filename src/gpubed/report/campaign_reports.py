@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from gpubed.access import services
 from gpubed.core.errors import GpubedError
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
 from gpubed.report.read import Measured
 

@@ -19,7 +19,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubed.core.paths import assets
-from gpubed.jobs.figures import one_line, written
+from gpubed.jobs.metrics import formatted as written
+from gpubed.jobs.metrics import one_line
 from gpubed.jobs.runs.record import Record
 from gpubed.report import summary, tables, wording
 from gpubed.report.analysis import Analysis, versions

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, TypeAdapter
 
 from gpubed.campaigns.records import LARGEST, Folder, Header, Model, Record
-from gpubed.configuration.use import Row
-from gpubed.core import finite, nearest, reading
+from gpubed.configuration.usage import Row
+from gpubed.core import reading
 from gpubed.core.errors import UsageError
+from gpubed.core.files import without_nan
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.text import nearest_name
 
 Value = bool | int | float | str | None
 WITH_OTHERS = "-with-others"
@@ -105,7 +107,7 @@ def chosen(paths: ClusterPaths, name: str | None) -> str:
     if wanted not in known or not (meant or (given.exists() and given.samefile(folder))):
         raise UsageError(
             f"there is no campaign {name!r} in {paths.campaigns}",
-            nearest.suggestion(wanted, known),
+            nearest_name(wanted, known),
         )
     return wanted
 
@@ -139,4 +141,4 @@ def ranks(point: Record) -> list[Rank]:
 def _campaign(folder: Path) -> tuple[Header, dict[str, Any]]:
     path = folder / "campaign.json"
     read = reading.file(path, f"put back {path} from a copy, or name another campaign")
-    return read.json(Header), finite.plain(read.json(dict[str, JsonValue]))
+    return read.json(Header), without_nan(read.json(dict[str, JsonValue]))

@@ -12,8 +12,8 @@ from typing import Any
 
 from gpubed.campaigns.file import NODES, Key, key
 from gpubed.campaigns.records import Header
-from gpubed.core import families
-from gpubed.core.families import Chance
+from gpubed.core import holm
+from gpubed.core.holm import Chance
 from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
 from gpubed.report.read import Value
@@ -155,7 +155,7 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """Correct the comparisons of a report for their number."""
     listed = tuple(found)
-    chances = families.corrected([one.ratio.p for one in listed])
+    chances = holm.corrected([one.ratio.p for one in listed])
     return tuple(replace(one, chance=chance) for one, chance in zip(listed, chances, strict=True))
 
 

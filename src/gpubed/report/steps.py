@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubed.campaigns.records import Header
-from gpubed.core import families, intervals
+from gpubed.core import holm, intervals
 from gpubed.core.intervals import P
 from gpubed.report import read, wording
 from gpubed.report.groups import Group, Ratio
@@ -146,7 +146,7 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
         each.append((group, times))
         for place, pairs in times.items():
             ratios[place].append([own / others for own, others in pairs])
-    chances = families.corrected([_is_even(of) for of in ratios.values()])
+    chances = holm.corrected([_is_even(of) for of in ratios.values()])
     slow = {place for place, one in zip(ratios, chances, strict=True) if one and one.shows}
     for group, times in each:
         once = max((own / others for of in times.values() for own, others in of), default=1.0)
@@ -239,7 +239,7 @@ def limited(
 def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
     """Correct the limits for their number (Holm)."""
     listed = tuple(found)
-    chances = families.corrected([one.p for one in listed])
+    chances = holm.corrected([one.p for one in listed])
     return tuple(
         one
         if chance and chance.shows

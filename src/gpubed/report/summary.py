@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpubed.core import intervals
-from gpubed.jobs import figures, main_metric
-from gpubed.report import scaling, together, wording
+from gpubed.jobs.metrics import WORK, formatted, one_line
+from gpubed.report import merge, scaling, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Ratio
 from gpubed.report.steps import Limit
@@ -57,7 +57,7 @@ def told(analysis: Analysis) -> list[str]:
         said["Try next"] = f"Try next: {said['Try next']}"
     simulated = [SIMULATED] if analysis.measured.simulated else []
     found = [*simulated, *said.values(), *_gaps(analysis)]
-    return [figures.one_line(wording.clean(text)) for text in found]
+    return [one_line(wording.clean(text)) for text in found]
 
 
 def lines(analysis: Analysis) -> dict[str, str]:
@@ -106,10 +106,10 @@ def beside(limit: Limit) -> str:
 
 def cost(limit: Limit) -> str:
     """Write a limit's cost per step, with its interval if there is one."""
-    took = figures.written(limit.seconds, "s")
+    took = formatted(limit.seconds, "s")
     if limit.low is None or limit.high is None:
         return took
-    low, high = (figures.written(bound, "s") for bound in (limit.low, limit.high))
+    low, high = (formatted(bound, "s") for bound in (limit.low, limit.high))
     return f"{took} (95 % interval {low} to {high})"
 
 
@@ -170,7 +170,7 @@ def _limits(analysis: Analysis) -> Iterator[str]:
             more = f" more than on {wording.setting(scale, worst.series.baseline_size)}"
             share = f"{more if worst.grown else ''}, {wording.percent(worst.share)} of a step"
             alone_s = worst.least_s if worst.cause == "link" else None
-            least = f"; the link alone needs {figures.written(alone_s, 's')}" if alone_s else ""
+            least = f"; the link alone needs {formatted(alone_s, 's')}" if alone_s else ""
             said = f": {_TAKES[worst.cause]} takes {cost(worst)}{share}{least}"
         yield f"{subject} in {count} of {of} series, most{where}{said}."
 
@@ -231,7 +231,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
     if once := len(analysis.single):
         of = _counted(len(analysis.groups), "point")
         yield f"{once} of {of} measured only once: these figures have no interval."
-    left = together.apart(measured, analysis.groups, analysis.comparisons)
+    left = merge.apart(measured, analysis.groups, analysis.comparisons)
     if left and analysis.throughput:
         names = " and ".join(left)
         yield f"No point of {names} is compared: no other campaign has one with these settings."
@@ -242,7 +242,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             "is too low where that is faster than other nodes, too high where it is slower."
         )
     ranks = sorted({n for one in campaigns for n in scaling.uneven(one, analysis.scale)})
-    if ranks and (analysis.throughput or "").endswith(main_metric.WORK):
+    if ranks and (analysis.throughput or "").endswith(WORK):
         yield (
             f"Nodes have from {ranks[0]} to {ranks[-1]} ranks: linear growth and efficiency count "
             "ranks, by the job's metric world_size; where that is missing, there are none."

@@ -7,10 +7,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpubed.configuration import use
-from gpubed.core import families
+from gpubed.configuration import usage
+from gpubed.core import holm
 from gpubed.core.units import duration
-from gpubed.jobs import figures
+from gpubed.jobs.metrics import formatted
 from gpubed.report import summary, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group
@@ -144,7 +144,7 @@ def _limits(analysis: Analysis) -> Table:
             summary.named(one),
             summary.cost(one),
             wording.percent(one.share),
-            "" if one.least_s is None else figures.written(one.least_s, "s"),
+            "" if one.least_s is None else formatted(one.least_s, "s"),
             summary.beside(one),
         ]
         for one in analysis.limits
@@ -167,13 +167,13 @@ def _ratios(analysis: Analysis) -> Table:
             wording.setting(one.factor, one.against),
             one.group.named(one.factor),
             summary.bounds(one.ratio),
-            families.written(one.chance),
+            holm.written(one.chance),
             "not known" if one.chance is None else "yes" if one.tells else "not shown",
         ]
         for one in analysis.comparisons
     ]
     count = max((one.chance.count for one in analysis.comparisons if one.chance), default=0)
-    note = families.told(count) if count > 1 else ""
+    note = holm.told(count) if count > 1 else ""
     title = f"Ratios of {wording.metric(analysis.throughput or '')}"
     return Table(title, ("", "over", "with", "ratio", "p", "differs"), rows, note)
 
@@ -205,7 +205,7 @@ def _of_cluster(part: Measured) -> list[Table]:
     links = [[one.src, one.dst, *(wording.figure(r, "_bps") for r in each)] for one, each in rates]
     users = [
         [row.user or "unknown", row.job, *map(duration, (row.held_s, row.gpu_s, row.cpu_s))]
-        for row in use.shown(part.use)
+        for row in usage.shown(part.use)
     ]
     return [
         Table(f"Nodes{label}", ("node", "hardware", "ranks", "GPUs"), nodes),
@@ -229,8 +229,8 @@ def _mean(group: Group, metric: str, count: int) -> str:
     if mean is None:
         return ""
     own = f" (n = {group.count(metric)})" if group.count(metric) != count else ""
-    spread = f" ± {figures.written(float(f'{width:.2g}'), '')}" if width else ""
-    return f"{figures.written(mean, '')}{spread}{own}"
+    spread = f" ± {formatted(float(f'{width:.2g}'), '')}" if width else ""
+    return f"{formatted(mean, '')}{spread}{own}"
 
 
 def _metric(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from gpubed.campaigns.file import ENVIRONMENT
 from gpubed.core import units
-from gpubed.jobs import figures
+from gpubed.jobs.metrics import formatted
 from gpubed.report.read import Value
 
 ALL = "all points"
@@ -86,7 +86,7 @@ def metric(name: str) -> str:
 
 def figure(value: float | None, metric: str) -> str:
     """Write a metric's value with its unit."""
-    return "" if value is None else figures.written(value, unit(metric))
+    return "" if value is None else formatted(value, unit(metric))
 
 
 def percent(share: float) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gpubed.campaigns.records import Model
-from gpubed.core import files, finite, reading
+from gpubed.core import files, reading
 from gpubed.core.errors import UsageError, unwritable
+from gpubed.core.files import without_nan
 from gpubed.report import page, plots, summary, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Measured
@@ -50,7 +51,7 @@ def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]
     }
     contents = {
         PAGE: page.html(analysis, drawn),
-        DATA: json.dumps(finite.plain(document), indent=2, allow_nan=False) + "\n",
+        DATA: json.dumps(without_nan(document), indent=2, allow_nan=False) + "\n",
         POINTS: tables.points_csv(analysis.measured),
         **figures,
     }

@@ -26,9 +26,10 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, reading, wording
+from gpubed.core import reading, wording, yaml_lines
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import assets
+from gpubed.core.text import nearest_name
 from gpubed.recipes import recipe
 from gpubed.spec import backend_config
 from gpubed.spec.backend_config import BackendConfig
@@ -101,9 +102,7 @@ class ClusterSpec(Section):
     @classmethod
     def _recipe_exists(cls, name: str) -> str:
         if name not in recipe.names():
-            raise ValueError(
-                f"there is no recipe {name!r}; {nearest.suggestion(name, recipe.names())}"
-            )
+            raise ValueError(f"there is no recipe {name!r}; {nearest_name(name, recipe.names())}")
         return name
 
     @field_validator("nodes")
@@ -122,7 +121,7 @@ class ClusterSpec(Section):
         names = [name for group in groups for name in group.node_names]
         if server is not None and names and server not in names:
             raise ValueError(
-                f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
+                f"shared.server: there is no node {server!r}; {nearest_name(server, names)}"
             )
         networks = info.data.get("networks")
         fabric = networks is None or (networks.experiment and networks.experiment.rdma)
@@ -137,7 +136,7 @@ class ClusterSpec(Section):
         for partition in services.slurm.partitions if services.slurm and groups else ():
             for name in partition.groups:
                 if name not in groups:
-                    close = nearest.suggestion(name, groups)
+                    close = nearest_name(name, groups)
                     raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
         return services
 
@@ -197,12 +196,12 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
     """
     file = str(path)
     try:
-        document = located.read(path)
+        document = yaml_lines.read(path)
     except FileNotFoundError:
         return None, [SpecError(file, 1, "", "the file does not exist")]
     except OSError as error:
         return None, [SpecError(file, 1, "", f"cannot be read: {error.strerror}")]
-    except located.MalformedYamlError as error:
+    except yaml_lines.MalformedYamlError as error:
         return None, [SpecError(file, error.line, "", error.message)]
     if not isinstance(document.data, dict):
         return None, [SpecError(file, 1, "", "must be a mapping of keys to values")]
@@ -223,7 +222,7 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
     return (None if problems else spec), _in_order(problems)
 
 
-def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> list[Problem]:
+def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> list[Problem]:
     """Find problems of a specification whose values all have the right form."""
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
@@ -242,13 +241,13 @@ def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> lis
 
 
 @cache
-def _placeholders(backend: str) -> tuple[tuple[located.Location, str, str], ...]:
+def _placeholders(backend: str) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
     """Return where a template has text that the user must replace, the text, and by what.
 
     Such a line ends with `# fill in: WHAT`.
     """
     path = backend_config.template(backend)
-    written, lines = located.read(path), path.read_text(encoding="utf-8").splitlines()
+    written, lines = yaml_lines.read(path), path.read_text(encoding="utf-8").splitlines()
     found = [
         (location, _at(written.data, location), _FILL_IN.search(lines[line - 1]))
         for location, line in written.lines.items()
@@ -256,7 +255,7 @@ def _placeholders(backend: str) -> tuple[tuple[located.Location, str, str], ...]
     return tuple((at, text, mark[1]) for at, text, mark in found if mark and isinstance(text, str))
 
 
-def _at(data: Any, location: located.Location) -> Any:
+def _at(data: Any, location: yaml_lines.Location) -> Any:
     for key in location:
         try:
             data = data[key]
@@ -266,8 +265,8 @@ def _at(data: Any, location: located.Location) -> Any:
 
 
 def _besides(
-    wrong: Iterable[tuple[located.Location, Any]],
-    document: located.Located,
+    wrong: Iterable[tuple[yaml_lines.Location, Any]],
+    document: yaml_lines.Located,
     data: dict[str, Any],
     judge: Judge,
 ) -> list[Problem]:
@@ -282,7 +281,7 @@ def _besides(
     return []
 
 
-def _placed(file: str, document: located.Located, one: Problem) -> SpecError:
+def _placed(file: str, document: yaml_lines.Located, one: Problem) -> SpecError:
     return SpecError(file, document.line(one.path), _dotted(one.path), one.message, one.allowed)
 
 
@@ -384,7 +383,7 @@ def _dotted(path: Iterable[str | int]) -> str:
 
 
 def _explain(
-    file: str, document: located.Located, path: located.Location, details: Any
+    file: str, document: yaml_lines.Located, path: yaml_lines.Location, details: Any
 ) -> SpecError:
     message, allowed = wording.of(details, model()), ""
     kind, context = details["type"], details.get("ctx", {})
@@ -395,7 +394,7 @@ def _explain(
     elif kind.startswith("union_tag"):
         path, asked = (*path, "type"), context.get("tag")
         message = f"unknown backend {asked!r}" if asked else message
-        allowed = nearest.suggestion(str(asked), backend_config.names())
+        allowed = nearest_name(str(asked), backend_config.names())
     elif kind == "model_type" and path[-1:] == ("simulate",):
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):

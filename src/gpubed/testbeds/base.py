@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.core.paths import ClusterPaths
-    from gpubed.nodes.allocation import Allocation, Node
-    from gpubed.nodes.cluster import Cluster
+    from gpubed.nodes.allocation import Allocation, Cluster, Node
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Backend(ABC):
         return False
 
     @abstractmethod
-    def bind(self, reach: Reach, paths: ClusterPaths) -> Testbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> Testbed:
         """Return the testbed as a cluster sees it; nothing is read or asked yet."""
 
     def doctor(self) -> list[Finding]:
@@ -206,7 +205,7 @@ class Testbed(ABC):
     for `existing`.
     """
 
-    def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
+    def __init__(self, backend: Backend, reach: TestbedOptions, paths: ClusterPaths) -> None:
         self.backend, self.reach, self.paths = backend, reach, paths
 
     @abstractmethod

@@ -11,7 +11,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config, clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, spec_backend
 from gpubed.testbeds.base import Backend, Testbed
-from gpubed.testbeds.reach import Reach
+from gpubed.testbeds.options import TestbedOptions
 
 
 @cache
@@ -37,6 +37,6 @@ def bound(name: str, paths: ClusterPaths) -> Testbed:
     return backend(name).bind(reach(name, paths), paths)
 
 
-def reach(name: str, paths: ClusterPaths) -> Reach:
+def reach(name: str, paths: ClusterPaths) -> TestbedOptions:
     """Return how a cluster reaches the testbed of that name."""
-    return Reach(name, paths, check)
+    return TestbedOptions(name, paths, check)

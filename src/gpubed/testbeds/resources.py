@@ -202,13 +202,13 @@ def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_on(props: Mapping[str, Any]) -> None:
     """Note on which testbed a cluster is made; refuse to take another one for it."""
-    from gpubed.testbeds import made_on
+    from gpubed.testbeds import history
 
     if props["backend"] == "gpubed" or "cluster" not in props:
         return  # an image is of no cluster
     testbed = _testbed(props)
-    made_on.require_same(testbed)
-    made_on.note(testbed)
+    history.require_same(testbed)
+    history.note(testbed)
 
 
 def _note_change(props: Mapping[str, Any], *, made: bool) -> None:

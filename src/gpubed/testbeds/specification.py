@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpubed.core import files, located
+from gpubed.core import files, yaml_lines
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import FROZEN, ClusterPaths, Project
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.nodes.allocation import load as load_allocation
-from gpubed.nodes.cluster import Cluster
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
 from gpubed.testbeds import registry
@@ -40,7 +39,7 @@ def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecEr
     try:
         return plan(found, testbed.surroundings(found, paths)), []
     except Unplannable as error:
-        line, where = located.read(path).line(error.path), ".".join(map(str, error.path))
+        line, where = yaml_lines.read(path).line(error.path), ".".join(map(str, error.path))
         return None, [SpecError(str(path), line, where, error.message, error.allowed)]
 
 
@@ -86,7 +85,7 @@ def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
 
     Raises `GpubedError` if the file no longer asks for what the run was planned for.
     """
-    files.write(paths.frozen, files.read(paths.spec, located.MAX_BYTES))
+    files.write(paths.frozen, files.read(paths.spec, yaml_lines.MAX_BYTES))
     require_same(load_plan(paths.frozen, paths.name), wanted.spec.digest, paths)
     os.environ[FROZEN] = str(paths.frozen)
     try:

@@ -16,7 +16,7 @@ from gpubed.checks import accelerator, compute, software
 from gpubed.checks.context import Context
 from gpubed.hardware import floors
 from gpubed.hardware.facts import GPU
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support import machines
 from support.samples import sample_allocation, sample_plan

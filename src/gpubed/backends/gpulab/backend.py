@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.gpulab import request
-from gpubed.core import places
+from gpubed.core import addresses
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import MOST_GPUS
 from gpubed.testbeds.base import JobBackend
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubed.backends.gpulab.testbed import GpulabTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
@@ -37,9 +37,9 @@ class GpulabBackend(JobBackend):
     def spelled(self, id_: str) -> str:
         """Return an identity in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
-        return " ".join([*map(places.url, service), places.urn(user)])
+        return " ".join([*map(addresses.url, service), addresses.urn(user)])
 
-    def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> GpulabTestbed:
         """Return the testbed for a cluster."""
         from gpubed.backends.gpulab.testbed import GpulabTestbed
 

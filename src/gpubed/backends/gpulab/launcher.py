@@ -24,7 +24,7 @@ from gpubed.backends.gpulab.client import WAITING, Client, NoSuchJob, RemoteJob,
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import JobService, Task, World
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan, Surroundings
     from gpubed.testbeds.base import Finding
     from gpubed.testbeds.driver import Driver
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 
 class LocalBackend(Backend):
@@ -31,7 +31,7 @@ class LocalBackend(Backend):
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
     is_no_more = "a daemon that was installed anew"
 
-    def bind(self, reach: Reach, paths: ClusterPaths) -> LocalTestbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""
         from gpubed.backends.local.testbed import LocalTestbed
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpubed.backends.local.config import RELEASES
-from gpubed.core import nearest
 from gpubed.core.errors import GpubedError
+from gpubed.core.text import nearest_name
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
@@ -141,7 +141,7 @@ def _simulated(spec: ClusterSpec) -> Iterator[Problem]:
             continue
         if (model := models().get(wanted.model)) is None:
             why = f"there is no GPU model {wanted.model!r}"
-            near = nearest.suggestion(wanted.model.upper(), models())
+            near = nearest_name(wanted.model.upper(), models())
             yield Problem(("nodes", index, "simulate"), why, near)
             continue
         known[index] = model

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 _FIX = "gpubed doctor CLUSTER --fix"
 # The plugin's error messages, and what they mean in terms of the specification.
@@ -57,7 +57,7 @@ class OpenStackBackend(Backend):
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(f"openstack:{type_}" for type_, *_ in labels.KINDS.values())
 
-    def bind(self, reach: Reach, paths: ClusterPaths) -> OpenStackTestbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> OpenStackTestbed:
         """Return the cloud as a cluster sees it."""
         from gpubed.backends.openstack.testbed import OpenStackTestbed
 

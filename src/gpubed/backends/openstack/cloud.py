@@ -24,9 +24,10 @@ from openstack.config import OpenStackConfig, loader
 from openstack.connection import Connection
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gpubed.core import nearest, reading
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Unreadable
+from gpubed.core.text import nearest_name
 from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
@@ -235,7 +236,7 @@ def _chosen(wanted: str | None) -> str | None:
     file, variables = next(iter(files), "clouds.yaml"), os.environ.get("OS_AUTH_URL")
     own = variables and wanted == os.environ.get("OS_CLOUD_NAME", "envvars")
     if wanted and wanted not in known and not own:
-        close = reading.short(nearest.suggestion(wanted, known))
+        close = reading.short(nearest_name(wanted, known))
         raise PrerequisiteMissing(f"OpenStack: {file} has no clouds.{wanted}: {close}", _CHOOSE)
     if not (wanted or variables) and len(known) != 1:
         several = f"has several entries: {reading.short(', '.join(known))}"
@@ -279,7 +280,7 @@ def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[
     elif not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
         yield "auth.auth_url", "must be a URL, such as https://keystone.example.org:5000/v3"
     if kind not in _NEEDED:
-        close = nearest.suggestion(kind, sorted(_NEEDED))
+        close = nearest_name(kind, sorted(_NEEDED))
         yield "auth_type", f"is {kind!r}, by which Pulumi's plugin cannot log in: {close}"
     elif kind != _CREDENTIAL and any(key.startswith("application_credential") for key in said):
         yield "auth_type", f"must be {_CREDENTIAL}, since auth has an application credential"

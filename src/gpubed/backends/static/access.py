@@ -20,14 +20,14 @@ from gpubed.core.reading import Unreadable
 from gpubed.nodes import allocation, host_keys
 from gpubed.nodes.allocation import Hop, Node
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds.reach import Reach
+from gpubed.testbeds.options import TestbedOptions
 
 
 class UnknownHost(PrerequisiteMissing):
     """The user trusts no key of a host, so gpubed does not log in to it."""
 
 
-def known(reach: Reach) -> Config | None:
+def known(reach: TestbedOptions) -> Config | None:
     """Return the options of a cluster's specification, or else of the one applied last.
 
     None if neither can be read and names own hosts.
@@ -36,7 +36,7 @@ def known(reach: Reach) -> Config | None:
     return options(reach.specification) if found is None and reach.is_former else found
 
 
-def attempted(reach: Reach) -> list[Config]:
+def attempted(reach: TestbedOptions) -> list[Config]:
     """Return the options of all specifications that may have led to a marked host."""
     return [found for found in map(_config, reach.former_options()) if found]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 _HOSTS = ("backend", "hosts")
 
@@ -30,7 +30,7 @@ class StaticBackend(Backend):
     name = "static"
     lists_nodes = True
 
-    def bind(self, reach: Reach, paths: ClusterPaths) -> StaticTestbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> StaticTestbed:
         """Return the hosts of a cluster."""
         from gpubed.backends.static.testbed import StaticTestbed
 

@@ -11,12 +11,12 @@ from typing import Any
 from gpubed.backends.static import access, membership
 from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.host import Found, candidate, is_node, look, problems
-from gpubed.core import places, progress, record, runlock
+from gpubed.core import addresses, progress, record, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, cache
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, Silent
-from gpubed.testbeds.reach import Reach
+from gpubed.testbeds.options import TestbedOptions
 
 # Inputs that may change without replacing the node.
 _ACCESS = {"config", "gpus", "image", "public_key"}
@@ -25,7 +25,7 @@ _ACCESS = {"config", "gpus", "image", "public_key"}
 class NodeDriver(Driver):
     """Inputs: cluster, uuid, name, host, config, image, gpus, public_key."""
 
-    def __init__(self, reach: Reach, paths: ClusterPaths) -> None:
+    def __init__(self, reach: TestbedOptions, paths: ClusterPaths) -> None:
         self._reach, self._paths = reach, paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
@@ -86,7 +86,7 @@ class NodeDriver(Driver):
                 else:
                     membership.expel(ssh, ssh.node.user, uuid)
         except GpubedError as error:
-            if places.ssh(host.address, host.port) in record.read(self._paths).without:
+            if addresses.ssh(host.address, host.port) in record.read(self._paths).without:
                 return  # `down` says what stays there
             if self._is_gone(error, inputs):
                 message = (

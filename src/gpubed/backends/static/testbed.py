@@ -19,7 +19,7 @@ from gpubed.backends.static.host import (
     problems,
 )
 from gpubed.backends.static.node import NodeDriver
-from gpubed.core import parallel, places, record
+from gpubed.core import addresses, parallel, record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
@@ -29,7 +29,7 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Backend, Existing, Finding, Offer, Testbed
 from gpubed.testbeds.driver import Driver
-from gpubed.testbeds.reach import Reach
+from gpubed.testbeds.options import TestbedOptions
 
 T = TypeVar("T")
 _Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
@@ -38,7 +38,7 @@ _Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
 class StaticTestbed(Testbed):
     """The current and former hosts of a cluster."""
 
-    def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
+    def __init__(self, backend: Backend, reach: TestbedOptions, paths: ClusterPaths) -> None:
         super().__init__(backend, reach, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
         self._missed: list[tuple[Host, str, GpubedError]] = []  # what `existing` failed to see
@@ -125,7 +125,7 @@ class StaticTestbed(Testbed):
     def own_hosts(self) -> dict[str, str]:
         """Return the SSH address of each host of the specification, by node."""
         hosts = access.each(self._known) if self._known else ()
-        return {name: places.ssh(host.address, host.port) for host, name in hosts}
+        return {name: addresses.ssh(host.address, host.port) for host, name in hosts}
 
     def left_as_is(self, uuid: str) -> list[str]:
         """Return what stays on the hosts that `down --without` skips."""
@@ -140,7 +140,7 @@ class StaticTestbed(Testbed):
         return [
             (name, f"{name} ({host.address}): {error.message}")
             for host, name, error in self._missed
-            if (places.ssh(host.address, host.port) in record.read(self.paths).without) == left
+            if (addresses.ssh(host.address, host.port) in record.read(self.paths).without) == left
         ]
 
     def remove(self, thing: Existing) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.virtualwall.config import DATA_RECORD, of, unmapped
-from gpubed.core import places
+from gpubed.core import addresses
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import Problem, systems
 from gpubed.testbeds.base import Backend
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.options import TestbedOptions
 
 
 class VirtualWallBackend(Backend):
@@ -36,9 +36,9 @@ class VirtualWallBackend(Backend):
         """Return an id with aggregate and authority in their one spelling."""
         aggregate, _, rest = id_.partition(" ")
         authority, _, project = rest.partition(" ")
-        return f"{places.urn(aggregate)} {places.host(authority)} {project}" if rest else id_
+        return f"{addresses.urn(aggregate)} {addresses.host(authority)} {project}" if rest else id_
 
-    def bind(self, reach: Reach, paths: ClusterPaths) -> VirtualWallTestbed:
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> VirtualWallTestbed:
         """Return the testbed as a cluster sees it."""
         from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
 

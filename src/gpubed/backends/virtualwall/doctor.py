@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
-from gpubed.backends.virtualwall import documents, supply
+from gpubed.backends.virtualwall import availability, documents
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, of, unmapped
 from gpubed.backends.virtualwall.connection import Connection, connect
@@ -86,7 +86,7 @@ def _project(there: Connection) -> str:
 
 
 def _images(there: Connection, spec: ClusterSpec) -> str:
-    offered, default = supply.images(there)
+    offered, default = availability.images(there)
     lines = [f"{image} is {urn}" for image, urn in there.config.images.items()]
     first = f" ({', '.join(default)})" if default else ""
     lines += [f"{image} is the testbed's default{first}" for image in unmapped(spec)]

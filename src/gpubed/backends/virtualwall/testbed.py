@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from urllib.parse import urlsplit
 
-from gpubed.backends.virtualwall import doctor, documents, journal, supply
+from gpubed.backends.virtualwall import availability, doctor, documents, journal
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config, of
 from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
@@ -136,17 +136,17 @@ class VirtualWallTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Count machines by hardware type; types with GPUs come first."""
-        return supply.offers(of(spec))
+        return availability.offers(of(spec))
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Compare the plan with what is free now."""
-        return supply.refusals(plan, self.paths)
+        return availability.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
         known, project = journal.load(self.paths), of(plan.spec).project
         if known is None or known.project in ("", project):
-            return supply.refusals(plan, self.paths)
+            return availability.refusals(plan, self.paths)
         name = known.slice_urn.rpartition("+")[2]
         message = (
             f"slice {name} is one of project {known.project} until it expires, and names of "

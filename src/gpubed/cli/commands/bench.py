@@ -18,13 +18,14 @@ from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import unfinished
-from gpubed.core import families, intervals, runlock
+from gpubed.core import holm, intervals, runlock
 from gpubed.core.errors import UsageError
-from gpubed.jobs import figures, jobfile
+from gpubed.jobs import jobfile
 from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.metrics import formatted, one_line
 from gpubed.jobs.runs.compare import Difference, bounds
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.allocation import load as load_allocation
-from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
@@ -113,7 +114,7 @@ class _Telling:
         progress, metric = self.bench.series.progress(), self.bench.metric
         said = record.reason
         if record.status == "ok" and metric in record.figures:
-            said = f"{metric} {figures.written(record.figures[metric], self.unit)}"
+            said = f"{metric} {formatted(record.figures[metric], self.unit)}"
         self.ui.mark(
             "pass" if record.status == "ok" else "fail",
             f"{progress.ended} of {progress.ended + progress.left}: {record.id}, repetition "
@@ -141,7 +142,7 @@ class _Telling:
         if hours is None or progress.seconds is None:
             self.ui.note(f"node-hours: {len(cluster.allocation.nodes)} each hour")
             return
-        self.ui.note(f"node-hours: about {figures.written(hours, '')}")
+        self.ui.note(f"node-hours: about {formatted(hours, '')}")
         lent = lease.last(cluster.paths).remaining_s
         if lent is not None and lent < progress.seconds:
             self.ui.note(f"the lease ends before: gpubed renew {cluster.name} --auto")
@@ -165,7 +166,7 @@ class _Telling:
         if len(found := series.on_devices()) > 1:
             told = "; ".join(f"{device}: {len(found[device])} point(s)" for device in sorted(found))
             why = "points differ in more than their settings: not all computed on one device"
-            ui.say(figures.one_line(f"{why} ({told})"))
+            ui.say(one_line(f"{why} ({told})"))
         for record in sorted(series.failed(), key=lambda record: record.key):
             ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
         if series.failed():
@@ -180,7 +181,7 @@ class _Telling:
             )
             count = max((one.chance.count for one in compared if one.chance), default=0)
             if count > 1:
-                ui.say(families.told(count))
+                ui.say(holm.told(count))
         there = bench.folder.path.exists()
         ui.say(f"{'results:' if there else 'results would be in'} {bench.folder.path}")
 
@@ -222,18 +223,18 @@ class _Telling:
 
 
 def _compared(one: Comparison, unit: str) -> list[object]:
-    means = ["" if mean is None else figures.written(mean, unit) for mean in (one.before, one.now)]
+    means = ["" if mean is None else formatted(mean, unit) for mean in (one.before, one.now)]
     ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
     interval = bounds(one.low, one.high)
-    return [one.id, *means, ratio, interval, families.written(one.chance), one.verdict]
+    return [one.id, *means, ratio, interval, holm.written(one.chance), one.verdict]
 
 
 def _mean(values: list[float], unit: str) -> str:
     if not values:
         return ""
     half = intervals.half_width(values)
-    spread = "" if half is None else f" ± {figures.written(float(f'{half:.2g}'), unit)}"
-    return figures.written(statistics.fmean(values), unit) + spread
+    spread = "" if half is None else f" ± {formatted(float(f'{half:.2g}'), unit)}"
+    return formatted(statistics.fmean(values), unit) + spread
 
 
 def _time(progress: Progress) -> str:

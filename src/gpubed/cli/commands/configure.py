@@ -8,20 +8,21 @@ from gpubed.cli import completion
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import handover
+from gpubed.cluster import setup
 from gpubed.cluster.events import event_file
 from gpubed.configuration import (
     configure,
     jupyterlab_port,
     owners_variables,
     roles,
-    served_folder,
+    shared_storage,
     unfinished,
 )
-from gpubed.core import nearest, record, runlock
+from gpubed.core import record, runlock
 from gpubed.core.errors import UsageError
+from gpubed.core.text import nearest_name
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_cluster, load_plan
 
@@ -49,7 +50,7 @@ def command(
         if tags or limit or check:
             raise UsageError("--files-only goes with no other option")
         cluster = Cluster(paths, load_plan(paths.spec), allocations.load(paths.allocation))
-        changed = handover.render(cluster)
+        changed = setup.render(cluster)
         ui.document("configure", {"files": changed})
         ui.say("\n".join(f"wrote {path}" for path in changed) or "everything is up to date")
         return 0
@@ -64,8 +65,8 @@ def command(
         display.following(path),
         runlock.hold(paths.state, "configure --check" if check else "configure"),
     ):
-        served_folder.require_same(paths, plan)
-        handover.render(cluster)
+        shared_storage.require_same(paths, plan)
+        setup.render(cluster)
         if limit:
             configure.limited(paths, limit)
         # With what an engine began only `up` goes on: roles change no link and no limit.
@@ -73,8 +74,8 @@ def command(
         whole = not (chosen or limit or changed_in_part)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
-            if not check and served_folder.ROLE in (chosen or roles.active(plan)):
-                served_folder.remember(cluster)
+            if not check and shared_storage.ROLE in (chosen or roles.active(plan)):
+                shared_storage.remember(cluster)
             if not check and not jupyterlab_port.is_due(cluster):
                 jupyterlab_port.remember(cluster)
     if changed_in_part:
@@ -94,6 +95,6 @@ def _roles(tags: str, plan: ClusterPlan) -> list[str]:
     for name in chosen:
         if name not in known:
             raise UsageError(
-                f"cluster {plan.cluster} has no role {name!r}", nearest.suggestion(name, known)
+                f"cluster {plan.cluster} has no role {name!r}", nearest_name(name, known)
             )
     return chosen

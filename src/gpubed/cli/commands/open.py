@@ -8,14 +8,14 @@ from functools import partial
 
 from typer import Option
 
-from gpubed.access import browser, services, tensorboard, trust, tunnel
+from gpubed.access import browser, certificate, services, tensorboard, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed open lab --print"
@@ -115,8 +115,8 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
 
 
 def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
-    trusted = trust.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
-    steps = trust.steps(cluster.name, trusted)
+    trusted = certificate.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
+    steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
     ui.say(f"{trusted.certificate} vouches for JupyterLab of {cluster.name} and for nothing else:")

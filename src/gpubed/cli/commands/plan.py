@@ -9,7 +9,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import costs, doctor, up
+from gpubed.cluster import doctor, removals, up
 from gpubed.cluster.events import event_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused, of_cluster
@@ -35,7 +35,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
         with file as path, Display(ui).following(path):
             seen = up.preview(paths, chosen)
     plan, damage, steps = seen.plan, seen.damage, seen.steps
-    going = costs.doomed(steps)
+    going = removals.doomed(steps)
     others = [step for step in steps.steps if step not in going]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}

@@ -8,11 +8,10 @@ from typer import Option
 
 from gpubed.cli.options import ClusterName, Json, find, seconds
 from gpubed.cli.ui import UI
-from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
+from gpubed.cluster import lease_end
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.nodes.allocation import NotUp
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, NotUp
 from gpubed.testbeds.specification import load_current
 
 EXAMPLE = "gpubed renew vw --for 12h"
@@ -76,7 +75,7 @@ def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
     told = set[str]()
     while True:
-        looked = before_end.look(cluster)
+        looked = lease_end.look(cluster)
         record = looked.record
         if record.granted_until and looked.answered:
             granted = f"granted until {leases.local(record.granted_until)}"

@@ -9,15 +9,15 @@ from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import use
+from gpubed.configuration import usage
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import curves
 from gpubed.jobs.runs import record
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.allocation import load as load_allocation
-from gpubed.nodes.cluster import Cluster
-from gpubed.report import analysis, campaign_reports, page, plots, read, together, write
+from gpubed.report import analysis, campaign_reports, merge, page, plots, read, write
 from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
 
@@ -61,7 +61,7 @@ def command(
     named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
     UI.cluster = paths.name  # which hints are about
     each = [replace(read.load(of, one), use=_use(ui, of)) for of, one in named]
-    measured = together.put(each) if others else each[0]
+    measured = merge.put(each) if others else each[0]
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
     found = analysis.analyse(measured)
@@ -122,11 +122,11 @@ def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, st
     return paths, read.chosen(paths, name or usual)
 
 
-def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
+def _use(ui: UI, paths: ClusterPaths) -> tuple[usage.Row, ...]:
     if not paths.allocation.exists():
         return ()
     try:
-        said = use.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
+        said = usage.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
     except GpubedError as error:
         ui.note(f"who used the nodes of {paths.name} is not known: {error.message}")
         return ()

@@ -24,7 +24,7 @@ from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import compare
 from gpubed.jobs.runs.record import Choice, Record
 from gpubed.nodes import rates, selection
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed run lab -- python train.py --lr 0.1   or: gpubed run lab digits --set epochs=20"

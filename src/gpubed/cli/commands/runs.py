@@ -13,12 +13,14 @@ from typer import Argument, Option
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.core import families, nearest, runlock
+from gpubed.core import holm, runlock
 from gpubed.core.copying import as_name
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import curves, figures, jobfile, trials
+from gpubed.core.text import nearest_name
+from gpubed.jobs import curves, jobfile, trials
 from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.metrics import formatted, one_line
 from gpubed.jobs.runs import checkpoints, compare, record
 from gpubed.jobs.runs.record import Record, Request
 
@@ -94,7 +96,7 @@ def _every(ui: UI, paths: ClusterPaths) -> dict[Path, Record]:
 def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last: int) -> int:
     every = _every(ui, paths).values()
     if job and job not in (known := sorted({*jobfile.names(), *(r.request.job for r in every)})):
-        raise UsageError(f"there is no job {job!r}", nearest.suggestion(job, known))
+        raise UsageError(f"there is no job {job!r}", nearest_name(job, known))
     found = [one for one in every if job in (None, one.request.job) and status in (None, one.state)]
     shown = found[-last:]
     ui.document("runs", {"runs": [one.document() for one in shown]})
@@ -143,7 +145,7 @@ def _main_figures(one: Record) -> str:
         value, of = one.metrics.get(name), described.get(name, Metric(unit=""))
         measures = not (of.setting or name in compare.SETTINGS)
         if measures and isinstance(value, int | float) and not isinstance(value, bool):
-            told.append(f"{figures.one_line(name)} {figures.written(value, of.unit)}")
+            told.append(f"{one_line(name)} {formatted(value, of.unit)}")
     return ", ".join(told[:_FIGURES])
 
 
@@ -173,15 +175,15 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     _tell_curves(ui, by_step)
     if one.progress:
         how = "is at" if one.state == "running" else "came to"
-        ui.say(f"  {how} {figures.one_line(str(one.progress))}")
+        ui.say(f"  {how} {one_line(str(one.progress))}")
     _tell_shared(ui, [one])
     for reason in one.failures:
         how = "ended" if one.state == "interrupted" else "failed"
-        ui.say(f"  {how}: {figures.one_line(reason)}")
+        ui.say(f"  {how}: {one_line(reason)}")
     for line in one.last_words:
-        ui.say(f"    {figures.one_line(line)}", whole=True)
+        ui.say(f"    {one_line(line)}", whole=True)
     if changed:
-        ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
+        ui.note(f"not as at its end: {', '.join(map(one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
     if there and not (folder / record.SUMS).exists():
         ui.say(f"files:  gpubed get {paths.name} runs/{one.run_id}", whole=True)
@@ -219,19 +221,19 @@ def _tell_curves(ui: UI, by_step: Mapping[str, curves.Points]) -> None:
         values = [value for _, value in curves.thinned(points, len(points))]
         if len(values) > 1:
             ends = (values[0], values[-1], min(values))
-            first, last, least = (figures.written(value, "") for value in ends)
+            first, last, least = (formatted(value, "") for value in ends)
             line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
-            ui.say(f"  {figures.one_line(name)}  {line}", whole=True)
+            ui.say(f"  {one_line(name)}  {line}", whole=True)
 
 
 def _tell_figures(ui: UI, one: Record) -> None:
     units = _described(one.request)
     for name, value in one.metrics.items():
         if isinstance(value, int | float | str):
-            told = figures.written(value, units.get(name, Metric(unit="")).unit)
-            ui.say(f"  {figures.one_line(name)} = {told}")
+            told = formatted(value, units.get(name, Metric(unit="")).unit)
+            ui.say(f"  {one_line(name)} = {told}")
     if mixed := trials.mixed(one.devices):
-        ui.say(f"  {figures.one_line(mixed)}")
+        ui.say(f"  {one_line(mixed)}")
 
 
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
@@ -265,7 +267,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         _tell_shared(ui, [*before, *now])
         for side in (before, now):
             if mixed := trials.mixed(sorted({device for one in side for device in one.devices})):
-                ui.say(f"  {side[0].run_id} and its set: {figures.one_line(mixed)}")
+                ui.say(f"  {side[0].run_id} and its set: {one_line(mixed)}")
         if ratios:
             _tell_ratios(ui, described, ratios)
         else:
@@ -274,14 +276,14 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if any(max(one.runs) > 1 for each in ratios_of for one in each):
         ui.say("Of several runs, before and now are geometric means, as ratios are of these.")
     if count > 1:
-        ui.say(families.told(count))
+        ui.say(holm.told(count))
     ui.document("runs", {"comparisons": pairs})
     return 0
 
 
 def _tell_shared(ui: UI, records: Sequence[Record]) -> None:
     for one in {one.run_id: one for one in records if one.shared_with}.values():
-        others = figures.one_line(", ".join(one.shared_with))
+        others = one_line(", ".join(one.shared_with))
         ui.say(f"  {one.run_id} shared its nodes with {others}: its figures are of both")
 
 
@@ -289,11 +291,11 @@ def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.R
     none = Metric(unit="")
     columns: dict[str, Callable[[compare.Ratio], str]] = {
         "metric": lambda one: one.metric,
-        "before": lambda one: figures.written(one.before, units.get(one.metric, none).unit),
-        "now": lambda one: figures.written(one.now, units.get(one.metric, none).unit),
+        "before": lambda one: formatted(one.before, units.get(one.metric, none).unit),
+        "now": lambda one: formatted(one.now, units.get(one.metric, none).unit),
         "ratio": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
         "95 % interval": lambda one: compare.bounds(one.low, one.high),
-        "p": lambda one: families.written(one.chance),
+        "p": lambda one: holm.written(one.chance),
         "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
         "verdict": lambda one: one.verdict,
     }

@@ -9,7 +9,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import handover
+from gpubed.cluster import setup
 from gpubed.cluster.events import event_file
 from gpubed.configuration import unfinished
 from gpubed.core import runlock
@@ -48,7 +48,7 @@ def command(
         display.following(path),
     ):
         try:
-            result = handover.verify_cluster(cluster)
+            result = setup.verify_cluster(cluster)
         except VerificationFailed as failed:
             result, way_on = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})

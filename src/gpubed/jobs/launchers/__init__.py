@@ -7,8 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gpubed.core import entries, nearest
 from gpubed.core.errors import UsageError
+from gpubed.core.files import modules_with
+from gpubed.core.text import nearest_name
 from gpubed.spec import backend_config
 from gpubed.testbeds import registry
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
-    own = entries.names(Path(__file__).resolve().parent, "create")
+    own = modules_with(Path(__file__).resolve().parent, "create")
     return tuple(sorted((*own, *_testbeds())))
 
 
@@ -32,7 +33,7 @@ def named(name: str) -> Launcher | JobService:
         UsageError: There is no such launcher.
     """
     if name not in names():
-        raise UsageError(f"there is no launcher {name!r}", nearest.suggestion(name, names()))
+        raise UsageError(f"there is no launcher {name!r}", nearest_name(name, names()))
     if name in _testbeds():
         return cast("JobBackend", registry.backend(name)).service()
     made: Launcher = import_module(f"gpubed.jobs.launchers.{name}").create()

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs.launcher import Launch, Launcher, OnOutput, follow, on_head
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 

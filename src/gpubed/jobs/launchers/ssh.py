@@ -22,7 +22,7 @@ from typing import cast
 
 from gpubed.jobs import job_progress
 from gpubed.jobs.launcher import Launch, Launcher, OnOutput, lines, on_head
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 
 HEARTBEAT = "GPUBED_HEARTBEAT"
 """The variable by which a process of a job names its heartbeat's file."""

@@ -15,7 +15,8 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.runlock import Holder
-from gpubed.jobs import checkpoint_folder, jobfile
+from gpubed.jobs import jobfile
+from gpubed.jobs.checkpoint_files import folder_fault, folder_name, folder_of_lock, lock_name
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs.record import Record
 
@@ -28,8 +29,8 @@ def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
     given = (values.get(name) for name, argument in job.arguments.items() if argument.resumes)
     # Records of former versions have names as they were typed, and those of another `job.yml` may
     # have values of other types.
-    names = (name for name in given if isinstance(name, str) and not checkpoint_folder.fault(name))
-    return tuple(map(checkpoint_folder.plain, names))
+    names = (name for name in given if isinstance(name, str) and not folder_fault(name))
+    return tuple(map(folder_name, names))
 
 
 def of(record: Record) -> tuple[str, ...]:
@@ -70,16 +71,16 @@ def trainings(paths: ClusterPaths) -> dict[str, Holder]:
     for path in sorted(paths.writers.glob("*")):
         who = runlock.holder_of(path)
         if who and who.verb == ELASTIC:
-            found[checkpoint_folder.of_lock(path.name)] = who
+            found[folder_of_lock(path.name)] = who
     return found
 
 
 def lock(paths: ClusterPaths, name: str) -> Path:
     """Return the path of the lock that a folder's writer holds."""
-    return paths.writers / checkpoint_folder.lock_name(name)
+    return paths.writers / lock_name(name)
 
 
 def collected(paths: ClusterPaths, name: str) -> Path | None:
     """Return where the last copy of a folder is on this machine; None if there is none."""
-    places = paths.checkpoints.glob(f"*/{checkpoint_folder.lock_name(name)}")
+    places = paths.checkpoints.glob(f"*/{lock_name(name)}")
     return max((place for place in places if any(place.glob("[!.]*"))), default=None)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed.core import families, intervals, units
-from gpubed.core.families import Chance
+from gpubed.core import holm, intervals, units
+from gpubed.core.holm import Chance
 from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
@@ -193,7 +193,7 @@ def ratios(
         [replace(one, setting=one.metric in settings) for one in _by_metric(before, now)]
         for before, now in pairs
     ]
-    chances = iter(families.corrected([one.p for each in found for one in each]))
+    chances = iter(holm.corrected([one.p for each in found for one in each]))
     return [[replace(one, chance=next(chances)) for one in each] for each in found]
 
 

@@ -24,7 +24,7 @@ from gpubed.jobs.runs.record import (
     sha256_of_files,
     sha256_of_folder,
 )
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.recipes import recipe as recipes
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from typing import BinaryIO
 
-from gpubed.core import files, harmless
+from gpubed.core import files
+from gpubed.core.text import printable
 
 FIRST = 32 * 2**20
 """So many bytes at the beginning stay."""
@@ -33,7 +34,7 @@ class Output:
         Raises:
             OSError: The disk is full.
         """
-        self._size += self._file.write(f"{harmless.text(line)}\n".encode())
+        self._size += self._file.write(f"{printable(line)}\n".encode())
         self._file.flush()
         if self._size > FIRST + 2 * PIECE:
             self._shorten()

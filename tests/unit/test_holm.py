@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from gpubed.core import families, intervals
+from gpubed.core import holm, intervals
 from gpubed.core.intervals import P
 
 
 def test_a_family_is_corrected_as_by_hand() -> None:
-    found = families.corrected([P(0.01, 0.01), P(0.02, 0.04), None, P(0.03, 0.03), P(0, 0.005)])
+    found = holm.corrected([P(0.01, 0.01), P(0.02, 0.04), None, P(0.03, 0.03), P(0, 0.005)])
     assert [one and round(one.among, 6) for one in found] == [0.03, 0.06, None, 0.06, 0.02]
     assert {one.count for one in found if one} == {4}
     assert [one and one.shows for one in found] == [True, False, None, False, True]
@@ -18,12 +18,12 @@ def test_a_family_is_corrected_as_by_hand() -> None:
 
 
 def test_one_comparison_is_what_it_is_by_itself() -> None:
-    assert families.corrected([P(0.04, 0.3)]) == [families.Chance(0.04, 0.04, 1)]
-    assert families.corrected([None, P(0.9, 0.9), P(0.8, 0.8)])[1:] == [
-        families.Chance(0.9, 1.0, 2),
-        families.Chance(0.8, 1.0, 2),
+    assert holm.corrected([P(0.04, 0.3)]) == [holm.Chance(0.04, 0.04, 1)]
+    assert holm.corrected([None, P(0.9, 0.9), P(0.8, 0.8)])[1:] == [
+        holm.Chance(0.9, 1.0, 2),
+        holm.Chance(0.8, 1.0, 2),
     ]
-    assert families.corrected([]) == []
+    assert holm.corrected([]) == []
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_19_of_20_families_without_a_difference_tell_none(
         ratios = [
             intervals.ratio(sample(1), baseline if shared else sample(0)) for _ in range(count)
         ]
-        found = families.corrected([one and one.p for one in ratios])
+        found = holm.corrected([one and one.p for one in ratios])
         alarms += any(one and one.shows for one in found)
     assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)

@@ -51,7 +51,7 @@ class Sight:
     better: str = ""
 
 
-class Lookout:
+class StallDetector:
     """Watches one training.
 
     Args:

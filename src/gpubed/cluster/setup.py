@@ -15,14 +15,13 @@ from gpubed.configuration import (
     jupyterlab_port,
     node_lease,
     roles,
-    served_folder,
+    shared_storage,
     unfinished,
 )
 from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.progress import emit
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds import registry
@@ -32,7 +31,7 @@ _FOLDER = "/var/lib/gpubed/metrics"  # made by role monitoring, read by Promethe
 _FILE = f"{_FOLDER}/gpubed.prom"
 
 
-def hand_over(cluster: Cluster) -> None:
+def set_up(cluster: Cluster) -> None:
     """Make the nodes of an allocation a verified cluster.
 
     Only roles that are due are applied, only on the nodes where they are due. Raises
@@ -45,7 +44,7 @@ def hand_over(cluster: Cluster) -> None:
             await_nodes(cluster)
         if not bare:
             _configure(cluster)
-            served_folder.remember(cluster)
+            shared_storage.remember(cluster)
             jupyterlab_port.remember(cluster)
             if node_lease.are_to_mind(cluster.plan):
                 leases.read(cluster)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpubed.jobs import lookout
+from gpubed.jobs import stall_detector
 from gpubed.jobs.checkpoint_files import Files
-from gpubed.jobs.lookout import Lookout, Pace, Sight
+from gpubed.jobs.stall_detector import Pace, Sight, StallDetector
 
 
 def files(*finished, beside=()):
@@ -17,13 +17,13 @@ NO_PACE = Pace()
 
 
 class Scene:
-    """A training, its nodes and its checkpoints, as a lookout sees them."""
+    """A training, its nodes and its checkpoints, as a stall detector sees them."""
 
     def __init__(self, pace=NO_PACE, *, tells=False):
         self.now, self.sight, self.kept, self.said = 0.0, Sight(), files("a"), []
         self.looks = self.asks = 0
         clock = lambda: self.now  # noqa: E731
-        self.it = Lookout(self.look, self.ask, self.said.append, pace, clock, tells=tells)
+        self.it = StallDetector(self.look, self.ask, self.said.append, pace, clock, tells=tells)
 
     def look(self):
         self.looks += 1
@@ -37,7 +37,7 @@ class Scene:
         """Let time go by, with a line of output every so often."""
         end, next_step = self.now + seconds, self.now + (step_s or 0)
         while self.now < end and not self.it.verdict:
-            self.now += lookout._TICK_S
+            self.now += stall_detector._TICK_S
             if step_s and self.now >= next_step:
                 self.it.hear(line)
                 next_step += step_s
@@ -63,7 +63,7 @@ def test_a_silent_training_with_a_silent_node_is_ended_soon(scene):
     scene.sight = Sight(lost="node-2 does not answer")
     began = scene.now
     assert scene.pass_(600) == "node-2 does not answer"
-    assert scene.now - began <= lookout._SUSPICIOUS_S + 2 * lookout._TICK_S
+    assert scene.now - began <= stall_detector._SUSPICIOUS_S + 2 * stall_detector._TICK_S
     assert scene.it.blames_nodes
     assert not scene.it.makes_room
 
@@ -77,7 +77,7 @@ def test_a_training_that_is_stuck_is_ended_though_all_nodes_answer(scene):
     scene.pass_(60, step_s=4)
     began = scene.now
     assert "nothing was heard of its progress" in scene.pass_(600)
-    assert scene.now - began <= lookout._STUCK_S + 2 * lookout._TICK_S
+    assert scene.now - began <= stall_detector._STUCK_S + 2 * stall_detector._TICK_S
     assert not scene.it.blames_nodes
 
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
         scene.kept = files("a", beside=[f"draft {scene.now}"])
 
     assert scene.pass_(600, tick=grow) == ""
-    assert "nothing was heard" in scene.pass_(lookout._STUCK_S + 20)
+    assert "nothing was heard" in scene.pass_(stall_detector._STUCK_S + 20)
 
 
 @pytest.fixture

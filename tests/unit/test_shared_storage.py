@@ -6,11 +6,11 @@ Nothing is served here: what becomes of nodes is a STAND-IN.
 import pytest
 
 from gpubed.cluster import up
-from gpubed.configuration import served_folder
+from gpubed.configuration import shared_storage
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
 from gpubed.engines.embedded import ResourceEvent, Result
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from support.bound import kind
 from support.samples import sample_allocation, sample_plan
@@ -36,12 +36,12 @@ def cluster(tmp_path):
     made = Project(tmp_path).cluster("lab")
     made.state.mkdir(parents=True)
     wanted = plan()
-    served_folder.remember(Cluster(made, wanted, sample_allocation(wanted)))
+    shared_storage.remember(Cluster(made, wanted, sample_allocation(wanted)))
     return made
 
 
 def left(cluster, wanted, *steps):
-    return served_folder.left_behind(cluster, wanted, steps)
+    return shared_storage.left_behind(cluster, wanted, steps)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_own_host_keeps_it(cluster):
     hosts = {"node": [{"address": "192.0.2.1"}], "other": [{"address": "192.0.2.2"}]}
     own = {"type": "static", "user": "u", "hosts": hosts}
     wanted = plan(backend=own)
-    served_folder.remember(
+    shared_storage.remember(
         Cluster(cluster, wanted, sample_allocation(plan()).model_copy(update={"backend": "static"}))
     )
     assert left(cluster, wanted, step("create", "node-0")) == [], "it is taken in again"

@@ -20,8 +20,7 @@ from gpubed.core import parallel, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.allocation import Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH
 
 _WORTH_A_ROW_S = 60.0  # of processors

@@ -6,9 +6,10 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.configuration import health
 from gpubed.core.paths import Project
-from gpubed.jobs import execution, figures, jobfile
+from gpubed.jobs import execution, jobfile
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.job_result import JobResult
+from gpubed.jobs.metrics import formatted, summarized
 from gpubed.jobs.trials import summarize
 from support.samples import sample_allocation, sample_plan
 
@@ -33,17 +34,17 @@ from support.samples import sample_allocation, sample_plan
     ],
 )
 def test_a_figure_has_few_digits_and_its_unit(value, unit, written):
-    assert figures.written(value, unit) == written
+    assert formatted(value, unit) == written
 
 
 def test_a_summary_has_the_unit_in_each_of_its_figures():
     summary = summarize([{"rate": 180e6}, {"rate": 200e6}])["rate"]
-    assert figures.summarized(summary, "bit/s") == (
+    assert summarized(summary, "bit/s") == (
         "190 Mbit/s ± 130 Mbit/s (95 %; 180 Mbit/s … 200 Mbit/s, n = 2)"
     )
-    assert figures.summarized(summarize([{"v": 10}])["v"], "1") == "10 (n = 1)"
+    assert summarized(summarize([{"v": 10}])["v"], "1") == "10 (n = 1)"
     same = summarize([{"v": 6}] * 3)["v"]
-    assert figures.summarized(same, "steps") == "6 steps (the same each time, n = 3)"
+    assert summarized(same, "steps") == "6 steps (the same each time, n = 3)"
 
 
 LINK = {"src": "node-0", "dst": "node-1", "declared_bps": 2e8, "measured_bps": 191234567.8}

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpubed.core import files, located, record
+from gpubed.core import files, record, yaml_lines
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
@@ -20,7 +20,7 @@ from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backen
 Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 
 
-class Reach:
+class TestbedOptions:
     """How one testbed of a cluster is reached, according to the cluster's specifications.
 
     The present specification is read once; each verb makes a new object. `check` reads a
@@ -86,7 +86,7 @@ class Reach:
         found = self.wanted
         if found is None or spec_backend(found) != self._backend:
             return ""
-        text = files.read(self._file, located.MAX_BYTES)
+        text = files.read(self._file, yaml_lines.MAX_BYTES)
         name = f"{self._backend}-{record.digest(text)}.yml"
         if not (copy := self._paths.specifications / name).is_file():
             files.make(self._paths.specifications)
@@ -111,9 +111,9 @@ class Reach:
         """The section `backend:` of the specification that was last applied on this testbed."""
         return self._section(self._last)
 
-    def by(self, copy: Path) -> Reach:
+    def by(self, copy: Path) -> TestbedOptions:
         """Return how a kept specification says the testbed is reached."""
-        return Reach(self._backend, self._paths, self._check, copy)
+        return TestbedOptions(self._backend, self._paths, self._check, copy)
 
     @property
     def _last(self) -> Path:
@@ -130,8 +130,8 @@ class Reach:
 
     def _section(self, path: Path) -> Mapping[str, Any] | None:
         try:
-            data = located.read(path).data
-        except (OSError, located.MalformedYamlError):
+            data = yaml_lines.read(path).data
+        except (OSError, yaml_lines.MalformedYamlError):
             return None
         found = data.get("backend") if isinstance(data, dict) else None
         is_one = isinstance(found, dict) and found.get("type") == self._backend

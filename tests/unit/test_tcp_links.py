@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.checks import plain
+from gpubed.checks import tcp_links
 from gpubed.checks.context import Context
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandFailed, CommandResult
 from support.samples import sample_allocation, sample_plan
 
@@ -51,7 +51,7 @@ def context(tmp_path):
 
 
 def test_each_direction_of_each_pair_is_measured(context, tmp_path):
-    found = plain.measured(context, 100e6)
+    found = tcp_links.measured(context, 100e6)
     names = ["node-0", "node-1", "node-2"]
     assert {(row["src"], row["dst"]) for row in found} == {
         (src, dst) for src in names for dst in names if src != dst
@@ -64,7 +64,7 @@ def test_where_all_have_ranks_there_is_nothing_to_do(context):
     nodes = tuple(node.model_copy(update={"slots": 1}) for node in context.allocation.nodes)
     granted = context.allocation.model_copy(update={"nodes": nodes})
     alone = Context(replace(context.cluster, allocation=granted), {})
-    assert plain.measured(alone, 100e6) == []
+    assert tcp_links.measured(alone, 100e6) == []
 
 
 @pytest.mark.parametrize("one_host", [True, False])
@@ -72,7 +72,7 @@ def test_where_all_have_ranks_there_is_nothing_to_do(context):
 def test_in_pairs_each_node_is_measured_both_ways(context, tmp_path, count, one_host):
     granted = context.allocation.model_copy(update={"one_host": one_host})
     among = Context(replace(context.cluster, allocation=granted), context.sessions)
-    found = plain.in_pairs(among, granted.nodes[:count], 100e6)
+    found = tcp_links.in_pairs(among, granted.nodes[:count], 100e6)
     links = {(row["src"], row["dst"]) for row in found}
     pairs = [("node-0", "node-1"), ("node-0", "node-2")][: count - 1]
     assert links == {*pairs, *((dst, src) for src, dst in pairs)}

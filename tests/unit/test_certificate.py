@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.access import trust
+from gpubed.access import certificate
 from gpubed.core.errors import GpubedError
 from support import certificates
 from support.samples import sample_allocation, sample_plan
@@ -16,7 +16,7 @@ FULL = "255.255.255.255"
 
 
 def authority_of(folder, hosts=HOSTS, script=None, head=HEAD):
-    return trust.authority(
+    return certificate.authority(
         certificates.make_for(folder, hosts, script).with_suffix(".ca.crt"), head
     )
 
@@ -71,7 +71,7 @@ def test_a_second_certificate_in_the_file_is_refused(tmp_path, kind):
     text = made.read_text()
     made.write_text(text + text.replace("CERTIFICATE", kind))
     with pytest.raises(GpubedError, match="more in it than one certificate"):
-        trust.authority(made, HEAD)
+        certificate.authority(made, HEAD)
 
 
 @pytest.mark.parametrize("content", ["", "no certificate", "-----BEGIN CERTIFICATE-----\n"])
@@ -79,4 +79,4 @@ def test_what_is_no_certificate_is_refused(tmp_path, content):
     path = tmp_path / "jupyterlab.crt"
     path.write_text(content)
     with pytest.raises(GpubedError, match="not to be trusted"):
-        trust.authority(path, HEAD)
+        certificate.authority(path, HEAD)

@@ -1,6 +1,9 @@
-"""Formats figures for people: few digits, and the unit that fits."""
+"""Formats metrics for people, and chooses the one that represents a point."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeGuard
 
 from gpubed.core import intervals
 from gpubed.jobs.trials import Summary
@@ -14,9 +17,12 @@ _PREFIXES = {"bit/s": _DECIMAL, "B": _BINARY, "B/s": _BINARY, "s": _PARTS}
 _OF_ONE = {"", "1"}
 _LARGE, _VAST = 1e4, 1e15  # digits are grouped from the first on, a power from the second on
 _LARGEST = 10**308
+#: Endings of the names of rates: of work, and of links.
+WORK, LINK = "_per_s", "_bps"
+_SUMMABLE = 1e30  # sums and ratios of numbers beyond this, or 1 / this, may overflow
 
 
-def written(value: float | str, unit: str) -> str:
+def formatted(value: float | str, unit: str) -> str:
     """Write a value with its unit: `191 Mbit/s` for 191234567.8 bit/s."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -46,10 +52,32 @@ def _three(value: float) -> str:
 
 def summarized(summary: Summary, unit: str) -> str:
     """Write a summary of runs: mean, half of its 95 % interval (as in `bench`), bounds."""
-    mean, least, most = (written(v, unit) for v in (summary.mean, summary.min, summary.max))
+    mean, least, most = (formatted(v, unit) for v in (summary.mean, summary.min, summary.max))
     if summary.min == summary.max:  # the same in each, as a setting is: no interval
         return f"{mean} ({'the same each time, ' * (summary.n > 1)}n = {summary.n})"
     bounds = f"{least} … {most}, n = {summary.n}"
     assert summary.sd is not None  # noqa: S101  # two that differ
     half = intervals.half_width_of(summary.sd, summary.n)
-    return f"{mean} ± {written(float(f'{half:.2g}'), unit)} (95 %; {bounds})"
+    return f"{mean} ± {formatted(float(f'{half:.2g}'), unit)} (95 %; {bounds})"
+
+
+def main_metric(stop_metric: str | None, numbers: Iterable[str]) -> str:
+    """Return the metric that is shown and compared, the same one in every table and report.
+
+    Args:
+        stop_metric: The metric that the campaign's rule for repetitions names, if any.
+        numbers: The names of the metrics that are numbers, in the job's order.
+
+    Returns:
+        The metric's name; empty if there are no numbers.
+    """
+    names = list(numbers)
+    asked = [name for name in (stop_metric, "images_per_s") if name in names]
+    rates = [name for ending in (WORK, LINK) for name in names if name.endswith(ending)]
+    return next(iter([*filter(None, asked), *rates, *names]), "")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Say whether a value is a number small enough for sums to stay finite."""
+    small = isinstance(value, int | float) and abs(value) < _SUMMABLE
+    return small and not isinstance(value, bool)

@@ -1,8 +1,10 @@
-"""Removes control sequences from foreign text before it is printed or logged."""
+"""Removes control sequences from foreign text, and finds the nearest name to a misspelt one."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 # Control sequences of ECMA-48 (5th edition, section 5): CSI …, and strings such as OSC … ST.
 _SEQUENCE = re.compile(
@@ -15,6 +17,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # cannot be encoded
 
 
-def text(of: str) -> str:
+def printable(of: str) -> str:
     """Return a text without control sequences, control characters and bidi controls."""
     return _SURROGATE.sub("?", _CONTROL.sub("", _SEQUENCE.sub("", of)))
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """Suggest the closest known name, or list all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names) or 'none'}"

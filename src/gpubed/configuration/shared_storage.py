@@ -15,7 +15,7 @@ from gpubed.configuration import roles
 from gpubed.core import reading, record
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.spec import backend_config
 from gpubed.spec.plan import ClusterPlan
 from gpubed.spec.sections import Folder

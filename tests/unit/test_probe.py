@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import condition
+from gpubed.cluster import probe
 from gpubed.configuration import roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.nodes.allocation import Hop
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster, Hop
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from support.samples import sample_allocation, sample_plan
 
@@ -32,7 +31,7 @@ def found(monkeypatch, tmp_path):
 
     def look(testbed=None, answers=None, services=None, disks=None, units=None, **options):
         wanted, health = options.get("plan", plan), options.get("health")
-        verb = options.get("verb", condition.look)
+        verb = options.get("verb", probe.look)
 
         class Session:
             def __init__(self, node, _):
@@ -64,8 +63,8 @@ def found(monkeypatch, tmp_path):
 
         given = options.get("granted", granted)
         states = {node.name: "ready" for node in given.nodes} | (testbed or {})
-        monkeypatch.setattr(condition, "SSH", Session)
-        monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
+        monkeypatch.setattr(probe, "SSH", Session)
+        monkeypatch.setattr(probe.services, "answers", lambda *_: services or {})
         asked_of = SimpleNamespace(
             backend=options.get("backend", LOCAL),
             paths=Project(tmp_path).cluster("lab"),
@@ -123,10 +122,10 @@ def test_a_node_behind_a_host_that_fails_is_hidden_and_not_silent(found, monkeyp
     def greet(node, _):
         raise Unreachable(f"gate does not lead to {node.name}")
 
-    monkeypatch.setattr(condition, "greet", greet)
+    monkeypatch.setattr(probe, "greet", greet)
     behind = {"node-1": on_the_way(Unreachable("gate says no"))}
     with pytest.raises(Unreachable, match="gate does not lead to node-1"):
-        found(answers=behind, backend=WALL, verb=condition.require)
+        found(answers=behind, backend=WALL, verb=probe.require)
 
 
 def test_where_no_node_answers_it_may_be_the_way(found):
@@ -187,8 +186,8 @@ def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
 )
 def test_up_asks_no_service_that_it_sets_up_anyway(found, monkeypatch, due, state):
     """With another port in the specification, who asked there waited in vain."""
-    monkeypatch.setattr(condition.due, "now", lambda *_: due)
-    before = partial(condition.look, before_roles=True)
+    monkeypatch.setattr(probe.due, "now", lambda *_: due)
+    before = partial(probe.look, before_roles=True)
     assert found(services={"jupyterlab": "it does not answer"}, verb=before).state == state
 
 
@@ -232,9 +231,9 @@ def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
     assert now.state == "degraded"
     assert now.damaged == {}, "the node itself is ready"
     assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
-    assert condition.unserved(serving.plan, now) == {role: [node]}
+    assert probe.unserved(serving.plan, now) == {role: [node]}
     with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
-        serving(units={(node, unit): DEAD}, verb=condition.require)
+        serving(units={(node, unit): DEAD}, verb=probe.require)
     assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"
 
 
@@ -250,11 +249,11 @@ def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_p
         (cluster.applied / f"{node.id}.json").write_text(json.dumps(wanted[node.name]))
     now = serving(units=gone)
     assert now.words == [f"{python} on node-0 is missing: role python_env is applied there again"]
-    again = condition.unserved(serving.plan, now)
+    again = probe.unserved(serving.plan, now)
     assert {"python_env", "horovod", "jupyterlab"} <= set(again)
     assert again["horovod"] == [node.name for node in found.granted.nodes]
     with pytest.raises(GpubedError) as caught:
-        serving(units=gone, verb=condition.require)
+        serving(units=gone, verb=probe.require)
     assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
 
 
@@ -292,7 +291,7 @@ def network(tmp_path):
             (tmp_path / name).chmod(0o755)
         words = map(shlex.quote, ("10.0.0.2", shaped, peer))
         environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        command = ["sh", "-c", condition._NETWORK % tuple(words)]
+        command = ["sh", "-c", probe._NETWORK % tuple(words)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 

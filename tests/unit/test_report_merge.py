@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.report import analysis, read, summary, tables, together
+from gpubed.report import analysis, merge, read, summary, tables
 from support import measurements
 from support.samples import granted_cluster
 
@@ -72,7 +72,7 @@ def put(tmp_path):
 
     def put(*measured):
         write(tmp_path, *measured)
-        return together.put(
+        return merge.put(
             [
                 read.load(Project(tmp_path).cluster(campaign["cluster"]), campaign["name"])
                 for campaign, _ in measured

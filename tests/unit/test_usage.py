@@ -9,9 +9,9 @@ import pytest
 
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.configuration import use
+from gpubed.configuration import usage
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import specification
 from support.sessions import answering
@@ -30,8 +30,8 @@ def ask(monkeypatch, tmp_path):
     """A function from what nodes answer to what the cluster is used for."""
 
     def ask(*answers, **spec):
-        plan, granted = answering(monkeypatch, use, answers, **spec)
-        return use.look(Cluster(ClusterPaths(Project(tmp_path), "lab"), plan, granted))
+        plan, granted = answering(monkeypatch, usage, answers, **spec)
+        return usage.look(Cluster(ClusterPaths(Project(tmp_path), "lab"), plan, granted))
 
     return ask
 
@@ -62,7 +62,7 @@ def test_nodes_are_told_which_logins_are_gpubeds_own_and_when_that_is_over():
             if self.name == "gone":
                 raise Unreachable("no answer")
 
-    with use.own([Session("there"), Session("gone")]):
+    with usage.own([Session("there"), Session("gone")]):
         assert sorted(said) == [(n, "sudo -n gpubed-use own") for n in ("gone", "there")]
         said.clear()
     assert said == [("there", "sudo -n gpubed-use disown")], "nobody waits for the other again"

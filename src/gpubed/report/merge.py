@@ -11,7 +11,7 @@ from gpubed.campaigns.file import ENVIRONMENT, RANKS, RATE, Key, key
 from gpubed.campaigns.records import Header, Record
 from gpubed.core import units
 from gpubed.core.errors import UsageError
-from gpubed.jobs import main_metric
+from gpubed.jobs.metrics import LINK, WORK, main_metric
 from gpubed.report import groups, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import WITH_OTHERS, Measured, Value
@@ -142,7 +142,7 @@ def _require_comparable(parts: Sequence[Measured]) -> None:
     ended = [part for part in parts if _numbers(part)]
     if ended and not set.intersection(*(set(_figures(part)) for part in ended)):
         why = "they have no rate or other figure in common"
-        _require_one(ended, why, lambda part: main_metric.chosen(None, _figures(part)))
+        _require_one(ended, why, lambda part: main_metric(None, _figures(part)))
 
 
 def _require_one(parts: Iterable[Measured], why: str, what: Callable[[Measured], str]) -> None:
@@ -162,7 +162,7 @@ def _numbers(measured: Measured) -> dict[str, None]:
 
 def _figures(measured: Measured) -> list[str]:
     numbers = list(_numbers(measured))
-    rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
+    rates = [name for name in numbers if name.endswith((WORK, LINK))]
     return rates or numbers
 
 

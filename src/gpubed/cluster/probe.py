@@ -32,8 +32,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import disks, rates
-from gpubed.nodes.allocation import Allocation, Node
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster, Node
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, Unreachable, greet, is_hidden, is_silent
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gpubed.cluster import down, last_checkpoints
+from gpubed.cluster import checkpoint_backup, down
 from gpubed.cluster import lease as leases
-from gpubed.cluster.last_checkpoints import NOT_UTF_8
+from gpubed.cluster.checkpoint_backup import NOT_UTF_8
 from gpubed.cluster.lease import Record
-from gpubed.configuration import use
+from gpubed.configuration import usage
 from gpubed.core import record as records
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.units import format_seconds
 from gpubed.jobs.runs import record
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 _COMMAND_S = 600.0
@@ -28,7 +28,7 @@ _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /d
 
 
 @dataclass(frozen=True)
-class Collected:
+class Saved:
     """The runs that were copied, and sentences about parts left out and entries of no known run."""
 
     runs: tuple[str, ...]
@@ -49,7 +49,7 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
     with ExitStack() as stack:
         nodes = (allocation.head, *serving)
         sessions = [stack.enter_context(SSH(node, cluster.paths)) for node in nodes]
-        stack.enter_context(use.own(sessions))
+        stack.enter_context(usage.own(sessions))
         try:
             if wanted.command and not (again or leases.is_commanded(known)):
                 sessions[0].run("sh -c %s", wanted.command, timeout=_COMMAND_S)
@@ -73,7 +73,7 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
         faults.append(error)
     if down.server_of_shared(cluster):
         try:
-            done += last_checkpoints.collect(head, cluster)
+            done += checkpoint_backup.collect(head, cluster)
         except GpubedError as error:
             faults.append(error)
     if faults:
@@ -81,7 +81,7 @@ def _save(head: SSH, cluster: Cluster) -> list[str]:
     return done
 
 
-def collect(head: SSH, cluster: Cluster) -> Collected:
+def collect(head: SSH, cluster: Cluster) -> Saved:
     """Copy the runs whose results are not here yet, or have changed since they were copied.
 
     Only the job's own files are copied. The controller keeps the records of runs, and no verb lists
@@ -91,15 +91,15 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
     here, there = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
     came, failed = list[str](), dict[str, str]()
-    with last_checkpoints.remembered(cluster) as memory:
+    with checkpoint_backup.remembered(cluster) as memory:
         for name in names:
             folder, key = here / name, f"runs/{name}"
             ended, had = (folder / _FIGURES).exists(), memory.looked.get(key)
             if ended and (had is None or (folder / record.SUMS).exists()):
                 continue  # it was copied, and perhaps sealed, at its own end
             try:
-                inside = last_checkpoints.below(head, f"{there}/{name}")
-                looks = last_checkpoints.looks(inside)
+                inside = checkpoint_backup.below(head, f"{there}/{name}")
+                looks = checkpoint_backup.looks(inside)
                 lacks = not ended and any(one.path.parts == (_FIGURES,) for one in inside)
                 if looks == had and folder.is_dir() and not lacks:
                     continue
@@ -117,7 +117,7 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
             f"{len(failed)} of {len(failed) + len(came)} run(s) are not wholly in {here}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
-    return Collected(tuple(came), tuple(last_checkpoints.named(told)))
+    return Saved(tuple(came), tuple(checkpoint_backup.named(told)))
 
 
 def _bring(head: SSH, there: str, folder: Path) -> list[str]:

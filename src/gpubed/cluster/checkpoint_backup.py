@@ -26,9 +26,9 @@ from gpubed.core import copying, files, reading
 from gpubed.core.copying import NotAName, as_name
 from gpubed.core.errors import GpubedError
 from gpubed.core.reading import Unreadable
-from gpubed.jobs import checkpoint_folder
+from gpubed.jobs.checkpoint_files import folder_fault, lock_name
 from gpubed.jobs.runs import checkpoints, record
-from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"
@@ -221,7 +221,7 @@ def _checkpoints(
             has_sum=things[0].path == path and path.with_name(f"{path.name}{_SUM}") in named,
             unfit="a name is not UTF-8: rename it there"
             if any(NOT_UTF_8 in str(thing.path) for thing in things)
-            else checkpoint_folder.fault(str(folder)),
+            else folder_fault(str(folder)),
         )
         for path, things in named.items()
         if not _NO_CHECKPOINT.fullmatch(path.name)
@@ -271,7 +271,7 @@ class _Saving:
         """Copy a checkpoint unless it is here, and remove older ones; None if it is damaged."""
         if one.unfit:
             raise GpubedError(one.unfit)
-        into, key = self.place / checkpoint_folder.lock_name(str(folder)), f"checkpoints/{folder}"
+        into, key = self.place / lock_name(str(folder)), f"checkpoints/{folder}"
         is_here, memory, changed = (into / one.path.name).exists(), self.memory, one.changed[0]
         if is_here and memory.looked.get(key) == one.looks:
             return False
