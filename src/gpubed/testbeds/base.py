@@ -176,10 +176,6 @@ class Backend(ABC):
         """Return the driver of a kind of dynamic resource that needs no file of a cluster."""
         raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
 
-    def load(self) -> None:
-        """Import the drivers' libraries that two threads must not import at once."""
-        return
-
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}

@@ -27,13 +27,16 @@ from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
-from gpubed.testbeds.base import Backend, Testbed
+from gpubed.testbeds.base import Testbed
 from gpubed.testbeds.driver import Change, Driver, NodeFailed, Silent
 
 if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
 
-_LOADING, _COUNTING = threading.Lock(), threading.Lock()
+_COUNTING = threading.Lock()
+# Engines call drivers from several threads. Where two threads import a package whose modules import
+# each other, Python sees a deadlock, or one gets a module that is not whole yet.
+_LOADING = threading.RLock()
 _LARGEST_STATE = 2**29  # bytes
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
 _OF_NODES = {"node", "slice"}  # kinds whose change is one of nodes, or of their links
@@ -223,10 +226,13 @@ def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
-    if props["backend"] == "gpubed":
-        return Provider.own(props["kind"])
-    named = _testbed(props) if "cluster" in props else _backend(props["backend"])
-    return named.driver(props["kind"])
+    from gpubed.testbeds import registry
+
+    with _LOADING:
+        if props["backend"] == "gpubed":
+            return Provider.own(props["kind"])
+        named = _testbed(props) if "cluster" in props else registry.backend(props["backend"])
+        return named.driver(props["kind"])
 
 
 def _testbed(props: Mapping[str, Any]) -> Testbed:
@@ -234,22 +240,8 @@ def _testbed(props: Mapping[str, Any]) -> Testbed:
     from gpubed.core.paths import Project
     from gpubed.testbeds import registry
 
-    _backend(props["backend"])  # its libraries first
-    return registry.bound(props["backend"], Project.find().cluster(props["cluster"]))
-
-
-def _backend(name: str) -> Backend:
-    """Return a backend whose libraries are imported, by one thread alone.
-
-    Engines call drivers from several threads. Where two of them import a package whose modules
-    import each other, one may get a module that is not whole yet, or Python sees a deadlock.
-    """
-    from gpubed.testbeds import registry
-
     with _LOADING:
-        backend = registry.backend(name)
-        backend.load()
-    return backend
+        return registry.bound(props["backend"], Project.find().cluster(props["cluster"]))
 
 
 class _Managed(Resource):

@@ -83,10 +83,6 @@ class OpenStackBackend(Backend):
         """Return whether the cloud's network holds links to their rate, which QoS does."""
         return getattr(spec.backend, "shaping", None) == "qos"
 
-    def load(self) -> None:
-        """Import openstacksdk, whose modules import each other."""
-        from gpubed.backends.openstack import capacity  # noqa: F401
-
     def repair(self, say: Callable[[str], None]) -> None:
         """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer."""
         wanted = version("pulumi_openstack")
