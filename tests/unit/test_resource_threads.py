@@ -18,7 +18,8 @@ def ask(kind):
         resources._driver(props)
     except BaseException as error:
         failed.append(repr(error))
-threads = [threading.Thread(target=ask, args=(kind,)) for kind in ("network", "volume", "image", "node")]
+kinds = ("network", "volume", "image", "node")
+threads = [threading.Thread(target=ask, args=(kind,)) for kind in kinds]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 sys.exit("\\n".join(failed) or 0)
