@@ -10,8 +10,8 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubed.backends.local.limits import facts_of
-from gpubed.hardware import drivers
+from gpubed.backends.local.spec_checks import facts_of
+from gpubed.hardware import nvidia_driver
 from gpubed.hardware.facts import Facts
 from gpubed.recipes import recipe
 from gpubed.recipes.recipe import Recipe
@@ -78,10 +78,10 @@ def _row(model: Model, of: Recipe) -> str:
 
 
 def _cell(title: str, nodes: dict[str, Facts], of: Recipe, image: str) -> str:
-    wanted = drivers.Wanted.of(of.cuda, of.gpus.driver)
+    wanted = nvidia_driver.Wanted.of(of.cuda, of.gpus.driver)
     try:
-        choice = drivers.choose(nodes, drivers.offers(image), wanted)
-    except drivers.NoDriver as error:
+        choice = nvidia_driver.choose(nodes, nvidia_driver.offers(image), wanted)
+    except nvidia_driver.NoDriver as error:
         return f"none: {error.message}: {error.hint}"
     kinds = {"open" if name in choice.open_module else "proprietary" for name in nodes}
     kind = " and ".join(sorted(kinds))

@@ -7,7 +7,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from gpubed.cluster import lease_end
+from gpubed.cluster import lease_policy
 from gpubed.nodes import host_keys
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, HostKeyMismatch
@@ -40,7 +40,7 @@ def test_results_are_taken_home_before_the_end(cluster: Any) -> None:
         )
         spec = cluster.plan.spec.model_copy(update={"lease": ending})
         wanted = plan.plan(spec)
-        return lease_end.prepare(Cluster(cluster.paths, wanted, cluster.allocation))
+        return lease_policy.prepare(Cluster(cluster.paths, wanted, cluster.allocation))
 
     lease, home = cluster.plan.spec.lease, cluster.paths.runs / "train" / "metrics.json"
     run = "/shared/runs/train"

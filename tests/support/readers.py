@@ -33,12 +33,12 @@ from gpubed.backends.virtualwall import availability, connection, documents, pre
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import file as campaign_file
 from gpubed.campaigns import matrix
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit
 from gpubed.configuration import events as ansible_events
-from gpubed.configuration import health, inventory, packages
+from gpubed.configuration import health, inventory, package_changes
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets
@@ -49,7 +49,7 @@ from gpubed.engines.embedded.stack import Project as PulumiProject
 from gpubed.engines.embedded.stack import Stack
 from gpubed.engines.embedded.state import State, encode
 from gpubed.engines.embedded.values import Secret
-from gpubed.hardware import binding, drivers
+from gpubed.hardware import binding, nvidia_driver
 from gpubed.hardware import facts as hardware
 from gpubed.jobs import job_result, jobfile
 from gpubed.jobs.job_result import JobResult
@@ -200,10 +200,12 @@ def _facts(data, folder):
     found = hardware.load(_file(_cluster(folder).facts / "id.json", data))
     if found:
         json.dumps(found.summary())
-        report.hardware(found.summary())
+        status_view.hardware(found.summary())
         binding.bind(found, 4)
-        with contextlib.suppress(drivers.NoDriver):
-            drivers.choose({"node-0": found}, {"debian": [drivers.Offer(535), drivers.Offer(570)]})
+        with contextlib.suppress(nvidia_driver.NoDriver):
+            nvidia_driver.choose(
+                {"node-0": found}, {"debian": [nvidia_driver.Offer(535), nvidia_driver.Offer(570)]}
+            )
 
 
 def _events(data, folder):
@@ -263,8 +265,8 @@ def _host(data, _folder):
 
 
 def _packages(data, _folder):
-    looked = reading.reply(data, "what it tells").json(packages.Looked)
-    list(packages._findings(looked, PLAN, PLAN.nodes[0]))
+    looked = reading.reply(data, "what it tells").json(package_changes.Looked)
+    list(package_changes._findings(looked, PLAN, PLAN.nodes[0]))
 
 
 def _container(data, _folder):

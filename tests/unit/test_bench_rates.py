@@ -7,7 +7,7 @@ from gpubed import cli
 from gpubed.campaigns import drive
 from gpubed.core import record
 from gpubed.core.errors import GpubedError
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 from support.bench_verb import PLAIN, bench
 from support.known import mark
 
@@ -32,7 +32,7 @@ def stand_in(monkeypatch, shape):
         def run(self, _command, _script, bps):
             shape(self.name, int(bps))
 
-    monkeypatch.setattr(rates, "SSH", Session)
+    monkeypatch.setattr(link_rates, "SSH", Session)
 
 
 def carried(monkeypatch, bps):

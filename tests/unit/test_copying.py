@@ -174,7 +174,7 @@ def hangs(monkeypatch):
     back.set()
 
 
-SILENT = "cannot copy files with node-0: for 0.5 s, nothing was heard of what is read or written"
+SILENT = "cannot copy files with node-0: for 0.5 s, no data was transferred"
 
 
 @pytest.mark.timeout(30)

@@ -10,7 +10,7 @@ from gpubed.cluster.probe import Condition
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
-from gpubed.jobs.runs import at_work
+from gpubed.jobs.runs import active
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import (
     CommandResult,
@@ -84,7 +84,7 @@ def ground(tmp_path, monkeypatch):
 
     monkeypatch.setattr(probe, "SSH", Session)
     monkeypatch.setattr(probe.registry, "bound", lambda *_: made)
-    monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: None)
+    monkeypatch.setattr(active, "ends_with_nodes", lambda _: None)
     return made
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpubed.access import services
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, roles
 from gpubed.nodes.allocation import Cluster
@@ -50,5 +50,5 @@ def test_status_says_what_an_up_would_apply(capsys):
     document = {"state": "ready", "held_by": None, "pending": [PENDING], **nothing, **rest}
     ui = UI()
     ui.err = ui.out
-    report.cluster(ui, "lab", document)
+    status_view.cluster(ui, "lab", document)
     assert PENDING in " ".join(capsys.readouterr().out.split())

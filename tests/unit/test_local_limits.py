@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.local import limits
+from gpubed.backends.local import spec_checks
 from gpubed.spec import clusterspec
 
 GIB = 2**30
@@ -16,10 +16,10 @@ DATA: dict[str, Any] = {"version": 1, "name": "lab", "backend": {"type": "local"
 
 @pytest.fixture(autouse=True)
 def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(limits, "total_memory", lambda: 8 * GIB)
-    monkeypatch.setattr(limits, "gpus", lambda: 0)
-    monkeypatch.setattr(limits, "has_gpu_runtime", lambda: False)
+    monkeypatch.setattr(spec_checks.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(spec_checks, "total_memory", lambda: 8 * GIB)
+    monkeypatch.setattr(spec_checks, "gpus", lambda: 0)
+    monkeypatch.setattr(spec_checks, "has_gpu_runtime", lambda: False)
 
 
 def wanted(**changes: Any) -> Any:
@@ -35,7 +35,7 @@ def wanted(**changes: Any) -> Any:
 
 
 def found(**changes: Any) -> list[tuple[str, str]]:
-    problems = limits.problems(wanted(**changes))
+    problems = spec_checks.problems(wanted(**changes))
     assert all(problem.allowed for problem in problems)
     return [(".".join(map(str, problem.path)), problem.message) for problem in problems]
 
@@ -80,7 +80,7 @@ def test_generations_without_a_common_driver_are_refused() -> None:
     old, new = ({"count": 1, "gpus": 1, "simulate": m} for m in ("K80", "B200-SXM6-180GB"))
     groups = [{"name": "old", **old}, {"name": "new", **new}]
     data = {**DATA, "recipe": "cuda13", "nodes": groups}
-    problems = limits.problems(clusterspec.model().model_validate(data))
+    problems = spec_checks.problems(clusterspec.model().model_validate(data))
     found = {problem.path: problem.message for problem in problems}
     assert "no recipe has" in found["nodes", 0, "simulate"]
     assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]

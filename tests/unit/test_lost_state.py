@@ -147,7 +147,7 @@ def lost(tmp_path, monkeypatch, told):
             sample_plan(nodes=list(nodes), **wishes),
             LostStack(paths, interrupted=interrupted),
         )
-        lost_state.mind(stack, registry.bound("local", paths), wanted, asked.extend)
+        lost_state.require_approval(stack, registry.bound("local", paths), wanted, asked.extend)
         return asked
 
     return mind

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gpubed.hardware import drivers
+from gpubed.hardware import nvidia_driver
 from support import role_variables
 
 
@@ -20,7 +20,7 @@ def test_a_release_is_called_alike(release):
 
 @pytest.mark.parametrize("release", sorted(role_variables.RELEASES))
 def test_check_knows_the_driver_branches_that_the_role_chooses_from(release):
-    offers = drivers.offers(release)
+    offers = nvidia_driver.offers(release)
     known = {source: [asdict(offer) for offer in there] for source, there in offers.items()}
     assert any(known.values())
     assert known == role_variables.value("nvidia_driver", "__nvidia_driver_offers", release)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpubed.core import runlock
-from gpubed.jobs.runs import at_work, output
+from gpubed.jobs.runs import active, output
 from support.run_verb import call, cluster
 
 __all__ = ["call", "cluster"]
@@ -38,7 +38,7 @@ def test_of_what_is_long_the_beginning_and_the_end_stay_with_words_between_them(
     run(LINES)
     size = (cluster.runs / "1-digits/output.log").stat().st_size
     assert 1500 < size <= 2000
-    told = [*at_work.output(cluster, "1-digits")]
+    told = [*active.output(cluster, "1-digits")]
     assert told[:10] == LINES[:10]
     assert told[-4:] == LINES[-4:]
     [words] = [line for line in told if line.startswith("gpubed: ")]
@@ -50,7 +50,7 @@ def test_of_what_is_long_the_beginning_and_the_end_stay_with_words_between_them(
 def test_who_follows_it_misses_nothing_where_a_part_is_left_out_meanwhile(
     run, cluster, monkeypatch
 ):
-    monkeypatch.setattr(at_work, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(active, "_LOOK_EVERY_S", 0.01)
     run(LINES[:19])
     more = iter(LINES[19:])
 
@@ -61,7 +61,7 @@ def test_who_follows_it_misses_nothing_where_a_part_is_left_out_meanwhile(
         return line
 
     monkeypatch.setattr(runlock, "holder", holder)
-    assert [*at_work.output(cluster, "1-digits", follow=True)] == LINES
+    assert [*active.output(cluster, "1-digits", follow=True)] == LINES
 
 
 @pytest.mark.process

@@ -35,7 +35,7 @@ def test_the_clouds_words_for_a_rate_are_nobodys_loss():
     """`shaping: none` takes them away, and nothing of a node with them."""
     kinds = ("qosPolicy:QosPolicy", "qosBandwidthLimitRule:QosBandwidthLimitRule")
     steps = tuple(step("openstack", f"openstack:networking/{kind}", "delete") for kind in kinds)
-    assert removals.doomed(Result({"delete": 2}, steps, {}, 0.0)) == []
+    assert removals.destructive_steps(Result({"delete": 2}, steps, {}, 0.0)) == []
 
 
 @pytest.mark.parametrize(

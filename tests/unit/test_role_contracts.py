@@ -14,8 +14,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gpubed.configuration import roles
 from gpubed.core.paths import assets
-from gpubed.hardware.drivers import branch_of
 from gpubed.hardware.facts import Facts
+from gpubed.hardware.nvidia_driver import branch_of
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan

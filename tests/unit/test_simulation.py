@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed.backends.local.limits import facts_of
-from gpubed.cli import report
+from gpubed.backends.local.spec_checks import facts_of
+from gpubed.cli import status_view
 from gpubed.core import paths
 from gpubed.recipes.recipe import load, with_gpus
 from simulated_gpus import IMAGE, models
@@ -60,5 +60,5 @@ def test_every_recipe_finds_a_driver_in_the_archive() -> None:
 
 def test_status_says_which_gpus_are_simulated() -> None:
     facts = facts_of(models()["T4"], 2).summary()
-    assert "(simulated)" in report.hardware(facts)
-    assert "(simulated)" not in report.hardware(facts | {"simulated": None})
+    assert "(simulated)" in status_view.hardware(facts)
+    assert "(simulated)" not in status_view.hardware(facts | {"simulated": None})

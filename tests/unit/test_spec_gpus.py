@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.backends.local import limits
+from gpubed.backends.local import spec_checks
 from gpubed.backends.static.host import Found
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -105,8 +105,8 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def one_gpu(monkeypatch):
-    monkeypatch.setattr(limits, "gpus", lambda: 1)
-    monkeypatch.setattr(limits, "has_gpu_runtime", lambda: True)
+    monkeypatch.setattr(spec_checks, "gpus", lambda: 1)
+    monkeypatch.setattr(spec_checks, "has_gpu_runtime", lambda: True)
 
 
 @pytest.fixture

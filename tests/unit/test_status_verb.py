@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.ui import UI
 from gpubed.cluster import probe, status
 from gpubed.core import runlock, secret
@@ -76,7 +76,7 @@ def read(capsys):
     def lines(*given, **options):
         ui = UI()
         ui.err = ui.out  # both are the same terminal
-        report.cluster(ui, "lab", *given, **options)
+        status_view.cluster(ui, "lab", *given, **options)
         return capsys.readouterr().out.splitlines()
 
     return lines

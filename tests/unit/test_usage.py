@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.ui import UI
 from gpubed.configuration import usage
 from gpubed.core.paths import ClusterPaths, Project
@@ -71,7 +71,7 @@ def test_nodes_are_told_which_logins_are_gpubeds_own_and_when_that_is_over():
 def read(capsys, document):
     ui = UI()
     ui.err = ui.out
-    report._use(ui, document)
+    status_view._use(ui, document)
     return capsys.readouterr().out
 
 

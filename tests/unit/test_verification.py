@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.ui import UI
 from gpubed.configuration import applied
 from gpubed.core.paths import Project
@@ -67,7 +67,7 @@ def test_in_80_columns_names_are_whole_and_what_is_skipped_is_told_by_its_reason
         Check(id="gpu.count", result="skip", reason="no GPU was asked for"),
         Check(id="gpu.memory", result="skip", reason="no GPU was asked for"),
     )
-    report.verification(UI(), found.summary(), whole=True)
+    status_view.verification(UI(), found.summary(), whole=True)
     said = capsys.readouterr().out
     assert "hardware.identified  node-0>node-1" in said
     assert f"fail clock.offset node-1: {why}\n" in said

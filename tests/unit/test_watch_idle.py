@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gpubed.cluster import down, drivers, lease_end
+from gpubed.cluster import down, drivers, lease_policy
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
 from gpubed.configuration import usage as uses
@@ -43,7 +43,7 @@ class Unused:
         monkeypatch.setattr(health, "unwell", lambda _: world.unwell)
         monkeypatch.setattr(uses, "look", self.say)
         monkeypatch.setattr(uses, "warn", self.warn)
-        monkeypatch.setattr(lease_end, "prepare", self.prepare)
+        monkeypatch.setattr(lease_policy, "prepare", self.prepare)
         monkeypatch.setattr(down, "down", self.down)
         self.hook = world.cluster.project.root / "hook.log"
         words = "$GPUBED_CLUSTER $GPUBED_IDLE"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpubed.cluster import lease_end
+from gpubed.cluster import lease_policy
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.testbeds import registry
@@ -61,7 +61,7 @@ def lend(world, monkeypatch):
 def prepared(monkeypatch):
     """How often the end was prepared."""
     done = []
-    monkeypatch.setattr(lease_end, "prepare", lambda *_: done.append(1) or ["collected"])
+    monkeypatch.setattr(lease_policy, "prepare", lambda *_: done.append(1) or ["collected"])
     return done
 
 

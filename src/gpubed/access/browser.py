@@ -1,12 +1,12 @@
-"""Brings a service of the head to the user's browser, and nobody else's.
+"""Opens a service of the head in the browser; other users of this machine cannot connect.
 
 Every user of this machine can list the arguments of the browser, such as a URL with a token. So the
 browser gets a file that redirects to the URL, as with `use_redirect_file` of JupyterLab.
 
-So that the browser need not trust the service's certificate, `relay` lets it speak plain HTTP to
-loopback of this machine. The data goes on in TLS, checked here against the cluster's own
-certificate, and through SSH. No further port of the head is opened, and the service still asks for
-its token. All users share loopback, so each connection's user is looked up.
+`relay` is a proxy on loopback, from HTTP to TLS, so that the browser need not trust the service's
+certificate: the proxy checks it against the cluster's own, and its connection goes through SSH. No
+further port of the head is opened, and the service still asks for its token. All users share
+loopback, so each connection's user is looked up.
 """
 
 from __future__ import annotations

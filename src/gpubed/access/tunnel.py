@@ -91,7 +91,7 @@ def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]
 
 
 def free(port: int) -> int:
-    """Return the port if it is free here, any free port for 0, else 0."""
+    """Return `port` if it is free on this machine, else 0; for 0, return any free port."""
     with socket.socket() as probe:
         try:
             probe.bind((LOCAL, port))

@@ -9,7 +9,7 @@ import pulumi
 
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
-from gpubed.testbeds.failed_nodes import require_enough
+from gpubed.testbeds.uncreated_nodes import require_enough
 
 
 class Component(pulumi.ComponentResource):

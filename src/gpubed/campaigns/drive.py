@@ -28,7 +28,7 @@ from gpubed.jobs.metrics import main_metric
 from gpubed.jobs.runs import record as runs
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.runs.record import Record as Run
-from gpubed.nodes import rates, selection
+from gpubed.nodes import link_rates, selection
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
@@ -256,7 +256,7 @@ class Bench:
             Changed: Points would be made with something else than the earlier ones.
         """
         self.tell, paths = tell, self.cluster.paths
-        links = rates.Links(paths, self.cluster.allocation)
+        links = link_rates.Links(paths, self.cluster.allocation)
         # A run that has a record already, such as one without the metric, is not adopted again.
         told = {record.run_id for record in self.series.ended.values()}
         well = ended_well(paths, self.header.kin, self.header.made_with)
@@ -355,7 +355,7 @@ class Bench:
             devices=list(run.devices),
         )
 
-    def _measured(self, links: rates.Links, point: Point, repetition: int) -> Record:
+    def _measured(self, links: link_rates.Links, point: Point, repetition: int) -> Record:
         """Run a repetition; a failure of the cluster is one of the repetition."""
         usable, left_out = health.usable(self.cluster)
         hear = self.tell.begins(point, repetition)
@@ -409,7 +409,7 @@ class Bench:
             devices=devices,
         )
 
-    def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
+    def _chosen(self, links: link_rates.Links, point: Point, usable: Cluster) -> Cluster:
         if not (able := self.header.with_ranks):
             return usable
         # A lost node must not shrink the measurement, and its substitute may be of another kind.
@@ -423,7 +423,7 @@ class Bench:
             raise GpubedError(f"{', '.join(lost)} may not be used, and no other stands in for it")
         there = tuple(node for node in chosen.nodes if node.name in names)
         chosen = chosen.model_copy(update={"nodes": there})
-        links.hold(chosen.with_ranks, point.rate_bps)
+        links.set_rate(chosen.with_ranks, point.rate_bps)
         if chosen.experiment and point.rate_bps is not None:
             network = chosen.experiment.model_copy(update={"rate_bps": point.rate_bps})
             chosen = chosen.model_copy(update={"experiment": network})

@@ -24,7 +24,7 @@ from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.core.text import nearest_name
 from gpubed.jobs.jobfile import Value
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 
 NODES, RANKS, RATE, ENVIRONMENT = "nodes", "ranks", "rate", "environment"
 OWN = (NODES, RANKS, RATE, ENVIRONMENT)
@@ -126,7 +126,9 @@ class Campaign(_Model):
         if rate is None:
             return dict(given)
         several = isinstance(rate, tuple)
-        written = tuple(rates.compact(rates.parse(one)) for one in (rate if several else [rate]))
+        written = tuple(
+            link_rates.compact(link_rates.parse(one)) for one in (rate if several else [rate])
+        )
         return {**given, RATE: written if several else written[0]}
 
     @model_validator(mode="after")
@@ -195,7 +197,7 @@ def load(given: str, project: Project) -> Source:
     path = _find(given, project)
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path} names no campaign: its folder would be {path.stem!r}",
+            f"{path} is no name of a campaign: its folder would be {path.stem!r}",
             "give the file a name of letters, digits, - and _",
         )
     document = reading.file(path, f"correct {path}", error=Unusable, limit=yaml_lines.MAX_BYTES)

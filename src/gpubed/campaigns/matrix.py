@@ -16,7 +16,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.text import nearest_name
 from gpubed.jobs import launchers
 from gpubed.jobs.jobfile import Job, Value
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
@@ -54,7 +54,7 @@ class Point:
     @property
     def rate_bps(self) -> int | None:
         """The links' rate in bit/s; None stands for the declared one."""
-        return rates.parse(self.settings[RATE]) if RATE in self.settings else None
+        return link_rates.parse(self.settings[RATE]) if RATE in self.settings else None
 
     @property
     def environment(self) -> str:
@@ -113,11 +113,11 @@ def require_room(source: Source, allocation: Allocation, usable: Allocation) -> 
     for place, rate in enumerate(factors.get(RATE, ())):
         if declared is None:
             why, hint = "the cluster has no experiment network with a rate", ""
-        elif rates.parse(rate) != declared and not backend.shapes_on_nodes:
-            why = f"{backend.name} holds its links to the declared {rates.compact(declared)}"
+        elif link_rates.parse(rate) != declared and not backend.shapes_on_nodes:
+            why = f"{backend.name} holds its links to the declared {link_rates.compact(declared)}"
             hint = "leave the factor rate out, or declare another rate: gpubed up CLUSTER"
-        elif rates.parse(rate) > declared:
-            why = f"{rate} are more than the declared {rates.compact(declared)}"
+        elif link_rates.parse(rate) > declared:
+            why = f"{rate} are more than the declared {link_rates.compact(declared)}"
             hint = "declare the highest rate in cluster.yml: gpubed up CLUSTER"
         else:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.gpu_proof import Collective, Proof
 from gpubed.checks.registry import Stage, at
-from gpubed.hardware import facts, floors
+from gpubed.hardware import facts, minimum_bandwidth
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.verification import Check
 
@@ -46,13 +46,13 @@ def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Che
     pairs = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == 2]
     wanted = node.gpus * (node.gpus - 1) // 2
     lacking = f"{len(pairs)} of {wanted} pairs" if len(pairs) != wanted else ""
-    floor = [floors.pair(*_gpus(pair, known), switched=fast) for pair in pairs]
+    floor = [minimum_bandwidth.pair(*_gpus(pair, known), switched=fast) for pair in pairs]
     yield _rated("gpu.pairs", node, proof, pairs, floor, lacking)
     if node.gpus == 2:
         yield from skipped(_IDS[3:], "two GPUs are a pair, see gpu.pairs", node.name)
         return
     whole = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == node.gpus]
-    floor = [floors.together(_gpus(sum_, known), switched=fast) for sum_ in whole]
+    floor = [minimum_bandwidth.together(_gpus(sum_, known), switched=fast) for sum_ in whole]
     lacking = "" if whole else "not all GPUs together"
     yield _rated("gpu.allreduce", node, proof, whole, floor, lacking)
 

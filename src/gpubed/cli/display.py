@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.ui import UI
 from gpubed.cluster import lost_state
 from gpubed.core.errors import GpubedError, UsageError
@@ -141,7 +141,7 @@ class Display:
             self._end(event["urn"] + op, sign, f"{doing} {label} {how}", event["seconds"])
 
     def _on_roles(self, event: Event) -> None:
-        for line in report.due(event["roles"]):
+        for line in status_view.due(event["roles"]):
             self._ui.mark("update", line)
         self.roles += event["roles"]
 

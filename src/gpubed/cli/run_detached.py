@@ -13,7 +13,7 @@ from pathlib import Path
 from gpubed.cli.ui import UI
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution
-from gpubed.jobs.runs import at_work, checkpoints
+from gpubed.jobs.runs import active, checkpoints
 
 _PROGRAM = "from gpubed.cli import main; main()"
 _DETACH = ("--detach", "-d")
@@ -66,7 +66,7 @@ def log(paths: ClusterPaths) -> Path:
 
 
 def run(ui: UI, paths: ClusterPaths) -> int:
-    """Start the same command in the background, and print its run.
+    """Start this command in the background, and print the name of its run.
 
     An elastic training may wait for nodes, and has no run then.
     """
@@ -77,7 +77,7 @@ def run(ui: UI, paths: ClusterPaths) -> int:
     started = start([*(word for word in own if word not in _DETACH), *behind], log(paths))
     pid, until = started.process.pid, math.inf
     while time.monotonic() < until:
-        if begun := at_work.of_process(paths, pid, since):
+        if begun := active.of_process(paths, pid, since):
             folder = str(paths.runs / begun.run_id)
             ui.document("run", {**begun.document(), "run_dir": folder, "pid": pid})
             ui.say(f"{begun.run_id} goes on in the background (pid {pid})")

@@ -116,7 +116,7 @@ def resumed_run(
 def require_checkpoint(
     usable: Cluster, resumed: Record, foreseen: Record, *, elastic: bool
 ) -> None:
-    """Refuse to go on with a run whose checkpoints are not there any more."""
+    """Raise an error if the checkpoints of the run to resume no longer exist."""
     hint = f"gpubed run {usable.name} --again {resumed.run_id} begins anew"
     if elastic:
         hint = training.begin_anew(usable.paths, foreseen.request)
@@ -188,7 +188,9 @@ def confirm_size(ui: UI, request: Request, *, yes: bool) -> None:
     what = f"{folder} has {format_bytes(size)} in {len(names):,} files to send, most of it in "
     what += source.largest(folder, names)
     if not ui.confirm(f"{what}. Send it?", yes=yes, default=False):
-        raise UsageError(what, f"name what stays here in {folder / source.IGNORE}, or add --yes")
+        raise UsageError(
+            what, f"list files that are not to travel in {folder / source.IGNORE}, or add --yes"
+        )
 
 
 def placed(

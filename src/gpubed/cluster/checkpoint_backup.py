@@ -97,7 +97,9 @@ def below(head: SSH, folder: str) -> list[Thing]:
     said = head.run(_LIST, folder, timeout=_LIST_S).stdout
     # Too long an output is cut off.
     if said and not said.endswith("\0"):
-        raise GpubedError(f"there is more in {folder} than can be listed", "remove some of it")
+        raise GpubedError(
+            f"{folder} has too many entries to list", "move those away that are no checkpoints"
+        )
     things = []
     for one in filter(None, said.split("\0")):
         if not (found := _ONE.fullmatch(one)):

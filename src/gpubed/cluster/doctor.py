@@ -76,11 +76,11 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
     """
     if plan.removes_disks or not plan.spec.configure:
         return []  # the nodes are made for the cluster
-    from gpubed.configuration import packages  # Ansible's library is slow to import
+    from gpubed.configuration import package_changes  # Ansible's library is slow to import
 
     nodes = {node.name: node for node in plan.nodes}
     sessions = [session for session in _sessions(paths, plan) if session.node.name in nodes]
-    replaced = packages.replaced_drivers(
+    replaced = package_changes.replaced_drivers(
         {one.node.name: one for one in sessions if nodes[one.node.name].gpus}, plan
     )
 
@@ -88,7 +88,7 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
         name = session.node.name
         try:
             with session:
-                return packages.look(session, plan, nodes[name], replaced.get(name, ""))
+                return package_changes.look(session, plan, nodes[name], replaced.get(name, ""))
         except Unreachable:
             return []
         except GpubedError as error:

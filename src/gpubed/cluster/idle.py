@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from gpubed.cluster import down, lease_end
+from gpubed.cluster import down, lease_policy
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
 from gpubed.cluster.watch_memory import RELEASES, Event, Telling, Warned, in_words, log
@@ -107,7 +107,7 @@ def _release(
     """Save results at one look and release at the next; return whether the release has begun."""
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    done = lease_end.prepare(cluster, again=warned.saved)
+    done = lease_policy.prepare(cluster, again=warned.saved)
     if not warned.saved:
         telling.remember(warned=replace(warned, saved=True))
         ahead = "released at the next look unless somebody uses it"

@@ -234,9 +234,9 @@ def check_not_expired(paths: ClusterPaths) -> None:
     """Refuse to work with nodes whose lease has ended."""
     record = last(paths)
     if record.granted_until and record.state(0) == "expired":
-        why, hint = "its nodes run no job any more", f"gpubed renew {paths.name}"
+        why, hint = "its nodes accept no more jobs", f"gpubed renew {paths.name}"
         if not record.own:
-            why = "the testbed has taken its nodes back"
+            why = "the testbed has reclaimed its nodes"
             hint = f"gpubed up {paths.name} --refresh   (asks for new nodes)"
         ended = f"the lease of {paths.name} ended at {local(record.granted_until)}"
         raise GpubedError(f"{ended}: {why}", hint)

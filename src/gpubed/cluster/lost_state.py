@@ -17,7 +17,7 @@ Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
 
 
-def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
+def require_approval(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
     """Ask before what a lost state knew is given up, or a second cluster of the name is made.
 
     Raises `Refused` if the testbed does not list its resources.
@@ -119,7 +119,7 @@ def renamed(paths: ClusterPaths) -> str:
     )
 
 
-def spare(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
+def refuse_conflict(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
     """Refuse a plan that gives a node the address of an existing node outside the state."""
     given = {str(node.control_address) for node in plan.nodes}
     there = [e for e in audits.unrecorded(stack, asked) if e.address in given]

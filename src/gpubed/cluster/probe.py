@@ -29,9 +29,9 @@ from gpubed.configuration.systemd import Stopped
 from gpubed.core import parallel, progress, secret
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.runs import at_work
+from gpubed.jobs.runs import active
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes import disks, rates
+from gpubed.nodes import disks, link_rates
 from gpubed.nodes.allocation import Allocation, Cluster, Node
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, Unreachable, greet, is_hidden, is_silent
 from gpubed.spec.plan import ClusterPlan
@@ -165,7 +165,7 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
         services.answers(cluster) if asked else {},
         {name: found.full for name, found in looked.items() if found.full},
         _set_up(cluster, [one for found in looked.values() for one in found.stopped]),
-        rates.left_changed(cluster.paths),
+        link_rates.left_changed(cluster.paths),
         tuple(one for one in health if one.state != "well"),
         not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent),
         testbed.backend.when_silent,
@@ -178,7 +178,7 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
     Raises `HostKeyMismatch` if another host answers in a node's place.
     """
     found, name, said, hint = look(testbed, cluster), cluster.name, list[str](), ""
-    recognize(cluster, found)
+    require_known_keys(cluster, found)
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == HIDDEN:
             greet(node, cluster.paths)  # the error of the host on the way says more
@@ -213,7 +213,7 @@ def free(cluster: str, node: str) -> str:
     return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
-def recognize(cluster: Cluster, found: Condition) -> None:
+def require_known_keys(cluster: Cluster, found: Condition) -> None:
     """Refuse to go on if another host key answers: only a person can decide whether to trust it.
 
     Raises `HostKeyMismatch` if another host answers in a node's place.
@@ -317,7 +317,7 @@ def restart_hung(
             )
         why = "no node answers, and where it works all the same, what runs on it ends"
         approve([f"restart node {listed}: {why}"])
-    if run := at_work.ends_with_nodes(cluster.paths):
+    if run := active.ends_with_nodes(cluster.paths):
         raise Locked(
             f"{listed}: silent, and not restarted while run {run.run_id} is at work",
             f"wait for its end, or end it: gpubed cancel {name} {run.run_id}",

@@ -20,7 +20,7 @@ _LINKS = {"Network", "Subnet", "Port", "QosPolicy", "QosBandwidthLimitRule"}
 _CHANGES = {"update", "replace", "delete-replaced"}
 
 
-def doomed(planned: Result) -> list[ResourceEvent]:
+def destructive_steps(planned: Result) -> list[ResourceEvent]:
     """Return the steps that delete or replace anything but failed nodes; volumes come first."""
     replaced = {step.urn for step in planned.steps if step.op == "replace"}
     going = [step for step in planned.steps if step.op in ("delete", "replace")]
@@ -48,12 +48,16 @@ def changes_nodes(planned: Result) -> bool:
 
 def nodes_that_go(planned: Result | None) -> set[str]:
     """Return the names of the nodes that a plan deletes or replaces."""
-    return {step.name for step in doomed(planned) if kind_of(step) in _NODES} if planned else set()
+    return (
+        {step.name for step in destructive_steps(planned) if kind_of(step) in _NODES}
+        if planned
+        else set()
+    )
 
 
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
     """Return what a plan costs, a line each: volumes first, then `left_behind` shared folders."""
-    steps = doomed(planned)
+    steps = destructive_steps(planned)
     made = {kind_of(step) for step in planned.steps if step.op in ("create", "replace")}
     volumes = [cost(step, "Volume" in made) for step in steps if kind_of(step) == "Volume"]
     return [*volumes, *left_behind, *(cost(step) for step in steps if kind_of(step) != "Volume")]

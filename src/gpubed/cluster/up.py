@@ -21,10 +21,10 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 from gpubed.nodes.allocation import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import failed_nodes, history, registry
+from gpubed.testbeds import history, registry, uncreated_nodes
 from gpubed.testbeds.base import Existing, Fault, Finding, Testbed
 from gpubed.testbeds.history import Testbeds
 from gpubed.testbeds.specification import frozen, load_plan
@@ -90,7 +90,7 @@ def up(
         run = Run(plan, testbed, stack, asked, approve)
         _restore_rates(paths, last=False)  # before links are measured
         try:
-            lost_state.mind(stack, testbed, plan, approve)
+            lost_state.require_approval(stack, testbed, plan, approve)
         except (PrerequisiteMissing, Refused):
             _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))  # says what is missing here
             raise
@@ -156,7 +156,7 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
     """Restore links that a killed `bench` changed; before repairs, a node may not answer."""
     if not record.read(paths).reshaped or not paths.allocation.exists():
         return
-    for fault in rates.restore(paths, allocations.load(paths.allocation)):
+    for fault in link_rates.restore(paths, allocations.load(paths.allocation)):
         message = f"a link has not got its declared rate back: {fault}"
         if last:
             raise GpubedError(message, f"gpubed up {paths.name} --refresh")
@@ -167,7 +167,7 @@ def _up(
     run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
 ) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
-    with failed_nodes.of_run(paths, run.plan) as note_failed:
+    with uncreated_nodes.of_run(paths, run.plan) as note_failed:
         if _remove_faulty(run):
             planned = None  # the state has changed
         planned = _look_ahead(run, planned)
@@ -233,7 +233,7 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
         planned = stack.preview(discard_steps)
     makes = planned is not None and removals.makes_nodes(planned)
     if makes and testbed.backend.vacates:
-        lost_state.spare(stack, run.asked, plan)
+        lost_state.refuse_conflict(stack, run.asked, plan)
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(testbed)
     left = shared_storage.left_behind(stack.paths, plan, steps, there)
@@ -308,7 +308,7 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     damaged = probe.damaged(seen)
     if damaged:
         if not refresh:
-            probe.recognize(*damaged)
+            probe.require_known_keys(*damaged)
         for line in damaged[1].words:
             progress.emit("note", message=line)
     if refresh or damaged:

@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Literal, NamedTuple
 
-from gpubed.cluster import idle, lease_end, probe, removals, up
+from gpubed.cluster import idle, lease_policy, probe, removals, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
 from gpubed.cluster.probe import Condition
@@ -25,7 +25,7 @@ from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import Moment
 from gpubed.engines.stack import EngineName
-from gpubed.jobs.runs import at_work
+from gpubed.jobs.runs import active
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
@@ -142,7 +142,7 @@ class Watch:
             error = _begun_down(paths) or error
             telling.leave(error.message, error.hint)
             return "amiss"
-        said = lease_end.look(cluster).said
+        said = lease_policy.look(cluster).said
         for one in said:
             telling.tell_once(one.matter, one.event, one.why, one.outcome)
         if not any(one.matter == "nodes" for one in said):
@@ -245,7 +245,7 @@ class Watch:
         telling, why, name = self.telling, _why(broken), self._paths.name
         try:
             self._require_ours(cluster)
-            probe.recognize(cluster, found)
+            probe.require_known_keys(cluster, found)
             if spared:  # `up` would repair these nodes, too
                 beside = f"to repair it would touch what is left alone, too: {spared}"
                 raise GpubedError(beside, f"gpubed up {name}")
@@ -328,7 +328,7 @@ class Watch:
 
         booting = {fault.node for fault in broken if fault.boots}
         with ExitStack() as held:
-            if not at_work.outlive_nodes(paths):
+            if not active.outlive_nodes(paths):
                 # Jobs that begin would share processors with the repair, and end on broken nodes.
                 held.enter_context(runlock.measuring(paths.state, "watch"))
             path = held.enter_context(event_file(paths, "watch", None))

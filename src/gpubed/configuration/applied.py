@@ -1,4 +1,4 @@
-"""The record of what was applied to which node, which playbook runs keep.
+"""Records which version of each role was applied to each node; playbooks update it.
 
 Each role's last task writes its fingerprint for the node. So a role applied by hand counts, and a
 replaced node (new id) counts as fresh.

@@ -95,7 +95,7 @@ def is_told(plan: ClusterPlan) -> bool:
 
 
 def unwell(cluster: Cluster) -> list[NodeHealth]:
-    """Return the nodes that jobs leave out; empty if nodes do not check their own health."""
+    """Return the unhealthy nodes, which jobs skip; empty if nodes do not check their health."""
     nodes = cluster.allocation.nodes
     if not nodes or not is_told(cluster.plan):
         return []

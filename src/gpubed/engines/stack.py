@@ -103,7 +103,7 @@ class Stack:
     engine: EngineName
 
     def init(self) -> None:
-        """Create an empty stack if missing, so that the plain CLI finds it."""
+        """Create an empty stack if there is none, so that Pulumi's CLI can select it."""
         (self.paths.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 

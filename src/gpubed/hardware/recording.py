@@ -114,7 +114,9 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
         return number(f"gpu_power_readings/{name}", f"power_readings/{name}")
 
     def heat(limit: str, below: str) -> float | int | None:
-        """Return a limit of temperature in °C; since Hopper it follows from the current one.
+        """Return a temperature limit in °C.
+
+        Hopper and later report margins, from which it is computed.
 
         `gpu_temp_tlimit` is how far the GPU is below its highest temperature in use, and limits
         above that are negative (nvidia-smi's manual, "T.Limit").

@@ -1,7 +1,7 @@
 """The GPU report: all that is needed to simulate a node's GPUs, in one file.
 
-`gpubed verify CLUSTER --gpu-report FILE` makes it, and `recording` a model for simulated nodes of
-it. Nothing in it names a person, a machine or a card: equal names are replaced by equal ones.
+`gpubed verify CLUSTER --gpu-report FILE` writes it; `recording` makes the model of a simulated GPU
+from it. Names of persons, machines and cards are replaced, equal ones by equal ones.
 
 | what | becomes |
 | --- | --- |

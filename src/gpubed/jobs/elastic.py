@@ -23,7 +23,7 @@ from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.stall_detector import Pace, Sight, StallDetector
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 from gpubed.nodes.allocation import Cluster, Node, NotUp
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_cluster, load_current
@@ -195,7 +195,7 @@ class Training:
             )
         _require_settled(paths)
         unfinished.require_configured(cluster)
-        rates.require_declared(paths)
+        link_rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
         _require_settled(paths)  # a hanging node delays the look, and a watch may repair it
         return _Pool(usable, {one.node: one.reason for one in unwell})

@@ -29,13 +29,13 @@ from gpubed.jobs import (
     leftovers,
     packages,
     source,
-    stacks,
+    stack_traces,
 )
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import SSH_FAILED, RankOutput, Updates
-from gpubed.jobs.runs import beside, checkpoints, origin, record
+from gpubed.jobs.runs import checkpoints, concurrent, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import selection
@@ -127,7 +127,7 @@ def run(
             result.cause = Cause(kind="sanity", message=result.failures[0], at=record.now())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
-        others = [*result.shared_with, *beside.found(cluster.paths, begun)]
+        others = [*result.shared_with, *concurrent.found(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, run.ended(begun, result))
     record.seal(run.here)
@@ -315,7 +315,7 @@ class _Run:
             _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
-            stalls = stacks.Stalls(self.cluster, launch.folder, said)
+            stalls = stack_traces.Stalls(self.cluster, launch.folder, said)
 
             def hear(line: str) -> None:
                 said.read(line)

@@ -188,7 +188,7 @@ class RankOutput:
 
     @property
     def lost_its_node(self) -> bool:
-        """Whether the rank that failed first did so because SSH lost its node."""
+        """Whether the first rank failed because SSH lost the connection to its node."""
         return self.code == SSH_FAILED and any(map(_LOST.match, self._said(self.rank)[-_LAST:]))
 
     def cause(self, nodes: Sequence[str], ends: Mapping[int, End]) -> Cause | None:

@@ -386,7 +386,7 @@ class SSH:
         except CONNECTION_ERRORS as error:
             if copying.is_silence(error):
                 raise GpubedError(
-                    f"{cannot}: for {_SILENCE_S:g} s, nothing was heard of what is read or written",
+                    f"{cannot}: for {_SILENCE_S:g} s, no data was transferred",
                     f"its disk or a shared folder may hang: gpubed verify {self._paths.name}",
                 ) from None
             raise GpubedError(f"{cannot}: {error}") from None

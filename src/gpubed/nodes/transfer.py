@@ -53,7 +53,7 @@ _LIST = "find -H %s -printf '%%y %%s %%P\\0%%l\\0'"
 
 @dataclass
 class Copy:
-    """A file or folder to copy, and what rsync foresees of it."""
+    """A file or folder to copy, and the result of rsync's dry run."""
 
     name: str
     words: list[str]  # how rsync is called

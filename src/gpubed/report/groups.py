@@ -54,7 +54,7 @@ class Group:
         return summarize([point.figures for point in self.points])
 
     def values(self, metric: str) -> list[float]:
-        """Return what each repetition measured."""
+        """Return a metric's value in each repetition."""
         return [p.figures[metric] for p in self.points if metric in p.figures]
 
     def count(self, metric: str | None) -> int:

@@ -66,7 +66,7 @@ class Series:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts of its baseline, as far as ranks tell."""
+        """Host names of the baseline's ranks, where the ranks reported them."""
         told = (rank.host for point in self.baseline.points for rank in read.ranks(point))
         return list(dict.fromkeys(filter(None, told)))
 

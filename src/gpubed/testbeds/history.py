@@ -75,7 +75,7 @@ class Testbeds:
             testbed.backend.require_engine(engine)
 
     def require_refreshable(self) -> None:
-        """Refuse a refresh on which a plugin would fail."""
+        """Raise the error of a testbed whose Pulumi plugin cannot refresh now."""
         for testbed in self.needed:
             if why := testbed.unrefreshable():
                 raise why

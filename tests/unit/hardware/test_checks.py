@@ -14,7 +14,7 @@ import pytest
 
 from gpubed.checks import accelerator, compute, software
 from gpubed.checks.context import Context
-from gpubed.hardware import floors
+from gpubed.hardware import minimum_bandwidth
 from gpubed.hardware.facts import GPU
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import CommandResult
@@ -231,7 +231,7 @@ GEN4_X8 = {"gts": 16, "lanes": 8}
 )
 def test_the_floor_of_a_pair_follows_its_connection(one, giga):
     other = one.model_copy(update={"index": 1})
-    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+    assert minimum_bandwidth.pair(one, other)[0] == pytest.approx(giga * 1e9, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -239,4 +239,6 @@ def test_the_floor_of_a_pair_follows_its_connection(one, giga):
 )
 def test_nvswitches_make_all_links_count(one, giga):
     other = one.model_copy(update={"index": 1})
-    assert floors.pair(one, other, switched=True)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+    assert minimum_bandwidth.pair(one, other, switched=True)[0] == pytest.approx(
+        giga * 1e9, rel=1e-3
+    )

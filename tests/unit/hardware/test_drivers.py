@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpubed.hardware.drivers import NoDriver, Offer, Wanted, choose
 from gpubed.hardware.facts import Driver, Facts
+from gpubed.hardware.nvidia_driver import NoDriver, Offer, Wanted, choose
 from support import machines
 
 pytestmark = pytest.mark.process

@@ -98,7 +98,7 @@ class Event(_Model):
 
 
 class Amount(_Model):
-    """Amount of a resource: in total, and of that what is free and offered."""
+    """Total and free amount of a resource."""
 
     system_total: int = 0
     available: int = 0

@@ -105,7 +105,7 @@ class GpulabTestbed(JobTestbed):
         return offers.offers(client.clusters(), client.workers())
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the jobs can never run, or would have to wait now."""
+        """Return why the jobs can never run, or would wait; empty if they can start now."""
         options = request.config(plan.spec)
         client = Client(options)
         clusters, workers = client.clusters(), client.workers()

@@ -39,9 +39,9 @@ class LocalBackend(Backend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
-        from gpubed.backends.local import limits
+        from gpubed.backends.local import spec_checks
 
-        return limits.problems(spec)
+        return spec_checks.problems(spec)
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
         """Return True: the kernel's traffic control holds links to their rate."""
@@ -61,9 +61,9 @@ class LocalBackend(Backend):
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Return warnings about what a container does not isolate."""
-        from gpubed.backends.local import limits
+        from gpubed.backends.local import spec_checks
 
-        return limits.warnings(spec)
+        return spec_checks.warnings(spec)
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]

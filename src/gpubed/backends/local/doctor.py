@@ -10,7 +10,7 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from gpubed.backends.local import daemon, environment, image, limits, network, ownership
+from gpubed.backends.local import daemon, environment, image, network, ownership, spec_checks
 from gpubed.backends.local.config import RELEASES, Runtime
 from gpubed.backends.local.image import PythonImage, node_image
 from gpubed.core import record
@@ -52,7 +52,7 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
 
 def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
     yield from network.subnets(plan, paths)
-    for warning in limits.warnings(plan.spec):
+    for warning in spec_checks.warnings(plan.spec):
         yield Finding("local.isolation", True, warning)
     groups = plan.spec.nodes
     if pretended := sorted({group.simulate.model for group in groups if group.simulate}):

@@ -295,7 +295,7 @@ def is_same_system(one: str, other: str) -> bool:
 
 
 class ImageDriver(Driver):
-    """Inputs: image, runtime, simulate, software, digest."""
+    """Driver of a node image. Inputs: image, runtime, simulate, software, digest."""
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Build the image unless this machine has it."""

@@ -38,7 +38,7 @@ _CONFINED: dict[str, Any] = {
 
 
 class VirtualMachine(Runtime):
-    """Boots its own kernel; `templates/machine` holds the container's files."""
+    """A node with its own kernel; `templates/machine` holds the files of its container."""
 
     files = "machine/seed/"
     shell = ("gpubed-guest",)

@@ -121,13 +121,13 @@ class VolumeDriver(Driver):
         return name, {"name": name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the volume."""
+        """Return the volume's name; None if it does not exist."""
         with daemon.errors("look at the shared volume"):
             found = ownership.ours(_find_volume(inputs), inputs)
         return {"name": found.name} if found else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Keep the volume: it holds the user's data, and only `gpubed down` removes it."""
+        """Do nothing: the volume holds user data, which only `gpubed down` deletes."""
 
 
 def _find_volume(inputs: Properties) -> Volume | None:

@@ -15,7 +15,7 @@ from gpubed.core import reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
-from gpubed.testbeds import failed_nodes
+from gpubed.testbeds import uncreated_nodes
 from gpubed.testbeds.resources import Capacity, HostKey, Image, Network
 
 _BACKEND = "openstack"
@@ -63,7 +63,7 @@ class Cluster(Component):
         self._affinity = policy and compute.ServerGroup(
             "nodes", name=whole_name, policies=policy, opts=self.native()
         )
-        failed = failed_nodes.read(self._cluster, plan)
+        failed = uncreated_nodes.read(self._cluster, plan)
         nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
         port, head, _ = nodes[plan.nodes[0].name]
         door = networking.FloatingIp(

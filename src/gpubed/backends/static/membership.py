@@ -22,7 +22,7 @@ _REFUSED = {
         "the same command again leaves it alone",
     ),
     78: (
-        f"is kept busy: its lock on /etc/gpubed has been held for {_PATIENCE} s",
+        f"is busy: another process has held its lock on /etc/gpubed for {_PATIENCE} s",
         "the same command again, once that has ended",
     ),
 }

@@ -39,7 +39,7 @@ def bounded(data: bytes | str, what: str) -> str:
     """Return XML as text; raise Malformed if it is not UTF-8, too large, or declares entities."""
     text = reading.reply(data, what, limit=LIMIT, error=Malformed).text()
     if text.count("<") + text.count("=") > _PARTS:
-        raise Malformed(f"{what} cannot be read: it has more than {_PARTS} parts")
+        raise Malformed(f"{what} cannot be read: more than {_PARTS} elements and attributes")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
     return text

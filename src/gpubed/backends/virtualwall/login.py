@@ -159,7 +159,7 @@ def require(bastion: Bastion, login: Login) -> None:
 def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
     """Write the login's current key where OpenSSH can read it.
 
-    A key with a passphrase is left to an SSH agent, so that no unprotected copy is made.
+    A key with a passphrase is not written; an SSH agent must hold it.
     """
     if config.bastion and not login.encrypted:
         secret.write(_copy(paths), login.private_pem)

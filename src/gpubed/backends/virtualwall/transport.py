@@ -112,7 +112,7 @@ class Endpoint:
         told: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
         geni, own = told.get("geni_code"), told.get("am_code")
         if not isinstance(geni, int):
-            raise Malformed(f"{what} answered without a code")
+            raise Malformed(f"the reply of {what} has no return code")
         if geni:
             # Emulab tells what is above 17 in am_code alone.
             own = own if geni == 2 and isinstance(own, int) and own > 17 else geni

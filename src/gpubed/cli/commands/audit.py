@@ -2,7 +2,7 @@
 
 from typer import Option
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -169,13 +169,13 @@ def _remove(
         asked = [*([f"--uuid {uuid}"] if uuid else []), *(["--data"] if data else [])]
         if not data and (kept := [thing for thing in doomed if thing.data]):
             doomed = [thing for thing in doomed if not thing.data]
-            ui.note(f"kept: {', '.join(map(report.described, kept))}", whole=True)
+            ui.note(f"kept: {', '.join(map(status_view.described, kept))}", whole=True)
             ui.note(
                 f"if nobody needs that: gpubed audit {paths.name} --remove --uuid {uuid} --data"
             )
         if not doomed:
             return []
-        listed = ", ".join(report.described(thing) for thing in doomed)
+        listed = ", ".join(status_view.described(thing) for thing in doomed)
         if not ui.confirm(f"Remove {listed}?", yes=yes, default=False):
             raise UsageError(
                 f"not confirmed, so nothing was removed: {listed}",
@@ -243,7 +243,7 @@ def _lead_on(ui: UI, cluster: str, found: audits.Audit, *, half_made: bool) -> N
             ui.say(f"first remove what is half made: gpubed down {cluster}", whole=True)
             ui.say(_offer(cluster, uuid), whole=True)
         its = [other for other in found.others if other.uuid == uuid]
-        ui.say(f"when nobody needs it: {report.remove_command(cluster, its)}", whole=True)
+        ui.say(f"when nobody needs it: {status_view.remove_command(cluster, its)}", whole=True)
 
 
 def _offer(cluster: str, uuid: str) -> str:

@@ -7,7 +7,7 @@ from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.runs import at_work, checkpoints, record
+from gpubed.jobs.runs import active, checkpoints, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed cancel lab 20261123-170512345"
@@ -34,9 +34,9 @@ def command(
     called = meant.run_id if meant else f"training {training}"
     with ui.working(f"{called} is ended"):
         if training:
-            at_work.end_training(paths, training)
+            active.end_training(paths, training)
         elif meant and meant.state == "running":
-            at_work.end(paths, meant.run_id)
+            active.end(paths, meant.run_id)
     ended = record.read(paths.runs / meant.run_id) if meant else None
     # A training that waited for nodes had no run at work.
     status = ended.state if ended and not (training and ended.state == "failed") else "interrupted"
@@ -56,11 +56,11 @@ def _meant(paths: ClusterPaths, run: str | None) -> tuple[Record | None, str]:
     """
     if run:
         found = record.find(paths, run)
-        training = at_work.training_of(paths, found)
-        return (at_work.parts(paths, training)[-1], training) if training else (found, "")
+        training = active.training_of(paths, found)
+        return (active.parts(paths, training)[-1], training) if training else (found, "")
     trainings = [*checkpoints.trainings(paths)]
     running = [one for one in record.every(paths)[0].values() if one.state == "running"]
-    alone = [one for one in running if not at_work.training_of(paths, one)]
+    alone = [one for one in running if not active.training_of(paths, one)]
     if len(alone) + len(trainings) > 1:
         names = ", ".join([*(one.run_id for one in alone), *trainings])
         raise UsageError(
@@ -68,5 +68,5 @@ def _meant(paths: ClusterPaths, run: str | None) -> tuple[Record | None, str]:
             f"gpubed cancel {paths.name} RUN",
         )
     if trainings:
-        return next(reversed(at_work.parts(paths, trainings[0])), None), trainings[0]
+        return next(reversed(active.parts(paths, trainings[0])), None), trainings[0]
     return (alone[0], "") if alone else (None, "")

@@ -2,7 +2,7 @@
 
 from typer import Option
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -46,7 +46,7 @@ def command(
         ui.note(f"ends what is at work: {', '.join(ended)}")
     questions = [f"Remove cluster {name} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
-        found = [report.described(volume) for volume in down.data_of(paths, chosen)]
+        found = [status_view.described(volume) for volume in down.data_of(paths, chosen)]
         questions += [f"Remove its data, too: {volume}?" for volume in found]
         for volume in found:  # before the first answer, which is of the nodes alone
             ui.note(f"its data is on {volume}")
@@ -102,5 +102,5 @@ def _others(ui: UI, cluster: str, removal: down.Removal) -> int:
         listed = ", ".join(map(str, its))
         ui.mark("skip", f"another {cluster} was left alone (uuid {uuid}): {listed}")
         ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
-        ui.note(f"if nobody needs it: {report.remove_command(cluster, its)}", whole=True)
+        ui.note(f"if nobody needs it: {status_view.remove_command(cluster, its)}", whole=True)
     return 1 if removal.others and not removal.removed else 0

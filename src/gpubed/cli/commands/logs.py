@@ -8,7 +8,7 @@ from gpubed.cli.ui import UI
 from gpubed.engines import interruption
 from gpubed.jobs import rank_output
 from gpubed.jobs.job_progress import Estimate
-from gpubed.jobs.runs import at_work, record
+from gpubed.jobs.runs import active, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed logs lab last --follow"
@@ -38,7 +38,7 @@ def command(
     while meant:
         part = meant
         with ui.working(f"{part.run_id} is read") as show:
-            for line in at_work.output(paths, part.run_id, follow=follow):
+            for line in active.output(paths, part.run_id, follow=follow):
                 if rank is not None:
                     said = rank_output.OF_RANK.fullmatch(line)
                     if said is None or int(said[1]) != rank:
@@ -48,7 +48,7 @@ def command(
                 progress = estimate.read(line) if follow else None
                 ui.say(line, whole=True) if progress is None else show(progress)
         # A training that outlives its nodes goes on with another run.
-        meant = at_work.next_part(paths, part) if follow else None
+        meant = active.next_part(paths, part) if follow else None
     now = record.find(paths, part.run_id)
     ui.document("logs", {"run_id": now.run_id, "status": now.state, "lines": lines})
     ui.note(f"{now.run_id}: {now.state}")

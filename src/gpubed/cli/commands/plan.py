@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
@@ -35,7 +35,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
         with file as path, Display(ui).following(path):
             seen = up.preview(paths, chosen)
     plan, damage, steps = seen.plan, seen.damage, seen.steps
-    going = removals.doomed(steps)
+    going = removals.destructive_steps(steps)
     others = [step for step in steps.steps if step not in going]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
@@ -78,7 +78,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
-    for line in report.due(due.document(seen.roles)):
+    for line in status_view.due(due.document(seen.roles)):
         ui.say(line)
     for line in seen.lost:
         ui.mark("delete", line)

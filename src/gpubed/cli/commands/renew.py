@@ -9,7 +9,7 @@ from typer import Option
 from gpubed.cli.options import ClusterName, Json, find, seconds
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease as leases
-from gpubed.cluster import lease_end
+from gpubed.cluster import lease_policy
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes.allocation import Cluster, NotUp
 from gpubed.testbeds.specification import load_current
@@ -75,7 +75,7 @@ def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
     told = set[str]()
     while True:
-        looked = lease_end.look(cluster)
+        looked = lease_policy.look(cluster)
         record = looked.record
         if record.granted_until and looked.answered:
             granted = f"granted until {leases.local(record.granted_until)}"

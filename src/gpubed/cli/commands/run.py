@@ -23,7 +23,7 @@ from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.runs import compare
 from gpubed.jobs.runs.record import Choice, Record
-from gpubed.nodes import rates, selection
+from gpubed.nodes import link_rates, selection
 from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds.specification import load_cluster
 
@@ -203,7 +203,7 @@ def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:
     unfinished.require_configured(cluster)
     unfinished.require_none(paths)
     lease.check_not_expired(paths)
-    rates.require_declared(paths)
+    link_rates.require_declared(paths)
     usable, left_out = health.usable(cluster)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")

@@ -2,7 +2,7 @@
 
 from typer import Option
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status
@@ -35,5 +35,5 @@ def command(
             f"gpubed up {name} goes on with it, gpubed down {name} removes what there is",
         ) from not_up
     ui.document("status", {**document, "phases": []})
-    report.cluster(ui, name, document, whole=verbose)
+    status_view.cluster(ui, name, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1

@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Option
 
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display, asking
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -37,9 +37,9 @@ def command(
     ui.document("up", {**document, "phases": display.phases, "roles": display.roles})
     if not up.changed(done.result):
         last = document["verification"]
-        age = f"; verified {report.ago(last['age_s'])}" if last else ""
+        age = f"; verified {status_view.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
-    report.cluster(ui, name, document)
+    status_view.cluster(ui, name, document)
     return 0 if _is_whole(document) else 1
 
 
@@ -50,5 +50,5 @@ def _is_whole(document: dict[str, Any]) -> bool:
     the boot of bare nodes nobody waits.
     """
     rows = [row for row in document["nodes"] if not row["reason"]]
-    well = all(row["state"] == "ready" or report.boots(document, row) for row in rows)
+    well = all(row["state"] == "ready" or status_view.boots(document, row) for row in rows)
     return well and not document["stopped"]

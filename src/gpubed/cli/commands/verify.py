@@ -5,7 +5,7 @@ from pathlib import Path
 from typer import Option
 
 from gpubed.checks.verify import VerificationFailed
-from gpubed.cli import report
+from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
@@ -52,7 +52,7 @@ def command(
         except VerificationFailed as failed:
             result, way_on = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})
-    report.verification(ui, result.summary(), whole=True)
+    status_view.verification(ui, result.summary(), whole=True)
     if interrupted:
         ui.mark(
             "fail",

@@ -69,7 +69,7 @@ class PassphraseCipher:
         return known
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
-        """Decrypt a ciphertext and remember it for the scope."""
+        """Decrypt a ciphertext; `encrypt` returns the same one for this text and scope."""
         plaintext = self._open(ciphertext, scope or "the configuration")
         self._known[scope, plaintext] = ciphertext
         return plaintext

@@ -3,9 +3,9 @@
 Role horovod installs `gpubed-horovodrun` on the nodes: `horovodrun` with the cluster's hostfile and
 the experiment network's interface.
 
-A job ends with its owner. The controller sends a line every few seconds, and the head writes a
-heartbeat to shared storage for each; without heartbeats, `gpubed-rank` ends its rank on each node.
-The line is the job's last progress line, for the status page.
+A job ends when its controller does. The controller sends its last progress line every few seconds,
+and the head writes a heartbeat to shared storage for each; without heartbeats, `gpubed-rank` ends
+its rank on each node.
 """
 
 from __future__ import annotations

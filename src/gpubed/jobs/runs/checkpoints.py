@@ -81,6 +81,6 @@ def lock(paths: ClusterPaths, name: str) -> Path:
 
 
 def collected(paths: ClusterPaths, name: str) -> Path | None:
-    """Return where the last copy of a folder is on this machine; None if there is none."""
+    """Return the local path of a checkpoint folder's newest copy; None if there is none."""
     places = paths.checkpoints.glob(f"*/{lock_name(name)}")
     return max((place for place in places if any(place.glob("[!.]*"))), default=None)

@@ -68,7 +68,7 @@ class Links:
         known = {} if record.read(paths).reshaped else {n.name: self.declared for n in self._nodes}
         self._rates: dict[str, int | None] = known
 
-    def hold(self, nodes: Iterable[Node], bps: int | None) -> None:
+    def set_rate(self, nodes: Iterable[Node], bps: int | None) -> None:
         """Set the rate of nodes' links in bit/s; None stands for the declared one."""
         wanted = self.declared if bps is None else bps
         due = [node for node in nodes if self._rates.get(node.name) != wanted]
@@ -90,7 +90,7 @@ class Links:
         faults = []
         for node in self._nodes:
             try:
-                self.hold([node], None)
+                self.set_rate([node], None)
             except GpubedError as error:
                 faults.append(f"{node.name}: {error.message}")
         if not faults:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpubed.backends.local.config import RELEASES
 from gpubed.core.errors import GpubedError
 from gpubed.core.text import nearest_name
-from gpubed.hardware import drivers
+from gpubed.hardware import nvidia_driver
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
 from gpubed.recipes import recipe
@@ -180,12 +180,12 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
         if not recipe.why_not(chosen, model.compute_capability):
             asked[node], images[node] = group.gpus, group.image
     served = {node: facts[node] for node in asked}
-    wanted = drivers.Wanted.of(chosen.cuda, chosen.gpus.driver)
+    wanted = nvidia_driver.Wanted.of(chosen.cuda, chosen.gpus.driver)
     try:
-        drivers.require_common(facts)
+        nvidia_driver.require_common(facts)
         for image in set(images.values()) & RELEASES.keys():
-            drivers.choose(served, drivers.offers(image), wanted, asked)
-    except drivers.NoDriver as error:
+            nvidia_driver.choose(served, nvidia_driver.offers(image), wanted, asked)
+    except nvidia_driver.NoDriver as error:
         yield Problem(("nodes", max(known), "simulate"), error.message, error.hint or "")
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.campaigns import drive
-from gpubed.cluster import lease_end
+from gpubed.cluster import lease_policy
 from gpubed.core.copying import MayNotBeRead, NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import record
@@ -58,7 +58,7 @@ def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
     mine = known(cluster, "20261127-000000000-digits")
     before = {path.name: path.read_text() for path in mine.iterdir()}
     forge(shared.runs / mine.name, mine)
-    came = lease_end.collect(Disk(sftp), granted(cluster, shared.plan))
+    came = lease_policy.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (mine.name,)
     assert len(came.told) == 5, came.told
     after = {path.name: path.read_text() for path in mine.iterdir()}
@@ -72,7 +72,7 @@ def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     mine = known(cluster, "20261127-000000000-digits", set="campaign.point", repetition=0)
     new = "20991231-235959999-digits"
     forge(shared.runs / new, mine, run_id=new, started="2026-11-27T00:00:01Z")
-    came = lease_end.collect(Disk(sftp), granted(cluster, shared.plan))
+    came = lease_policy.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (new,)
     assert came.told[-1].startswith(f"{new}: from the cluster; this controller has no record")
     assert [path.name for path in (cluster.runs / new).iterdir()] == ["metrics.json"]
@@ -89,7 +89,7 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     (shared.runs / "elsewhere").symlink_to("/root")
     (shared.runs / "notes").touch()
     (shared.runs / "good" / "round").symlink_to("round")
-    came = lease_end.collect(Disk(sftp), granted(cluster, shared.plan))
+    came = lease_policy.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == ("good", "two\nlines")
     assert sorted(path.name for path in cluster.runs.iterdir()) == ["good", "two\nlines"]
     where = f"in {shared.runs} is left out"
@@ -105,7 +105,7 @@ def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
     known(cluster, "digits-1")
     head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
     with pytest.raises(GpubedError, match=r"1 of 3 run.*digits-1: .*not be read: secret"):
-        lease_end.collect(head, granted(cluster, sample_plan()))
+        lease_policy.collect(head, granted(cluster, sample_plan()))
     assert head.copied == ["digits-2", "digits-3"]
 
 
@@ -113,5 +113,5 @@ def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
 def test_where_nothing_more_can_be_had_that_is_told_at_once(cluster, error):
     head = Head(digits_2=error)
     with pytest.raises(type(error), match=error.message):
-        lease_end.collect(head, granted(cluster, sample_plan()))
+        lease_policy.collect(head, granted(cluster, sample_plan()))
     assert head.copied == ["digits-1"]

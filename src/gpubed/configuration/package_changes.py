@@ -24,7 +24,7 @@ from gpubed.configuration import roles
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
-from gpubed.hardware import drivers
+from gpubed.hardware import nvidia_driver
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.ssh import SSH, run_program
 from gpubed.spec.plan import ClusterPlan, NodePlan
@@ -99,15 +99,15 @@ def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str
         return {}
     known = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
     offers = {
-        source: [drivers.Offer(**offer) for offer in offers]
+        source: [nvidia_driver.Offer(**offer) for offer in offers]
         for source, offers in _value(known, "{{ __nvidia_driver_offers }}").items()
     }
-    recipe = drivers.Wanted(
+    recipe = nvidia_driver.Wanted(
         oldest=known["nvidia_driver_oldest"] or None, cuda=known["nvidia_driver_cuda"] or None
     )
     try:
-        choice = drivers.choose(facts, offers, recipe, {n.name: n.gpus for n in plan.nodes})
-    except drivers.NoDriver:
+        choice = nvidia_driver.choose(facts, offers, recipe, {n.name: n.gpus for n in plan.nodes})
+    except nvidia_driver.NoDriver:
         return {}  # the role says why
     versions = {name: facts[name].driver.installed for name in choice.replaced}
     return {name: version for name, version in versions.items() if version}

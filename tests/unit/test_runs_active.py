@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.core import runlock
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.jobs.runs import at_work, record
+from gpubed.jobs.runs import active, record
 from gpubed.jobs.runs.record import Record, Request
 from support.samples import granted_cluster, sample_origin
 
@@ -91,7 +91,7 @@ def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     lines = []
 
     def read():
-        lines.extend(at_work.output(cluster, "1-digits", follow=True))
+        lines.extend(active.output(cluster, "1-digits", follow=True))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -106,7 +106,7 @@ def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
     reader.join(20)
     assert not reader.is_alive()
     assert lines == ["one", "two", "three"]
-    assert [*at_work.output(cluster, "1-digits")] == lines
+    assert [*active.output(cluster, "1-digits")] == lines
 
 
 def test_a_run_is_ended_from_elsewhere(cluster, start):
@@ -127,9 +127,9 @@ def test_nobody_else_is_interrupted(cluster, start):
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lock.write_text(json.dumps({**said, "pid": bystander.pid}))
     with pytest.raises(PrerequisiteMissing, match="out of sight"):
-        at_work.end(cluster, "1-digits")
+        active.end(cluster, "1-digits")
     lock.write_text(json.dumps({**said, "host": "elsewhere"}))
     with pytest.raises(PrerequisiteMissing, match="started on elsewhere"):
-        at_work.end(cluster, "1-digits")
+        active.end(cluster, "1-digits")
     assert bystander.poll() is None
     bystander.communicate(b"\n")

@@ -6,7 +6,7 @@ import pytest
 
 from gpubed.core import record
 from gpubed.core.errors import GpubedError
-from gpubed.nodes import rates
+from gpubed.nodes import link_rates
 from support.samples import granted_cluster, sample_allocation, sample_plan
 from support.sessions import Session
 
@@ -41,7 +41,7 @@ def told(monkeypatch):
                 raise GpubedError(f"{self.name} does not answer")
             found.append((self.name, int(rate)))
 
-    monkeypatch.setattr(rates, "SSH", Node)
+    monkeypatch.setattr(link_rates, "SSH", Node)
     return found
 
 
@@ -50,8 +50,8 @@ def told(monkeypatch):
     [("100M", 100_000_000, "100M"), ("2.5 Gbit/s", 2_500_000_000, "2.5G"), (1000000, 10**6, "1M")],
 )
 def test_a_rate_is_read_and_written_for_a_name(text, bps, written):
-    assert rates.parse(text) == bps
-    assert rates.compact(bps) == written
+    assert link_rates.parse(text) == bps
+    assert link_rates.compact(bps) == written
 
 
 @pytest.mark.process
@@ -61,7 +61,7 @@ def test_the_nodes_script_changes_the_rate_alone_and_shapes_anew(tmp_path):
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(f'#!/bin/sh\necho "$@" >> {done}\n')
     systemctl.chmod(0o755)
-    script = rates._SHAPE.replace("/etc/gpubed/link", str(link))
+    script = link_rates._SHAPE.replace("/etc/gpubed/link", str(link))
     subprocess.run(
         ["sh", "-c", script, "sh", "50000000"],
         check=True,
@@ -72,9 +72,9 @@ def test_the_nodes_script_changes_the_rate_alone_and_shapes_anew(tmp_path):
 
 
 def test_a_link_is_changed_once_and_put_back(cluster, granted, told):
-    links = rates.Links(cluster, granted)
-    links.hold(granted.nodes[:1], 50_000_000)
-    links.hold(granted.nodes[:1], 50_000_000)
+    links = link_rates.Links(cluster, granted)
+    links.set_rate(granted.nodes[:1], 50_000_000)
+    links.set_rate(granted.nodes[:1], 50_000_000)
     assert told == [("node-0", 50_000_000)]
     assert record.read(cluster).reshaped
     assert links.restore() == []
@@ -83,25 +83,25 @@ def test_a_link_is_changed_once_and_put_back(cluster, granted, told):
 
 
 def test_what_a_killed_run_changed_is_put_back_by_whoever_comes_next(cluster, granted, told):
-    rates.Links(cluster, granted).hold(granted.nodes, 50_000_000)
+    link_rates.Links(cluster, granted).set_rate(granted.nodes, 50_000_000)
     del told[:]
     # Another run knows nothing of the links but that some may be changed.
-    rates.Links(cluster, granted).hold(granted.nodes[:2], None)
+    link_rates.Links(cluster, granted).set_rate(granted.nodes[:2], None)
     assert sorted(told) == [("node-0", 200_000_000), ("node-1", 200_000_000)]
-    assert list(rates.restore(cluster, granted)) == []
+    assert list(link_rates.restore(cluster, granted)) == []
     assert ("node-2", 200_000_000) in told
     assert not record.read(cluster).reshaped
     del told[:]
-    assert list(rates.restore(cluster, granted)) == []
+    assert list(link_rates.restore(cluster, granted)) == []
     assert told == []
 
 
 def test_a_link_that_cannot_be_put_back_is_not_forgotten(cluster, granted, told):
-    links = rates.Links(cluster, granted)
-    links.hold(granted.nodes, 50_000_000)
+    links = link_rates.Links(cluster, granted)
+    links.set_rate(granted.nodes, 50_000_000)
     told.mute = ("node-1",)
     assert links.restore() == ["node-1: node-1 does not answer"]
     assert record.read(cluster).reshaped
     told.mute = ()
-    assert list(rates.restore(cluster, granted)) == []
+    assert list(link_rates.restore(cluster, granted)) == []
     assert not record.read(cluster).reshaped

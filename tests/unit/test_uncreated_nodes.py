@@ -12,7 +12,7 @@ from gpubed.core import record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import failed_nodes, registry
+from gpubed.testbeds import registry, uncreated_nodes
 from gpubed.testbeds.base import Existing, Fault
 from gpubed.testbeds.history import Testbeds
 from support.bound import kind
@@ -33,7 +33,7 @@ class Cloud:
         self.uuid = UUID
 
     def up(self, _: Any) -> list[str]:
-        out = failed_nodes.read(self.paths, self.plan)
+        out = uncreated_nodes.read(self.paths, self.plan)
         self.asked.append([node.name for node in self.plan.nodes if node.name not in out])
         self.broken = [name for name in self.asked[-1] if self.failures.get(name)]
         for name in self.broken:
@@ -84,7 +84,7 @@ def run(tmp_path, monkeypatch):
 def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(run):
     cloud, up = run("replace", {"node-2": 2})
     assert up() == ["node-0", "node-1"]
-    assert failed_nodes.read(cloud.paths, cloud.plan) == {}
+    assert uncreated_nodes.read(cloud.paths, cloud.plan) == {}
     assert up() == ["node-0", "node-1", "node-2"]
 
 

@@ -159,7 +159,7 @@ def newest_cuda(generations: Iterable[str], branch: int) -> int:
     lines = [line for line, first in table().cuda.items() if first <= branch]
     fitting = [line for line in lines if not ends or line <= min(ends)]
     if not fitting:
-        raise NoDriver(f"driver branch {branch} runs no CUDA that gpubed knows")
+        raise NoDriver(f"driver branch {branch} supports no CUDA that gpubed knows for these GPUs")
     return max(fitting)
 
 

@@ -136,7 +136,7 @@ def boots(document: dict[str, Any], row: dict[str, Any]) -> bool:
 
 
 def lacks(document: dict[str, Any]) -> list[str]:
-    """Return the problems that `up` repairs; a node that jobs leave out is not one of them."""
+    """Return the problems that `up` repairs; an unhealthy node that jobs skip is none."""
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
     return [
         *(f"{row['name']} is {row['state']}" for row in others if not boots(document, row)),

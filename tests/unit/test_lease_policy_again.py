@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpubed.cluster import lease, lease_end
+from gpubed.cluster import lease, lease_policy
 from gpubed.core.errors import GpubedError
 from support.disk_head import Disk, cluster, granted, sftp, shared
 from support.samples import sample_plan
@@ -19,7 +19,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def head(monkeypatch, sftp):
     found = Disk(sftp)
-    monkeypatch.setattr(lease_end, "SSH", lambda *_: found)
+    monkeypatch.setattr(lease_policy, "SSH", lambda *_: found)
     return found
 
 
@@ -51,21 +51,21 @@ def test_a_run_that_is_written_on_comes_again_and_no_other(head, ending, shared)
     cluster, runs = ending(), shared.runs
     write(runs / "jupyter", "loss.csv", "1")
     write(runs / "slurm", "loss.csv", "1")
-    assert lease_end.collect(head, cluster).runs == ("jupyter", "slurm")
-    assert lease_end.collect(head, cluster).runs == ()
+    assert lease_policy.collect(head, cluster).runs == ("jupyter", "slurm")
+    assert lease_policy.collect(head, cluster).runs == ()
     write(runs / "slurm", "loss.csv", "1, 2")
     write(runs / "slurm", "metrics.json")
-    assert lease_end.collect(head, cluster).runs == ("slurm",)
+    assert lease_policy.collect(head, cluster).runs == ("slurm",)
     assert (cluster.paths.runs / "slurm" / "loss.csv").read_text() == "1, 2"
     write(runs / "slurm", "late.csv", "3")
-    assert lease_end.collect(head, cluster).runs == ("slurm",)
+    assert lease_policy.collect(head, cluster).runs == ("slurm",)
 
 
 @pytest.mark.parametrize(("provider", "come"), [("nfs", True), ("volume", False)])
 def test_checkpoints_come_where_they_would_go_with_a_node(head, ending, shared, provider, come):
     cluster = ending(provider)
     write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
-    said = lease_end.prepare(cluster)
+    said = lease_policy.prepare(cluster)
     assert said[0] == f"collected 0 run(s) into {cluster.paths.runs}"
     told = [text.partition(" into ")[0] for text in said[1:]]
     assert told == ["collected 1 checkpoint(s)"] * come
@@ -85,7 +85,7 @@ def test_checkpoints_come_also_where_a_run_does_not_and_that_is_no_success(head,
 
     head.get = full
     with pytest.raises(GpubedError, match=r"1 of 1 run.*no space left"):
-        lease_end.prepare(cluster)
+        lease_policy.prepare(cluster)
     assert here(cluster) == ["step-1.pt"]
 
 
@@ -98,11 +98,11 @@ def test_the_command_is_run_once_before_an_end_whatever_becomes_of_the_rest(
         raise GpubedError("no room")
 
     with monkeypatch.context() as full:
-        full.setattr(lease_end, "collect", fail)
+        full.setattr(lease_policy, "collect", fail)
         for _ in range(2):
             with pytest.raises(GpubedError, match="no room"):
-                lease_end.prepare(cluster)
-    assert lease_end.prepare(cluster)[-1].startswith("collected 0 run(s)")
+                lease_policy.prepare(cluster)
+    assert lease_policy.prepare(cluster)[-1].startswith("collected 0 run(s)")
     lease.ended(cluster.paths, lease.last(cluster.paths))
-    assert lease_end.prepare(cluster)[-1].startswith("collected 0 run(s)")
+    assert lease_policy.prepare(cluster)[-1].startswith("collected 0 run(s)")
     assert (tmp_path / "asked").read_text() == "asked\n"
