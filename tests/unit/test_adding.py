@@ -196,8 +196,8 @@ def test_a_verb(copy):
 def test_a_check(copy):
     """The session is a STAND-IN."""
     code = """
-from gpubed.checks import stages
-[check] = [function for function in stages.functions() if function.__name__ == "uptime"]
+from gpubed.checks import registry
+[check] = [function for function in registry.functions() if function.__name__ == "uptime"]
 class Context:
     def on_each(self, function):
         from types import SimpleNamespace as Made
