@@ -57,7 +57,34 @@ def output(said):
     [
         ([], ended(-11), "signal", " was killed by SIGSEGV"),
         (TORCHRUN, ended(1), "signal", " was killed by SIGSEGV"),
-        (["usage: train.py"], ended(2), "exit", " ended with exit code 2"),
+        (
+            ["usage: train.py"],
+            ended(2),
+            "exit",
+            " ended with exit code 2; its last line: usage: train.py",
+        ),
+        (
+            ["No module named 'apex': using the fallback", "lr must be > 0"],
+            ended(3),
+            "exit",
+            " ended with exit code 3; its last line: lr must be > 0",
+        ),
+        (
+            ["lr must be > 0", "terminate called without an active exception"],
+            ended(-6),
+            "signal",
+            " was killed by SIGABRT; its last line: lr must be > 0",
+        ),
+        (
+            [
+                '  File "/shared/runs/a/train.py", line 2',
+                "    def (",
+                "SyntaxError: invalid syntax",
+            ],
+            ended(1),
+            "exception",
+            ": SyntaxError: invalid syntax (train.py:2)",
+        ),
         (
             [],
             ended(-9, memory={"limit": 4 * GIB, "peak": 4 * GIB}),

@@ -63,7 +63,8 @@ def test_what_has_no_owner_is_ended(cluster, rank):
     os.utime(beat, (0, time.time() - 100))
     [said] = leftovers.end(cluster)
     assert said == (
-        "run 20260101-digits has no owner any more; ended what it left: 1 process(es) on node-0"
+        "run 20260101-digits is over, or lost its controller; its processes were ended: "
+        "1 process(es) on node-0"
     )
     assert process.wait(5) == -15
 
@@ -79,7 +80,7 @@ def test_what_is_known_to_be_over_is_ended_while_its_heartbeat_is_young(cluster,
     """A connection broke, and its head waits for the next word still."""
     process, _ = rank
     [said] = leftovers.end(cluster, lambda run: run == "20260101-digits")
-    assert said.startswith("run 20260101-digits has no owner any more; ended what it left")
+    assert said.startswith("run 20260101-digits is over, or lost its controller")
     assert process.wait(5) == -15
 
 

@@ -77,7 +77,7 @@ def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
     assert cause(output, NODES) == (
         "node-1 went, or the connection to it did, and rank 2 with it"
         if lost
-        else f"rank 2 on node-1 {ends(code)}"
+        else f"rank 2 on node-1 {ends(code)}" + f"; its last line: {said}" * (code == "1")
     )
 
 

@@ -48,6 +48,8 @@ def test_a_part_of_the_cluster_is_used(call, words, hosts):
         (["--again", "last", "--nodes", "1"], "takes nothing beside it"),
         (["--again", "2026"], "has no run '2026'"),
         ([], "which job"),
+        (["--"], "no command stands behind"),
+        (["python", "train.py"], "a command stands behind"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluster, words, why):

@@ -65,7 +65,7 @@ def test_whatever_a_file_is_called_its_checksum_is_found(tmp_path, name):
 
 
 def test_what_was_ended_tells_how_far_it_came_and_what_it_took(call, cluster, monkeypatch):
-    """`runs show last` was named as what tells it, and said only that somebody ended it."""
+    """`runs show last` was named as what tells it, and said only that it was interrupted."""
 
     def start(_cluster, _launch, say):
         for line in ("[0]<stdout>:progress: 3/200 epochs, 3552 images/s", "[1]<stderr>:a word"):

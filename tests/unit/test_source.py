@@ -104,3 +104,40 @@ def test_a_script_that_does_not_travel_is_refused(folder):
     with pytest.raises(UsageError) as caught:
         source.require_script(["python3", "here.py"], folder, names)
     assert "keeps it here" in caught.value.hint
+
+
+def test_a_repository_within_travels_and_a_submodule_that_is_not_here_is_named(folder, tmp_path):
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "mine")
+    (folder / "nested").mkdir()
+    git(folder / "nested", "init", "-q")
+    (folder / "nested" / "part.py").write_text("")
+    assert "nested/part.py" in source.files(folder)
+    git(folder / "nested", "add", ".")
+    git(folder / "nested", "commit", "-qm", "part")
+    git(folder, "submodule", "add", "./nested", "library")
+    git(folder, "commit", "-qm", "library")
+    git(tmp_path, "clone", str(folder), "clone")
+    with pytest.raises(UsageError, match="submodule library is not here"):
+        source.files(tmp_path / "clone")
+
+
+def test_a_pattern_that_git_would_not_take_is_refused(folder):
+    (folder / source.IGNORE).write_text("!\n")
+    with pytest.raises(UsageError, match=source.IGNORE):
+        source.files(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["train.py", "--lr=1"], "python train.py --lr=1"),
+        (["python", "../other/train.py"], "only that folder travels"),
+        (["python", "trian.py"], "did you mean 'train.py'"),
+    ],
+)
+def test_a_script_that_does_not_travel_is_refused(folder, words, fix):
+    with pytest.raises(UsageError) as refused:
+        source.require_script(words, folder, source.files(folder))
+    assert fix in refused.value.hint

@@ -59,10 +59,12 @@ def explained(said: str) -> Refused:
         )
     elif "No solution found" in said and "not found in the package registry" not in said:
         hint = (
-            "the cluster's own packages, such as torch and numpy, keep their versions "
-            "(gpubed recipe show RECIPE): ask for others, or for none"
+            "ask for versions that exist and go together; the cluster's own packages, such as "
+            "torch and numpy, keep theirs: write `torch`, not `torch==2.3.1`"
         )
-    return Refused("\n".join(lines[:_LONGEST]).removeprefix("error: "), hint)
+    if len(lines) > _LONGEST:  # the end of a build's output has the reason
+        lines = [*lines[: _LONGEST // 4], "…", *lines[-_LONGEST * 3 // 4 :]]
+    return Refused("\n".join(lines).removeprefix("error: "), hint)
 
 
 def uv(*words: str | Path, at: Path, given: str = "") -> str:
@@ -97,11 +99,14 @@ def described(path: Path) -> list[str]:
     """Return what the packages of a local project, or a local wheel, depend on."""
     if path.is_file():
         return [hashlib.sha256(path.read_bytes()).hexdigest()]
-    files = [path / name for name in ("pyproject.toml", "setup.cfg", "setup.py")]
+    names = [path / name for name in ("pyproject.toml", "setup.cfg", "setup.py")]
+    said = [file.read_text(errors="replace") for file in names if file.is_file()]
+    # Dependencies may be in text files that these name.
+    texts = [file for file in sorted(path.glob("*.txt")) if any(file.name in one for one in said)]
     wheels = [
         hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in sorted(path.glob("*.whl"))
     ]
-    return [*wheels, *(file.read_text(errors="replace") for file in files if file.is_file())]
+    return [*wheels, *said, *(file.read_text(errors="replace") for file in texts)]
 
 
 class Wanted:
@@ -328,6 +333,8 @@ def main() -> None:
         told = of_run(base, target, json.load(sys.stdin))
     except Refused as error:
         told = {"why": error.args[0], "hint": error.args[1]}
+    except OSError as error:
+        told = {"why": str(error), "hint": "correct requirements.txt, or make room"}
     sys.stdout.write(json.dumps(told))
 
 

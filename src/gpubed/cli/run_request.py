@@ -86,6 +86,12 @@ def resumed_run(
     found = next((one for one in every if checkpoints.of(one)), None)
     found = found or record.find(paths, resume)
     name = found.request.job
+    if found.request.command and given.keys() - {jobfile.CHECKPOINT}:
+        kept = f"--set {jobfile.CHECKPOINT}={found.values[jobfile.CHECKPOINT]}"
+        raise UsageError(
+            f"--resume repeats the command of {found.run_id}, which has no arguments to set",
+            f"gpubed run {paths.name} {kept} -- COMMAND … goes on with another command",
+        )
     if job not in (None, name):
         raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
     arguments = jobfile.of(found.request).arguments.items()

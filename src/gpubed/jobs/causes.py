@@ -15,6 +15,7 @@ from gpubed.core.reading import Unreadable
 ENDS = ".ends"
 """The folder of a run where `gpubed-exit` writes a file for each rank that failed."""
 _LARGEST = 2**16  # bytes of such a file
+_LONGEST = 200  # characters of a rank's last line
 _BY_SIGNAL = 128  # with the signal's number: how shells report it
 _KILLED = re.compile(r"killed by signal: Killed|Signal 9\b|SIGKILL")
 # Errors of ranks that lost another one: consequences, never the cause of a failure.
@@ -26,6 +27,7 @@ CONSEQUENCE = re.compile(
     r"DistNetworkError: .*failed to (?:recv|send)|DistStoreError|collective operation timeout|"
     r"Rendezvous(?:Connection|Closed)Error"
 )
+_ABORTED = re.compile(r"terminate called |Aborted|Segmentation fault")  # of C++ and of shells
 _SIZE = r"([\d.]+ \w+)"
 # What a rank prints last, the kind of its cause, and the words; {full} is a full file system.
 _KINDS = tuple(
@@ -146,9 +148,11 @@ def by_code(said: str, end: End) -> tuple[str, str] | None:
     """Return kind and words of a cause that the exit code alone tells; None for a consequence."""
     if end.signal == "SIGTERM" or (end.signal in ("", "SIGABRT") and CONSEQUENCE.search(said)):
         return None
+    lines = [line for line in said.splitlines() if line.strip() and not _ABORTED.match(line)]
+    last = f"; its last line: {lines[-1].strip()[:_LONGEST]}" if lines else ""
     if end.signal:
-        return "signal", f" was killed by {end.signal}"
-    return "exit", f" ended with exit code {end.code}"
+        return "signal", f" was killed by {end.signal}{last}"
+    return "exit", f" ended with exit code {end.code}{last}"
 
 
 def _full(end: End | None) -> str:

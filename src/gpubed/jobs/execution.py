@@ -47,6 +47,11 @@ from gpubed.testbeds.base import JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
+_HINTS = {
+    "out_of_memory": "smaller batches, or fewer workers of the data loader",
+    "cuda_out_of_memory": "smaller batches, or gradient accumulation",
+    "disk_full": "gpubed ssh {} {} -- df -h   shows file systems; files of ended runs may go",
+}
 _OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
 
 
@@ -182,7 +187,7 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
 def _files(request: Request) -> tuple[Path, list[str]]:
     """Return the folder that a run is made from, and what of it is copied to the nodes.
 
-    Results that an earlier run left at its top stay, since they would count as this run's.
+    Figures that an earlier run left in it stay, since they would count as this run's.
 
     Raises:
         UsageError: The folder is gone, or has too many files.
@@ -194,7 +199,12 @@ def _files(request: Request) -> tuple[Path, list[str]]:
     folder = Path(request.folder)
     if not folder.is_dir():
         raise UsageError(f"the folder of the command, {folder}, is gone", "call it in another one")
-    return folder, [name for name in source.files(folder) if name.split("/")[0] not in _RESULTS]
+    names = source.files(folder)
+    return folder, [
+        name
+        for name in names
+        if name.split("/")[0] not in _RESULTS and "events.out.tfevents." not in name
+    ]
 
 
 def _require_other_names(folder: Path, names: Sequence[str]) -> None:
@@ -325,6 +335,8 @@ class _Run:
 
             code = launcher.run(self.cluster, launch, hear)
             asked = terms.unwanted()  # once: the answer may change later
+        # A connection of its own: the first one may have ended with the job, or long before.
+        with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             missing = self._collect(head, launch.folder, code, keep)
         result = JobResult(
             self.request.job, str(self.here), ranks, simulated=self._simulated(), image=id_
@@ -342,6 +354,10 @@ class _Run:
     def _tell_why(self, result: JobResult, said: RankOutput, code: int, asked: str) -> None:
         """Give the result its cause, and the last words of the rank that failed first."""
         result.cause = said.cause(self._places, causes.ends(self.here, len(self._places)))
+        if code == SSH_FAILED and said.is_cut_off:
+            head = self.cluster.allocation.head.name
+            what = f"the connection to {head} ended, and the run with it"
+            result.cause = Cause(kind="node_lost", node=head, message=what, at=record.now())
         if asked or not result.cause:
             what = asked or f"the job ended with exit code {code}"
             kind = "cancelled" if asked else "exit"
@@ -349,6 +365,8 @@ class _Run:
         result.failures.append(asked or f"{result.cause.message}{result.to_see}")
         result.last_words = said.last_words
         result.cut_off = said.lost_its_node or code == SSH_FAILED
+        hint = _HINTS.get(result.cause.kind, "")
+        result.hint = hint.format(self.cluster.name, result.cause.node)
         if said.lost_its_node:
             result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
 

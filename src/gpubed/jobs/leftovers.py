@@ -154,7 +154,7 @@ def end(cluster: Cluster, is_over: Callable[[str], bool] = lambda _run: False) -
         if not is_over(run) and _is_owned(cluster, beat):
             yield AtWork(run, where)
             continue
-        yield f"run {run} has no owner any more; ended what it left: {where}"
+        yield f"run {run} is over, or lost its controller; its processes were ended: {where}"
         for node, pids in busy.items():
             with SSH(node, cluster.paths) as ssh, suppress(CommandTimedOut):
                 ssh.run(f"{_AS_ROOT} %s {' '.join(pids)}", _END, beat, check=False)

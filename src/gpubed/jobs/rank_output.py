@@ -151,6 +151,7 @@ class RankOutput:
         missing: Ranks that others wait for, and the tensor at which they do, as Horovod warns.
         stalls: How often ranks began to wait, each time for others or elsewhere.
         places: Where in their code ranks are at the last stall, as far as that is known.
+        is_cut_off: Whether SSH said that the connection to the head ended.
     """
 
     def __init__(self, ranks: int = 0) -> None:
@@ -159,7 +160,7 @@ class RankOutput:
         self.rank: int | None = None
         self.missing: dict[int, str] = {}
         self.stalls, self.places = 0, dict[int, str]()
-        self._tagged = self._in_traceback = False
+        self._tagged = self._in_traceback = self.is_cut_off = False
         self._processes: dict[int, _Process] = {}
         self._warner, self._waited_s, self._warned = -1, 0, 0.0
         self._before: dict[int, str] = {}
@@ -171,6 +172,7 @@ class RankOutput:
             return None
         said = OF_RANK.fullmatch(line)
         if said is None:
+            self.is_cut_off = self.is_cut_off or bool(_LOST.match(line))
             return None if self._is_launchers(line) else line
         self._tagged, rank, text = True, int(said[1]), said[3][:_LONGEST]
         if said[2] == "stderr" and text.strip():
@@ -236,6 +238,8 @@ class RankOutput:
             return None
         said = told.raised.message if told.raised else "\n".join(told.said)
         found = causes.known(said, end)
+        if found and found[0] == "missing_module" and not told.raised:
+            found = causes.known(told.said[-1], end)  # else a warning
         if told.raised:
             kind, words = found or ("exception", f": {told.raised.message}")
             at = min(at, told.raised.at) if end is None or not end.at else at
@@ -305,6 +309,8 @@ def _trace(process: _Process, rank: int, line: str) -> None:
         rank, line = int(of_torch[1]), line[of_torch.end() :]
     if line.endswith(_TRACEBACK):  # behind a progress bar perhaps
         process.frames = []
+    elif process.frames is None and (frame := _FRAME.fullmatch(line)):  # of a SyntaxError
+        process.frames = [f"{_IN_RUN.sub('', frame[1])}:{frame[2]}"]
     elif process.frames is None:
         return
     elif frame := _FRAME.match(line):

@@ -36,14 +36,17 @@ def files(folder: Path) -> list[str]:
     environments, `.git` and `__pycache__`. `.gpubedignore` excludes more.
 
     Raises:
-        UsageError: There are more than 50,000.
+        UsageError: There are more than 50,000, a pattern is wrong, or a submodule is not here.
     """
     names = _of_git(folder)
     found = _walked(folder) if names is None else iter(names)
     ignored, patterns = folder / IGNORE, list[str]()
     with suppress(reading.Missing):
         patterns = reading.file(ignored).text().splitlines()
-    spec = pathspec.GitIgnoreSpec.from_lines(patterns)
+    try:
+        spec = pathspec.GitIgnoreSpec.from_lines(patterns)
+    except ValueError as error:
+        raise UsageError(f"{ignored}: {error}", "correct that pattern") from None
     kept = list[str]()
     for name in found:
         if not spec.match_file(name) and _travels(folder / name):
@@ -95,7 +98,8 @@ def send(cluster: Cluster, folder: Path, names: Iterable[str], remote: str) -> N
         )
         if pack.stdout:
             pack.stdout.close()
-        if pack.wait() or unpacked.returncode:
+        # 1: a file, such as a log, grew while it was read (tar(1), "Return value").
+        if pack.wait() > 1 or unpacked.returncode:
             said.seek(0)
             why = said.read().decode(errors="replace").strip().splitlines()[-3:]
             raise GpubedError(
@@ -115,8 +119,10 @@ def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -
     """Refuse a command whose script is not among the files of its folder that are sent.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is not, or it is called as if it were a program.
     """
+    if command[0] in names and command[0].endswith(".py"):
+        raise UsageError(f"{command[0]} is no program", f"-- python {shlex.join(command)}")
     words = itertools.takewhile(lambda word: word not in ("-m", "-c"), command[1:])
     script = next((word for word in words if word.endswith(".py")), "")
     if not (script and PurePath(command[0]).name.startswith(("python", "torchrun"))):
@@ -124,9 +130,12 @@ def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -
     name = os.path.normpath(script)
     below = {name, *map(str, PurePath(name).parents)}  # which may be links
     if not PurePath(name).is_absolute() and below.isdisjoint(names):
-        kept = f"git or {IGNORE} keeps it here" if (folder / name).exists() else ""
-        suggested = nearest_name(name, [one for one in names if one.endswith(".py")])
-        raise UsageError(f"{script} does not go to the nodes from {folder}", kept or suggested)
+        fix = nearest_name(name, [one for one in names if one.endswith(".py")])
+        if name.startswith("../"):
+            fix = "call gpubed in a folder that has it: only that folder travels"
+        elif (folder / name).exists():
+            fix = f"git or {IGNORE} keeps it here"
+        raise UsageError(f"{script} does not go to the nodes from {folder}", fix)
 
 
 def called(command: Sequence[str]) -> str:
@@ -154,7 +163,15 @@ def _of_git(folder: Path) -> list[str] | None:
         if done.returncode:
             return None  # no repository, or one of another account
         listed += [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    for name in [one for one in listed if one.endswith("/")]:  # a repository within this one
+        listed += [name + inner for inner in _of_git(folder / name) or ()]
+    if empty := [name for name in listed if name[-1] != "/" and _is_folder(folder / name)]:
+        raise UsageError(f"the submodule {empty[0]} is not here", "git submodule update --init")
     return list(dict.fromkeys(listed))
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _walked(folder: Path) -> Iterator[str]:
@@ -162,7 +179,7 @@ def _walked(folder: Path) -> Iterator[str]:
         folders[:] = [
             name
             for name in folders
-            if name not in (".git", "__pycache__") and not Path(at, name, "pyvenv.cfg").exists()
+            if name not in (".git", "__pycache__") and not any(Path(at, name).glob("pyvenv.cfg"))
         ]
         links = [name for name in folders if Path(at, name).is_symlink()]
         for name in (*names, *links):

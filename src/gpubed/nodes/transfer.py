@@ -123,8 +123,11 @@ class Copier:
             path = self._root / "datasets" / path.relative_to(self._datasets)
         if ".." in path.parts or self._root not in path.parents:
             raise UsageError(f"{remote} is not below the shared storage, {self._root}")
-        there = "\n[ -e %s ] || { echo no such file or folder: %s >&2; exit 1; }"
-        self._ask(_READY + there, self._root, path, path)
+        there = (
+            '\n[ -e %s ] || { echo no such file or folder: %s, beside "$(ls -m %s | head -c 500)" '
+            ">&2; exit 1; }"
+        )
+        self._ask(_READY + there, self._root, path, path, path.parent)
         place = folder.resolve() / path.name
         copy = Copy(path.name, [], str(place), shutil.disk_usage(folder).free)
         is_folder = self._chosen(copy, path, place)

@@ -5,9 +5,10 @@ from typer import Argument, Option
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
+from gpubed.core.errors import UsageError
 from gpubed.engines import interruption
-from gpubed.jobs import rank_output
 from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.rank_output import OF_RANK, RankOutput
 from gpubed.jobs.runs import active, record
 from gpubed.jobs.runs.record import Record
 
@@ -36,14 +37,20 @@ def command(
     meant: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()
     while meant:
-        part = meant
+        part, output = meant, RankOutput()
+        if rank is not None and rank >= part.world_size:
+            raise UsageError(
+                f"run {part.run_id} has no rank {rank}", f"ranks are 0 to {part.world_size - 1}"
+            )
         with ui.working(f"{part.run_id} is read") as show:
             for line in active.output(paths, part.run_id, follow=follow):
-                if rank is not None:
-                    said = rank_output.OF_RANK.fullmatch(line)
-                    if said is None or int(said[1]) != rank:
-                        continue
-                    line = said[3]
+                said = OF_RANK.fullmatch(line)
+                if rank is not None and (said is None or int(said[1]) != rank):
+                    continue
+                told = output.read(line) if rank is None else said and said[3]
+                if told is None:
+                    continue
+                line = told
                 lines.append(line)
                 progress = estimate.read(line) if follow else None
                 ui.say(line, whole=True) if progress is None else show(progress)

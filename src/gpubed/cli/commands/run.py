@@ -1,6 +1,9 @@
 """gpubed run."""
 
+import shlex
+import shutil
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import typer
 from typer import Argument, Option
@@ -14,6 +17,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
+from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import duration
 from gpubed.engines import interruption
@@ -44,6 +48,8 @@ class _Behind(TyperCommand):
             title = f"Arguments of {args[1]}, each with --set:"
             self.epilog = "\n".join(["\b", title, *lines, "", str(self.epilog)])
         rest = super().parse_args(ctx, args[:place])
+        if args[place:] == ["--"] and not ctx.params.get("job"):
+            raise UsageError("no command stands behind `--`", "gpubed run lab -- python train.py")
         if behind := args[place + 1 :]:
             ctx.params["words"] = behind
         return rest
@@ -133,6 +139,10 @@ def command(
     said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node, stall_after)
     former = run_request.former_run(paths, job, again, given=any(said))
     choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on))
+    if job and job not in jobfile.names() and (shutil.which(job) or Path(job).is_file()):
+        start = [] if shutil.which(job) else ["python"]
+        behind = shlex.join([*start, job, *(words or [])])
+        raise UsageError("a command stands behind `--`", f"gpubed run {paths.name} -- {behind}")
     is_command = bool(words) and job is None and resume is None
     given = {**jobfile.parse_settings(settings or [])}
     given |= {} if is_command else jobfile.parse_words(words or [])
@@ -192,6 +202,10 @@ def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
                 terms = replace(terms, repetition=number)
+            terms = replace(terms, run_id=execution.name_run(request.job))
+            interruption.then(
+                f"gpubed runs {usable.name} show {terms.run_id}   tells how far it came"
+            )
             output = JobOutput(ui, show, run_detached.log(usable.paths))
             results.append(execution.run(usable, request, output.tell, terms))
     result = job_result.repeated(results) if repeat > 1 else results[0]

@@ -256,8 +256,8 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             yield
         except BaseException as error:
             state: State = "failed" if isinstance(error, Exception) else "interrupted"
-            name = type(error).__name__ if state == "failed" else "somebody ended it"
-            reason = getattr(error, "message", str(error)) or name
+            name = type(error).__name__ if state == "failed" else "it was interrupted"
+            reason = getattr(error, "message", "") or name
             kind = "node_lost" if getattr(error, "is_silence", False) else "exit"
             kind = "cancelled" if state == "interrupted" else kind
             cause = Cause(kind=kind, message=reason, at=now())
