@@ -137,7 +137,7 @@ def test_a_pattern_that_git_would_not_take_is_refused(folder):
         (["python", "trian.py"], "did you mean 'train.py'"),
     ],
 )
-def test_a_script_that_does_not_travel_is_refused(folder, words, fix):
+def test_a_script_elsewhere_is_refused_with_what_to_do(folder, words, fix):
     with pytest.raises(UsageError) as refused:
         source.require_script(words, folder, source.files(folder))
     assert fix in refused.value.hint
