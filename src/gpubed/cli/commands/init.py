@@ -25,6 +25,9 @@ _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
 def command(
     cluster: str | None = Argument(None, metavar="CLUSTER", help="Name of the new cluster."),
     backend: Backend = "local",
+    source: str | None = Option(
+        None, "--from", metavar="FILE", help="Take it from another tool's file; - is stdin."
+    ),
     job: str | None = Option(
         None, "--job", metavar="NAME", help="Instead write a job to start from."
     ),
@@ -34,7 +37,7 @@ def command(
     ui, project = UI(as_json), Project.find()
     project.require_states()
     if cluster is not None and job is None:
-        made = _cluster(project.cluster(cluster), backend)
+        made = _cluster(project.cluster(cluster), backend, source)
         then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
     elif job is not None and cluster is None:
         made = _job(project, job)
@@ -65,7 +68,7 @@ def _job(project: Project, name: str) -> Path:
     return folder
 
 
-def _cluster(paths: ClusterPaths, backend: str) -> Path:
+def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
     if backend not in backend_config.names():
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
@@ -75,10 +78,17 @@ def _cluster(paths: ClusterPaths, backend: str) -> Path:
         raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
     if record.was_made(paths):
         raise lost_specification(paths)
-    paths.project.prepare()
-    paths.inventory.mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        from gpubed.testbeds import imports  # slow to import
+
+        among = backend_config.names() if backend == "local" else (backend,)
+        backend, draft = imports.take_in(imports.Source.open(source), among)
     text = backend_config.template(backend).read_text(encoding="utf-8")
     text = text.replace("CLUSTER", paths.name)
+    if source is not None:
+        text = imports.written(draft, text, paths.name)
+    paths.project.prepare()
+    paths.inventory.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"(?<=\$schema=)\S+", _schema(paths), text, count=1)
     files.write(paths.spec, text.encode())
     return paths.spec
