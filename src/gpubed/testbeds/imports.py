@@ -134,7 +134,7 @@ class Draft:
 
     def leave(self, line: int, what: str, source: Source | None = None) -> None:
         """Tell what a line of the source asks for and the cluster does not have."""
-        where = f"{source.what} line" if source else "line"
+        where = f"{source.what} line" if source not in (None, self.source) else "line"
         secret = " (a secret)" if _SECRET.search(what) else ""
         self.left_out[reading.short(f"{where} {line}: {what}{secret}")] = None
 
@@ -156,7 +156,8 @@ class Draft:
             text = _put(text, at, value)
         lines, places = text.splitlines(), yaml_lines.parse(text.encode())
         for place, words in self.remarks.items():
-            lines[places.line(place) - 1] += f"  # {reading.short(words)}"
+            if words not in lines[places.line(place) - 1]:
+                lines[places.line(place) - 1] += f"  # {reading.short(words)}"
         return "\n".join(lines) + "\n"
 
 

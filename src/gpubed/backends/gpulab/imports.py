@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import re
 from functools import reduce
+from operator import getitem
 from typing import Any
 
 from gpubed.testbeds.imports import Draft, Source
 
 FORMATS = "a GPULab job (JSON)"
-_PARENTS = {"docker", "resources", "scheduling", "jobDefinition", "owner"}
-# Keys of both formats, and what they become.
+_PARENTS = {(), ("docker",), ("resources",), ("scheduling",), ("jobDefinition",), ("owner",)}
+# Keys of both formats, and what they are here.
 _KEYS = {
-    "image": "image",
-    "dockerImage": "image",
-    "gpus": "gpus",
-    "cpus": "cpus",
-    "cpuCores": "cpus",
-    "cpuMemoryGb": "GB",
-    "systemMemory": "MB",
-    "storage": "mounts",
-    "jobDataLocations": "mounts",
-    "gpuModel": "gpu_model",
-    "clusterId": "cluster",
-    "minCudaVersion": "cuda",
-    "name": "name",
-    "maxDuration": "duration",
-    "projectUrn": "project",
-    "deploymentEnvironment": "environment",
-}
-_UNIT = re.compile(r"(?<=\d) *(?:(h)|m(in)|(s)|(d))[a-z]*")
+    "image": "image", "dockerImage": "image", "cpus": "cpus", "cpuCores": "cpus", "gpus": "gpus",
+    "cpuMemoryGb": "GB", "systemMemory": "MB", "storage": "mounts", "jobDataLocations": "mounts",
+    "gpuModel": "gpu_model", "clusterId": "cluster", "minCudaVersion": "cuda", "name": "name",
+    "projectUrn": "project", "maxDuration": "time", "deploymentEnvironment": "environment",
+}  # fmt: skip
 _LOGIN = re.compile(r"[^@/]+:[^@/]+@")
 
 
@@ -41,11 +29,9 @@ def imported(source: Source) -> Draft | None:
     places = {
         _KEYS[str(at[-1])]: at
         for at in found.lines
-        if at and at[-1] in _KEYS and (len(at) == 1 or at[-2] in _PARENTS)
+        if at and at[-1] in _KEYS and at[-2:-1] in _PARENTS
     }
-    said = {
-        key: reduce(lambda data, part: data[part], at, found.data) for key, at in places.items()
-    }
+    said = {key: reduce(getitem, at, found.data) for key, at in places.items()}
     if not isinstance(said.get("image"), str):
         return None
     draft, line = Draft(source), {key: found.line(at) for key, at in places.items()}
@@ -54,42 +40,40 @@ def imported(source: Source) -> Draft | None:
         draft.leave(line["image"], "user and password of the image's registry")
         said["image"] = said["image"][login.end() :]
     said["gpu_model"] = _listed(said.get("gpu_model")) or None
-    said["cluster"], *others = _listed(said.get("cluster")) or [None]
-    if others:
-        draft.leave(line["cluster"], f"clusters {others}: a job names one")
+    said["cluster"] = (_listed(said.get("cluster")) or [None])[0]
     if "project" in said:
         said["project"] = str(said["project"]).rpartition("+")[2]
     for mount in _listed(said.get("mounts")):
-        one = mount if isinstance(mount, dict) else {"hostPath": mount}
-        host = str(one.get("hostPath") or one.get("sharePath") or "").rstrip("/")
-        inside = str(one.get("containerPath") or one.get("mountPoint") or host).rstrip("/")
-        if host == "tmpfs" and inside == "/dev/shm":  # noqa: S108
-            said["shm"] = f"{one.get('sizeGb')} GB"
-        elif (host or inside).startswith("/project") and "storage" not in said:
-            said["storage"] = host or inside
-            draft.put("storage", value={"shared": {"path": inside}}, line=line["mounts"])
-        else:
-            draft.leave(line["mounts"], f"mount {host} at {inside}")
-    line |= dict.fromkeys(("storage", "shm"), line.get("mounts", 1))
-    for key in ("image", "gpu_model", "cluster", "project", "environment", "shm", "storage"):
+        _mount(draft, mount if isinstance(mount, dict) else {"hostPath": mount}, line["mounts"])
+    for key in ("image", "gpu_model", "cluster", "project", "environment"):
         if key in said:
             draft.put("backend", key, value=said[key], line=line.get(key, 1))
-
     memory = [f"{said[unit]} {unit}" for unit in ("GB", "MB") if unit in said] or ["1 GB"]
-    machine = {"cpus": said.get("cpus", 1), "memory": memory[0]}
-    gpus, cuda = said.get("gpus") or 0, "cuda13" if said.get("cuda") == 13 else "cuda12"
+    machine, gpus = {"cpus": said.get("cpus", 1), "memory": memory[0]}, said.get("gpus") or 0
     node = {"name": "job", "count": 1, "gpus": gpus, "machine": machine}
     draft.put("nodes", value=[node], line=line.get("gpus", 1))
     draft.lines["nodes", 0, "machine"] = line.get("cpus", 1)
+    cuda = "cuda13" if said.get("cuda") == 13 else "cuda12"
     draft.put("recipe", value=cuda if gpus else "cpu")
-    if "duration" in said:
-        text = _UNIT.sub(
-            lambda unit: f" {unit[1] or (unit[2] and 'min') or unit[3] or unit[4]}",
-            str(said["duration"]),
-        )
-        draft.put("lease", value={"duration": text}, line=line["duration"])
+    if "time" in said:  # GPULab's units, by their first letters
+        match = re.fullmatch(r"(\d[\d.]*) *([a-z])[a-z]*", str(said["time"])) or ["", "", ""]
+        factor, unit = {"m": (1, "min"), "w": (7, "d")}.get(match[2], (1, match[2]))
+        text = f"{float(match[1]) * factor:g} {unit}" if match[1] else said["time"]
+        draft.put("lease", value={"duration": text}, line=line["time"])
     return draft
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _mount(draft: Draft, mount: dict[str, Any], line: int) -> None:
+    host = str(mount.get("hostPath") or mount.get("sharePath") or "").rstrip("/")
+    inside = str(mount.get("containerPath") or mount.get("mountPoint") or host).rstrip("/")
+    if host == "tmpfs" and inside == "/dev/shm":  # noqa: S108
+        draft.put("backend", "shm", value=f"{mount.get('sizeGb')} GB", line=line)
+    elif (host or inside).startswith("/project") and ("storage",) not in draft.values:
+        draft.put("backend", "storage", value=host or inside, line=line)
+        draft.put("storage", value={"shared": {"path": inside}}, line=line)
+    else:
+        draft.leave(line, f"mount {host} at {inside}")

@@ -1,52 +1,50 @@
 """Takes in hosts: an Ansible inventory, an ssh_config, or a list of hosts.
 
-Ansible and paramiko read their own formats, with nothing that runs commands or asks a network.
+Ansible and paramiko read their own formats, without what would run commands or ask a network.
 """
 
 from __future__ import annotations
 
-import getopt
 import getpass
 import json
 import math
-import os
 import re
-import shlex
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ansible.errors import AnsibleError
+from ansible.inventory.data import InventoryData
+from ansible.inventory.helpers import get_group_vars
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader, inventory_loader
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError
 
-from gpubed.core import reading
 from gpubed.testbeds.imports import Draft, Source, group_name
 
 FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, one per line"
 _INI = re.compile(r"^\s*\[[^\]\n]+\]\s*(#.*)?$|\bansible_\w+ *=", re.MULTILINE)
 _SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
 _PLAIN = re.compile(r"([\w.-]+@)?[\w.:\[\]-]+(\s+\w+=\S*)*")
-_RANGE = re.compile(r"\[(\w+):(\w+)")
-_MOST_HOSTS, _MOST_GROUPS, _PATIENCE_S = 1000, 10, 60
-_SSH_FLAGS = "46AaB:b:CcD:E:e:F:fGgI:i:J:KkL:l:MmNnO:o:P:p:Q:qR:S:sTtVvW:w:XxYy"
-_ANSIBLE = {
-    "address": ("ansible_host", "ansible_ssh_host"),
-    "port": ("ansible_port", "ansible_ssh_port"),
-    "user": ("ansible_user", "ansible_ssh_user"),
-    "key": ("ansible_ssh_private_key_file", "ansible_private_key_file"),
-    "connection": ("ansible_connection",),
-    "arguments": ("ansible_ssh_common_args", "ansible_ssh_extra_args"),
-}
-_SSH_KEYS = {"hostname", "port", "user", "identityfile", "proxyjump"}
+_RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
+_JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
+_MOST_HOSTS, _MOST_GROUPS = 1000, 10
+# Ansible's variables and OpenSSH's keywords for the fields of a login.
+_VARIABLES = {
+    "ansible_host": "address", "ansible_ssh_host": "address", "ansible_port": "port",
+    "ansible_ssh_port": "port", "ansible_user": "user", "ansible_ssh_user": "user",
+    "ansible_ssh_private_key_file": "key", "ansible_private_key_file": "key",
+    "ansible_ssh_common_args": "jump",
+}  # fmt: skip
+_KEYWORDS = {"hostname", "port", "user", "identityfile", "proxyjump"}
 
 
 class _Login(NamedTuple):
-    name: str  # what the file calls the host
     line: int
+    name: str  # what the file calls the host
     address: str
     port: Any = None
     user: str | None = None
@@ -57,237 +55,189 @@ class _Login(NamedTuple):
 
 def imported(source: Source) -> Draft | None:
     """Return the cluster of the hosts that a file names; None if it has another format."""
-    text, draft = source.text, Draft(source)
-    if source.mapping:
-        groups = source.mapping.data.values()
-        valid = all(g is None or (isinstance(g, dict) and g.keys() <= _GROUP) for g in groups)
-        found = _inventory(draft) if valid else []
-    elif _INI.search(text):
+    draft = Draft(source)
+    if source.mapping or _INI.search(source.text):
         found = _inventory(draft)
     else:
-        found = _ssh_config(draft) if _SSH.search(text) else _listed(draft)
+        found = _ssh_config(draft) if _SSH.search(source.text) else _listed(draft)
     if not found:
         return None
-    targets = {_target(source, hop, one.line)["address"] for one in found for hop in _hops(one)}
-    nodes = [one for one in found if not {one.name, one.address} & targets] or found
-    usual = {
-        key: Counter(getattr(one, key) for one in nodes).most_common(1)[0][0]
-        for key in ("user", "key", "jump")
-    }
-    for one in nodes:
-        for key, value in usual.items():
-            if getattr(one, key) != value:
-                draft.leave(
-                    one.line, f"{key} {getattr(one, key)} of {one.name}: all hosts have one"
-                )
-    line = nodes[0].line
-    draft.put("backend", "user", value=usual["user"] or getpass.getuser(), line=line)
-    if usual["key"]:
-        draft.put("backend", "key", value=usual["key"], line=line)
-    bastions = []
-    for hop in _hops(nodes[0]._replace(jump=usual["jump"])):
-        gate = _target(source, hop, line)
-        known = next((one for one in found if one.name == gate["address"]), None)
-        if known:
-            own = {
-                "address": known.address,
-                "port": known.port,
-                "user": known.user,
-                "key": known.key,
-            }
-            gate = {key: value for key, value in own.items() if value} | {
-                key: value for key, value in gate.items() if key != "address"
-            }
-        bastions.append(gate)
-    if bastions:
-        draft.put("backend", "bastions", value=bastions, line=line)
-    _nodes(draft, nodes)
+    gates = {_target(draft, hop, one.line)["address"] for one in found for hop in _hops(one.jump)}
+    nodes = [one for one in found if not {one.name, one.address} & gates] or found
+    for key in ("user", "key", "jump"):
+        usual, _ = Counter(getattr(one, key) for one in nodes).most_common(1)[0]
+        for one in nodes:
+            if getattr(one, key) != usual:
+                draft.leave(one.line, f"{key} {getattr(one, key)} of {one.name}: all have {usual}")
+        value = _bastions(draft, usual, found) if key == "jump" else usual
+        value = getpass.getuser() if key == "user" and usual is None else value
+        if value:
+            draft.put(
+                "backend", "bastions" if key == "jump" else key, value=value, line=nodes[0].line
+            )
+    _groups(draft, nodes)
     return draft
 
 
-_GROUP = {"hosts", "children", "vars"}
-
-
-def _nodes(draft: Draft, nodes: list[_Login]) -> None:
+def _groups(draft: Draft, nodes: list[_Login]) -> None:
     """Make node groups of the file's groups, and a control network of the hosts'."""
-    few = len({one.group for one in nodes}) <= _MOST_GROUPS
-    names: dict[str, str] = {}
-    hosts: dict[str, list[dict[str, Any]]] = {}
-    seen: set[Any] = set()
+    hosts, seen = dict[str, list[dict[str, Any]]](), set[Any]()
+    names = dict[str, str]()
+    for name in {one.group: None for one in nodes}:
+        names[name] = group_name(name, names.values())
     for one in nodes:
         if (one.address, one.port) in seen:
             draft.leave(one.line, f"host {one.name}: {one.address} is there already")
             continue
         seen.add((one.address, one.port))
-        group = one.group if few else "node"
-        name = names.setdefault(group, group_name(group, names.values()))
-        at = ("backend", "hosts", name, len(hosts.setdefault(name, [])))
-        hosts[name].append({"address": one.address} | ({"port": one.port} if one.port else {}))
-        draft.lines[at] = one.line
-        if one.name != one.address:
-            draft.remarks[at] = one.name
-    draft.put("backend", "hosts", value=hosts, line=nodes[0].line)
-    groups = [{"name": g, "count": len(h), "image": "debian-12"} for g, h in hosts.items()]
+        name = names[one.group] if len(names) <= _MOST_GROUPS else "node"
+        group = hosts.setdefault(name, [])
+        at = ("backend", "hosts", name, len(group))
+        draft.lines[at], draft.remarks[at] = one.line, one.name
+        group.append({"address": one.address} | ({"port": one.port} if one.port else {}))
+    draft.put("backend", "hosts", value=hosts)
+    groups = [
+        {"name": key, "count": len(some), "image": "debian-12"} for key, some in hosts.items()
+    ]
     draft.put("nodes", value=groups)
     draft.remarks["nodes", 0, "image"] = "what the hosts run"
-    control = {"control": {"subnet": "192.0.2.0/24"}} if len(seen) > 1 else None
-    draft.put("networks", value=control)
-    if control:
+    draft.put("networks", value={"control": {"subnet": "192.0.2.0/24"}} if len(seen) > 1 else None)
+    if len(seen) > 1:
         draft.remarks["networks", "control", "subnet"] = (
             "fill in: the subnet of the hosts' addresses"
         )
 
 
-def _hops(one: _Login) -> list[str]:
-    return one.jump.split(",") if one.jump and one.jump.lower() != "none" else []
+def _hops(jump: str | None) -> list[str]:
+    return jump.split(",") if jump and jump.lower() != "none" else []
 
 
-def _target(source: Source, text: str, line: int) -> dict[str, Any]:
+def _bastions(draft: Draft, jump: str | None, known: list[_Login]) -> list[dict[str, Any]]:
+    bastions = []
+    for hop in _hops(jump):
+        gate = _target(draft, hop, draft.source.line(hop))
+        for one in known:
+            if one.name == gate["address"]:
+                own = {"address": one.address, "port": one.port, "user": one.user, "key": one.key}
+                gate = (
+                    {key: value for key, value in own.items() if value}
+                    | gate
+                    | {"address": one.address}
+                )
+        bastions.append(gate)
+    return bastions
+
+
+def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
     """Return address, port and user of `[user@]host[:port]`."""
     user, at, host = text.strip().rpartition("@")
     host = f"[{host}]" if host.count(":") > 1 and "[" not in host else host
     try:
         parts = urlsplit(f"ssh://{user}{at}{host}")
-        found = {"address": parts.hostname, "port": parts.port, "user": parts.username}
+        found = {"address": parts.hostname or "", "port": parts.port, "user": parts.username}
     except ValueError as error:
-        raise source.refusal(line, f"{text!r} is no host: {error}") from None
-    return {key: value for key, value in found.items() if value}
+        raise draft.source.refusal(line, f"{text!r} is no host: {error}") from None
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _listed(draft: Draft) -> list[_Login]:
-    found = []
+    found = list[_Login]()
     for number, text in enumerate(draft.source.text.splitlines(), 1):
-        line = text.partition("#")[0].strip()
-        if line and not _PLAIN.fullmatch(line):
+        word, *others = text.partition("#")[0].split() or [""]
+        if word and not _PLAIN.fullmatch(" ".join([word, *others])):
             if not found:
-                return []
-            raise draft.source.refusal(number, f"{line!r} is no host, such as alice@node1:22")
-        if line:
-            word, *others = line.split()
-            found.append(_Login(word, number, **_target(draft.source, word, number)))
-            for other in others:
-                draft.leave(number, f"{other.partition('=')[0]} of {word}")
+                return []  # some other text
+            raise draft.source.refusal(number, f"{text.strip()!r} is no host, as alice@node1:22")
+        if word:
+            target = _target(draft, word, number)
+            found.append(_Login(number, target["address"], **target))
+        for other in others:
+            draft.leave(number, f"{other.partition('=')[0]} of {word}")
     return found
 
 
 def _ssh_config(draft: Draft) -> list[_Login]:
-    """Read Host blocks; `Match` may run commands, and canonical names would ask DNS."""
+    """Read Host blocks; a `Match` may run commands, and canonical names would ask DNS."""
     kept, names, in_match = list[str](), dict[str, int](), False
     for number, text in enumerate(draft.source.text.splitlines(), 1):
-        key, *words = re.split(r"[\s=]+", text.strip())
-        in_match = key.lower() == "match" if key.lower() in ("host", "match") else in_match
-        if in_match or key.lower().startswith(("include", "canonical")):
+        key, *words = re.split(r"[\s=]+", text.strip().lower())
+        in_match = key == "match" if key in ("host", "match") else in_match
+        if key == "host":
+            words = re.split(r"[\s=]+", text.strip())[1:]
+            names |= {word: number for word in words if not set('*?!"') & set(word)}
+        elif in_match or (key and key not in _KEYWORDS and not key.startswith("#")):
             draft.leave(number, key)
             continue
-        if key.lower() == "host":
-            names |= {w: number for w in words if not set(w) & set('*?!"') and w not in names}
-        elif key and not key.startswith("#") and key.lower() not in _SSH_KEYS:
-            draft.leave(number, key)
         kept.append(text)
+    logins = []
     try:
         config = SSHConfig.from_text("\n".join(kept))
-        found = [(name, config.lookup(name)) for name in names]
     except ConfigParseError as error:
-        raise draft.source.refusal(draft.source.line(str(error).split()[-1]), str(error)) from None
-    home = str(Path.home())
-    logins = []
-    for name, said in found:
-        if said.get("user") == "git":
-            draft.leave(names[name], f"host {name}: a git server")
-            continue
-        key, port = said.get("identityfile", [None])[0], said.get("port")
-        key = key and key.replace(home, "~", 1)
+        raise draft.source.refusal(1, str(error)) from None
+    for name, line in names.items():
+        said = config.lookup(name)
+        key = said.get("identityfile", [""])[0].replace(str(Path.home()), "~", 1) or None
+        port: Any = said.get("port")
         port = int(port) if port and port.isdecimal() else port
         login = (said["hostname"], port, said.get("user"), key, said.get("proxyjump"))
-        logins.append(_Login(name, names[name], *login))
+        if said.get("user") == "git":
+            draft.leave(line, f"host {name}: a git server")
+        else:
+            logins.append(_Login(line, name, *login))
     return logins
 
 
 def _inventory(draft: Draft) -> list[_Login]:
-    source, found = draft.source, list[_Login]()
-    listed = _read_by_ansible(source)
-    group_of: dict[str, str] = {}
-    for group, content in listed.items():
-        for host in content.get("hosts", ()):
-            group_of.setdefault(host, "node" if group in ("all", "ungrouped") else group)
-    known = {key for keys in _ANSIBLE.values() for key in keys}
-    for name, group in group_of.items():
-        said, line = listed["_meta"]["hostvars"].get(name, {}), source.line(name)
-        for key in said.keys() - known:
-            draft.leave(source.line(key), str(key))
-        value = {
-            field: next((said[key] for key in keys if said.get(key)), None)
-            for field, keys in _ANSIBLE.items()
-        }
-        address, connection = str(value["address"] or name), value["connection"] or "ssh"
-        if connection not in ("ssh", "smart", "paramiko") or "{{" in address:
-            draft.leave(line, f"host {name}: connection {connection}, address {address}")
+    source, logins = draft.source, list[_Login]()
+    inventory = _parsed(source)
+    for host in inventory.hosts.values() if inventory else ():
+        # Through JSON, for Ansible's strings are of a class of their own.
+        said = json.loads(json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str))
+        line, own = source.line(host.name), {"address": host.name}
+        for key, value in said.items():
+            if key in _VARIABLES:
+                own[_VARIABLES[key]] = value
+            elif key not in ("inventory_file", "inventory_dir"):
+                draft.leave(source.line(key), key)
+        if (how := said.get("ansible_connection", "ssh")) not in ("ssh", "smart", "paramiko"):
+            draft.leave(line, f"host {host.name}: its connection is {how}")
             continue
-        arguments = " ".join(str(said.get(key) or "") for key in _ANSIBLE["arguments"])
-        jump = _jump(draft, source.line(_ANSIBLE["arguments"][0]), arguments)
-        login = (address, value["port"], value["user"], value["key"], jump, group)
-        found.append(_Login(name, line, *login))
-    if not found:
-        raise source.refusal(1, "names no host that SSH reaches", "add a host to the inventory")
-    return found
+        arguments = str(own.pop("jump", ""))
+        if jump := _JUMP.search(arguments):
+            own["jump"] = jump[1]
+        if _JUMP.sub("", arguments).strip("-o '\""):
+            draft.leave(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
+        groups = [one.name for one in host.groups if one.name not in ("all", "ungrouped")]
+        logins.append(_Login(line, host.name, group=(*groups, "node")[0], **own))
+    if inventory and not logins:
+        raise source.refusal(1, "names no host that SSH reaches", "add one")
+    return logins
 
 
-def _jump(draft: Draft, line: int, arguments: str) -> str | None:
-    """Return the ProxyJump of OpenSSH's arguments, also from a ProxyCommand that does the same."""
-    jump = None
-    try:
-        flags, _ = getopt.getopt(shlex.split(arguments), _SSH_FLAGS)
-        for flag, value in flags:
-            key, _, said = re.sub(r"[ =]+", "=", value, count=1).partition("=")
-            if flag == "-J" or key.lower() == "proxyjump":
-                jump = said if flag == "-o" else value
-            elif key.lower() == "proxycommand" and re.match(r"ssh .*-W *%h:%p", said):
-                jump = getopt.gnu_getopt(shlex.split(said)[1:], _SSH_FLAGS)[1][0]
-            else:
-                draft.leave(line, f"option {flag} {key} of ssh")
-    except (ValueError, IndexError, getopt.GetoptError):
-        draft.leave(line, _ANSIBLE["arguments"][0])
-    return jump
+def _parsed(source: Source) -> InventoryData | None:
+    """Read a file with Ansible's plugin for its format; None if it is no inventory.
 
-
-def _read_by_ansible(source: Source) -> dict[str, dict[str, Any]]:
-    """Return what `ansible-inventory --list` says of the file alone, without other plugins."""
-    for number, text in enumerate(source.text.splitlines(), 1):
-        ends = ((int(a), int(b)) for a, b in _RANGE.findall(text) if (a + b).isdecimal())
-        if math.prod(abs(b - a) + 1 for a, b in ends) > _MOST_HOSTS or text.count(":") > 99:
-            raise source.refusal(number, f"names more than {_MOST_HOSTS} hosts")
-    as_yaml = source.mapping is not None
-    text = json.dumps(source.mapping.data, default=str) if source.mapping else source.text
+    Nothing else is read: neither vaults nor group_vars.
+    """
+    text, kind, found = source.text, "ini", InventoryData()
+    if source.mapping:
+        groups = [one for one in source.mapping.data.values() if isinstance(one, dict)]
+        if not any({"hosts", "children"} & one.keys() for one in groups):
+            return None
+        text, kind = json.dumps(source.mapping.data, default=str), "yaml"
+    for number, line in enumerate(source.text.splitlines(), 1):
+        sizes = (int(b) - int(a) + 1 if b.isdecimal() else 52 for a, b in _RANGE.findall(line))
+        if math.prod(sizes) > _MOST_HOSTS:
+            raise source.refusal(number, f"may name more than {_MOST_HOSTS} hosts")
+    init_plugin_loader()
     with tempfile.TemporaryDirectory() as folder:
-        file, config = (
-            Path(folder, "hosts.yml" if as_yaml else "hosts"),
-            Path(folder, "ansible.cfg"),
-        )
-        file.write_text(text, encoding="utf-8")
-        config.touch()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")} | {
-            "ANSIBLE_CONFIG": str(config),
-            "ANSIBLE_INVENTORY_ENABLED": "yaml" if as_yaml else "ini",
-            "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
-            "ANSIBLE_NOCOLOR": "true",
-            "LC_ALL": "C.UTF-8",
-        }
-        command = [sys.executable, "-m", "ansible", "inventory", "-i", str(file), "--list"]
+        path = Path(folder, f"hosts.{kind}")
+        path.write_text(text, encoding="utf-8")
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=folder,
-                env=environment,
-                timeout=_PATIENCE_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise source.refusal(1, f"Ansible takes longer than {_PATIENCE_S} s") from None
-    if done.returncode:
-        said = re.search(r"Failed to parse inventory: (.+)", done.stderr)
-        why = said[1] if said else reading.tail(done.stderr, 1)
-        word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
-        raise source.refusal(source.line(word[1] or word[2]) if word else 1, f"Ansible: {why}")
-    return reading.reply(done.stdout, "Ansible's answer").json(dict[str, dict[str, Any]])
+            inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
+        except (AnsibleError, RecursionError) as error:
+            why = str(error).replace(str(path), source.what)
+            word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
+            raise source.refusal(source.line(word[1] or word[2]) if word else 1, why) from None
+    found.reconcile_inventory()
+    return found

@@ -14,14 +14,19 @@ from typing import Any
 from lxml import etree
 
 from gpubed.backends.virtualwall import documents
-from gpubed.backends.virtualwall.documents import children, local
-from gpubed.backends.virtualwall.rspec import CORE
+from gpubed.backends.virtualwall.documents import local
+from gpubed.backends.virtualwall.rspec import CORE, EMULAB
 from gpubed.spec.clusterspec import systems
 from gpubed.testbeds.imports import Draft, Source, group_name
 
 FORMATS = "a GENI request RSpec (version 3); a jFed ESpec (its folder, archive or file)"
 _ESPECS = ("experiment-specification.yml", "experiment-specification.yaml")
-_SLIVERS = {"raw-pc": "raw-pc", "emulab-xen": "emulab-xen", "default-vm": "emulab-xen"}
+_SLIVERS = {
+    "": "raw-pc",
+    "raw-pc": "raw-pc",
+    "emulab-xen": "emulab-xen",
+    "default-vm": "emulab-xen",
+}
 _WALL = re.compile(r"\+(wall[12])\.ilabt\.(iminds|imec)\.be\+")
 _SYSTEM = re.compile(r"(UBUNTU|DEB)(?:IAN)?-?(\d\d)(?:-(04|10))?(?!\d)")
 # Elements that are carried over, or that only place a node on jFed's canvas.
@@ -38,7 +43,6 @@ def imported(source: Source) -> Draft | None:
     if espec is None or "rspec" not in espec.data:
         return None
     name = espec.data["rspec"]
-    name = name.get("bundled") if isinstance(name, dict) else name
     request = found.beside(name) if isinstance(name, str) else None
     draft = _request(request) if request else None
     if draft is None:
@@ -53,111 +57,107 @@ def _request(source: Source) -> Draft | None:
     root, draft = documents.parse(source.text, source.what), Draft(source)
     if local(root).lower() != "rspec":
         return None
-    if (space := etree.QName(root).namespace) != CORE:
-        said = re.sub(r".*/rspec/(ext/)?", "version ", space or "no version")
-        raise source.refusal(root.sourceline, f"is an RSpec of {said}", "save it as version 3")
-    if root.get("type") != "request":
-        why = f"is an RSpec of type {root.get('type')!r}, which testbeds write"
-        raise source.refusal(root.sourceline, why, "take the request that was sent")
-    named = Counter(one.get("component_manager_id") for one in children(root, "node"))
-    manager = max(filter(None, named), key=named.__getitem__, default=None)
+    space, kind = etree.QName(root).namespace or "no version", root.get("type")
+    if space != CORE or kind != "request":
+        version = "3" if space == CORE else re.sub(r".*/rspec/", "", space)
+        why = f"is an RSpec of version {version} and type {kind!r}, not a request of version 3"
+        raise source.refusal(root.sourceline, why, "save the request for it as version 3")
+    managers = Counter(_all(root, "r:node/@component_manager_id"))
+    manager = managers.most_common(1)[0][0] if managers else ""
     nodes = []
-    for node in children(root, "node"):
-        where, sliver = node.get("component_manager_id", manager), _said(node, "sliver_type")
-        if where == manager and (sliver or "raw-pc") in _SLIVERS:
+    for node in _all(root, "r:node"):
+        where, sliver = (
+            node.get("component_manager_id", manager),
+            _said(node, "r:sliver_type/@name"),
+        )
+        if where == manager and sliver in _SLIVERS:
             nodes.append(node)
         else:
             name = node.get("client_id")
             draft.leave(node.sourceline, f"node {name} of sliver type {sliver} at {where}")
     if not nodes:
-        why = "asks for no machine of sliver type raw-pc or emulab-xen"
-        raise source.refusal(root.sourceline, why, "add a node")
+        why = "asks for no node of sliver type raw-pc or emulab-xen"
+        raise source.refusal(root.sourceline, why, "add one")
     if manager:
         wall = _WALL.search(manager)
         host = f"www.{wall[1]}.ilabt.iminds.be" if wall else "fill-in.example.org"
         url = f"https://{host}:12369/protogeni/xmlrpc/am/3.0"
         draft.put("backend", "aggregate", value={"url": url, "urn": manager})
-        if not wall:
-            draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
+    if "fill-in" in draft.values.get(("backend", "aggregate"), {}).get("url", ""):
+        draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
     _groups(draft, nodes)
     _network(draft, root, nodes)
     for one in root.iterdescendants(etree.Element):
         if local(one) not in _TAKEN:
-            owners = (up.get("client_id") for up in one.iterancestors())
-            draft.leave(
-                one.sourceline, f"{local(one)} of {next(filter(None, owners), 'the request')}"
-            )
+            owner = next(filter(None, (up.get("client_id") for up in one.iterancestors())), "")
+            draft.leave(one.sourceline, f"{local(one)} {owner}")
     return draft
 
 
-def _said(element: Any, *path: str, key: str = "name") -> str | None:
-    return next((one.get(key) for one in children(element, *path)), None)
+def _all(element: Any, path: str, **variables: str) -> list[Any]:
+    found: list[Any] = element.xpath(
+        path, namespaces={"r": CORE, "e": EMULAB}, smart_strings=False, **variables
+    )
+    return found
+
+
+def _said(element: Any, path: str) -> str:
+    return str(next(iter(_all(element, path)), ""))
 
 
 def _groups(draft: Draft, nodes: list[Any]) -> None:
     """Make node groups of nodes that are alike; a remark tells what the nodes were called."""
     alike: dict[tuple[Any, ...], list[Any]] = {}
+    paths = ("r:sliver_type/@name", "r:hardware_type/@name", "r:sliver_type/r:disk_image/@name")
     for node in nodes:
-        xen = (_said(node, "sliver_type", "xen", key=key) for key in ("cores", "ram"))
-        image, kind = _said(node, "sliver_type", "disk_image"), _said(node, "hardware_type")
-        prefix, bound = (
-            node.get("client_id", "").rstrip("0123456789"),
+        sizes = (_said(node, f"r:sliver_type/e:xen/@{key}") for key in ("cores", "ram"))
+        prefix = node.get("client_id", "").rstrip("0123456789")
+        key = (
+            prefix,
+            *(_said(node, path) for path in paths),
+            *sizes,
             "component_id" in node.attrib,
         )
-        key = (prefix, _said(node, "sliver_type"), image, kind, bound, *xen)
         alike.setdefault(key, []).append(node)
     groups, hardware, images = dict[str, Any](), dict[str, Any](), dict[str, str]()
-    for (prefix, sliver, image, kind, bound, cores, memory), same in alike.items():
-        name, line = group_name(prefix, groups), same[0].sourceline
-        draft.lines |= {("nodes", len(groups)): line, ("backend", "hardware", name): line}
-        draft.remarks["nodes", len(groups), "name"] = ", ".join(
-            n.get("client_id", "") for n in same
-        )
-        groups[name] = {"name": name, "count": len(same)}
-        if cores or memory:
-            sizes = {
-                "cpus": cores and _number(draft, line, cores),
-                "memory": memory and f"{memory} MiB",
-            }
-            groups[name]["machine"] = {key: size for key, size in sizes.items() if size}
-        if system := _system(draft, line, image):
-            groups[name]["image"], images[system] = system, str(image)
-        options = {"type": kind, "sliver": _SLIVERS[sliver or "raw-pc"]}
-        options["machines"] = [one.get("component_id") for one in same] if bound else None
-        hardware[name] = {key: one for key, one in options.items() if one and one != "raw-pc"}
+    for (prefix, sliver, kind, image, cores, memory, bound), same in alike.items():
+        name, line, at = group_name(prefix, groups), same[0].sourceline, len(groups)
+        draft.lines |= {("nodes", at): line, ("backend", "hardware", name): line}
+        draft.remarks["nodes", at, "name"] = ", ".join(one.get("client_id", "") for one in same)
+        cpus = {"cpus": int(cores) if cores.isdecimal() else cores} if cores else {}
+        machine = cpus | ({"memory": f"{memory} MiB"} if memory else {})
+        system = _system(draft, line, image) if image else ""
+        groups[name] = {"name": name, "count": len(same), "machine": machine, "image": system}
+        groups[name] = {key: value for key, value in groups[name].items() if value}
+        images |= {system: image} if system else {}
+        machines = [one.get("component_id") for one in same] if bound else []
+        options = {"type": kind, "sliver": _SLIVERS[sliver], "machines": machines}
+        options = {key: value for key, value in options.items() if value not in ("", [], "raw-pc")}
+        hardware |= {name: options} if options else {}
     draft.put("nodes", value=list(groups.values()), line=nodes[0].sourceline)
-    draft.put(
-        "backend", "hardware", value={key: one for key, one in hardware.items() if one} or None
-    )
+    draft.put("backend", "hardware", value=hardware or None)
     draft.put("backend", "images", value=images or None)
 
 
-def _system(draft: Draft, line: int, image: str | None) -> str | None:
-    """Return the system of a disk image, or its name; None if the roles do not support it."""
-    name = re.split(r"[+:/]", image or "")[-1]
+def _system(draft: Draft, line: int, image: str) -> str:
+    """Return the system of a disk image, or its own name; empty if the roles do not support it."""
+    name = re.split(r"[+:/]", image)[-1]
     if (known := _SYSTEM.search(name)) is None:
-        return group_name(name) if image else None
-    ubuntu = known[1] == "UBUNTU"
-    system = f"ubuntu-{known[2]}.{known[3] or '04'}" if ubuntu else f"debian-{int(known[2])}"
-    if system in systems():
-        return system
-    draft.leave(line, f"disk image {name}: roles take {', '.join(systems())}")
-    return None
-
-
-def _number(draft: Draft, line: int, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise draft.source.refusal(line, f"{text!r} is no number") from None
+        return group_name(name)
+    ubuntu = f"ubuntu-{known[2]}.{known[3] or '04'}"
+    system = ubuntu if known[1] == "UBUNTU" else f"debian-{int(known[2])}"
+    if system not in systems():
+        draft.leave(line, f"disk image {name}: roles take {', '.join(systems())}")
+        return ""
+    return system
 
 
 def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
     """Make the experiment network of the link that joins most nodes."""
-    owners = {end.get("client_id"): node for node in nodes for end in children(node, "interface")}
+    owners = {end.get("client_id"): node for node in nodes for end in _all(node, "r:interface")}
     joined = {
-        link: {owners.get(end.get("client_id")) for end in children(link, "interface_ref")} - {None}
-        for link in children(root, "link")
+        link: {owners[end] for end in _all(link, "r:interface_ref/@client_id") if end in owners}
+        for link in _all(root, "r:link")
     }
     draft.put("networks", value=None)
     for rank, link in enumerate(sorted(joined, key=lambda one: -len(joined[one]))):
@@ -167,36 +167,26 @@ def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
         if len(joined[link]) < len(nodes):
             draft.leave(link.sourceline, "that the link leaves nodes out: a network joins all")
         network, subnets = _shape(draft, link, len(joined[link])), set()
-        ends = {one.get("client_id") for one in children(link, "interface_ref")}
-        for ip in (
-            ip
-            for one in ends & owners.keys()
-            for e in children(owners[one], "interface")
-            if e.get("client_id") == one
-            for ip in children(e, "ip")
-        ):
-            with suppress(ValueError):
-                address = f"{ip.get('address')}/{ip.get('netmask', '255.255.255.0')}"
-                subnets.add(str(IPv4Interface(address).network))
+        for end in _all(link, "r:interface_ref/@client_id"):
+            for ip in _all(root, "r:node/r:interface/r:ip[../@client_id=$end]", end=end):
+                with suppress(ValueError):
+                    address = f"{ip.get('address')}/{ip.get('netmask', '255.255.255.0')}"
+                    subnets.add(str(IPv4Interface(address).network))
         network |= {"subnet": subnets.pop()} if len(subnets) == 1 else {}
         draft.put("networks", value={"experiment": network}, line=link.sourceline)
 
 
 def _shape(draft: Draft, link: Any, joined: int) -> dict[str, Any]:
     """Return rate, latency and loss from node to node; `rspec` tells what a property means."""
-    worst = dict[str, float]()
-    for key, choose in (("capacity", min), ("latency", max), ("packet_loss", max)):
-        shapes = [one for one in children(link, "property") if one.get(key)]
-        values = {_number(draft, one.sourceline, one.get(key)) for one in shapes}
-        worst[key] = choose(values, default=0.0)
+    ends, network = 2 if joined > 2 else 1, {}  # a packet crosses two ends of a LAN
+    for key in ("capacity", "latency", "packet_loss"):
+        values = {link.xpath(f"number('{one}')") for one in _all(link, f"r:property/@{key}")}
         if len(values) > 1:
-            draft.leave(shapes[0].sourceline, f"{key} of each end: the worst counts")
-    ends = 2 if joined > 2 else 1  # a packet crosses two ends of a LAN
-    network: dict[str, Any] = {"rate": f"{(worst['capacity'] or 10**6) / 1000:.10g} Mbit/s"}
-    if not worst["capacity"]:
+            draft.leave(link.sourceline, f"{key} of each end: the largest counts")
+        network[key] = max(values, default=0)
+    if not network["capacity"]:
         draft.remarks["networks", "experiment", "rate"] = "the link names none"
-    if worst["latency"]:
-        network["latency"] = f"{worst['latency'] * ends:.6g} ms"
-    if worst["packet_loss"]:
-        network["loss"] = round(1 - (1 - worst["packet_loss"]) ** ends, 8)
-    return network
+    shape: dict[str, Any] = {"rate": f"{(network['capacity'] or 10**6) / 1000:.10g} Mbit/s"}
+    shape |= {"latency": f"{network['latency'] * ends:.6g} ms"} if network["latency"] else {}
+    loss = round(1 - (1 - network["packet_loss"]) ** ends, 8)
+    return shape | ({"loss": loss} if loss else {})
