@@ -31,6 +31,7 @@ from gpubed.testbeds import registry
 _LIMIT = 8 * 2**20  # bytes; an RSpec of a thousand nodes has one million
 _MOST_COMMENTS = 100
 _YAML = re.compile(r"""(\s|#[^\n]*\n)*(---|\{|["']?[\w.-]+["']?:(\s|$))""")
+_BETWEEN = re.compile(r"""[\s=,'"{}]+|:(?=\s|$)""")
 _SECRET = re.compile(r"pass|secret|token|vault", re.IGNORECASE)
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, ValueError, RuntimeError, EOFError)
 
@@ -87,11 +88,15 @@ class Source:
             raise self.refusal(error.line, error.message) from None
         return found if isinstance(found.data, dict) else None
 
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        lines = enumerate(self.text.splitlines(), 1)
+        words = ((word, number) for number, line in lines for word in re.split(_BETWEEN, line))
+        return dict(reversed(list(words)))
+
     def line(self, word: str) -> int:
         """Return the first line that holds a word; 1 if none does."""
-        whole = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w-])")
-        lines = enumerate(self.text.splitlines(), 1)
-        return next((number for number, line in lines if whole.search(line)), 1)
+        return self._words.get(word, 1)
 
     def refusal(self, line: int, why: str, fix: str = "mend that line") -> UsageError:
         """Return the error about a line of the file."""

@@ -6,11 +6,13 @@ Ansible and paramiko read their own formats, without what would run commands or 
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import math
 import re
 import tempfile
 from collections import Counter
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,12 +25,11 @@ from ansible.plugins.loader import init_plugin_loader, inventory_loader
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError
 
+from gpubed.core import yaml_lines
 from gpubed.testbeds.imports import Draft, Source, group_name
 
 FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, one per line"
-_INI = re.compile(r"^\s*\[[^\]\n]+\]\s*(#.*)?$|\bansible_\w+ *=", re.MULTILINE)
 _SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
-_PLAIN = re.compile(r"([\w.-]+@)?[\w.:\[\]-]+(\s+\w+=\S*)*")
 _RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
 _JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
 _MOST_HOSTS, _MOST_GROUPS = 1000, 10
@@ -56,14 +57,16 @@ class _Login(NamedTuple):
 def imported(source: Source) -> Draft | None:
     """Return the cluster of the hosts that a file names; None if it has another format."""
     draft = Draft(source)
-    if source.mapping or _INI.search(source.text):
-        found = _inventory(draft)
-    else:
-        found = _ssh_config(draft) if _SSH.search(source.text) else _listed(draft)
+    if not source.text.strip() or source.text.lstrip().startswith("<"):
+        return None
+    if len(source.data) > yaml_lines.MAX_BYTES:
+        raise source.refusal(1, f"has more than {yaml_lines.MAX_BYTES} bytes", "name fewer hosts")
+    is_ssh = not source.mapping and _SSH.search(source.text)
+    found = _ssh_config(draft) if is_ssh else _inventory(draft)
     if not found:
         return None
     gates = {_target(draft, hop, one.line)["address"] for one in found for hop in _hops(one.jump)}
-    nodes = [one for one in found if not {one.name, one.address} & gates] or found
+    nodes = [one for one in found if not {one.name.lower(), one.address} & gates] or found
     for key in ("user", "key", "jump"):
         usual, _ = Counter(getattr(one, key) for one in nodes).most_common(1)[0]
         for one in nodes:
@@ -71,18 +74,16 @@ def imported(source: Source) -> Draft | None:
                 draft.leave(one.line, f"{key} {getattr(one, key)} of {one.name}: all have {usual}")
         value = _bastions(draft, usual, found) if key == "jump" else usual
         value = getpass.getuser() if key == "user" and usual is None else value
+        option = "bastions" if key == "jump" else key
         if value:
-            draft.put(
-                "backend", "bastions" if key == "jump" else key, value=value, line=nodes[0].line
-            )
+            draft.put("backend", option, value=value, line=nodes[0].line)
     _groups(draft, nodes)
     return draft
 
 
 def _groups(draft: Draft, nodes: list[_Login]) -> None:
     """Make node groups of the file's groups, and a control network of the hosts'."""
-    hosts, seen = dict[str, list[dict[str, Any]]](), set[Any]()
-    names = dict[str, str]()
+    hosts, names, seen = dict[str, list[Any]](), dict[str, str](), set[Any]()
     for name in {one.group: None for one in nodes}:
         names[name] = group_name(name, names.values())
     for one in nodes:
@@ -96,16 +97,12 @@ def _groups(draft: Draft, nodes: list[_Login]) -> None:
         draft.lines[at], draft.remarks[at] = one.line, one.name
         group.append({"address": one.address} | ({"port": one.port} if one.port else {}))
     draft.put("backend", "hosts", value=hosts)
-    groups = [
-        {"name": key, "count": len(some), "image": "debian-12"} for key, some in hosts.items()
-    ]
-    draft.put("nodes", value=groups)
+    groups = [{"name": key, "count": len(some)} for key, some in hosts.items()]
+    draft.put("nodes", value=[group | {"image": "debian-12"} for group in groups])
     draft.remarks["nodes", 0, "image"] = "what the hosts run"
     draft.put("networks", value={"control": {"subnet": "192.0.2.0/24"}} if len(seen) > 1 else None)
     if len(seen) > 1:
-        draft.remarks["networks", "control", "subnet"] = (
-            "fill in: the subnet of the hosts' addresses"
-        )
+        draft.remarks["networks", "control", "subnet"] = "fill in: subnet of the hosts' addresses"
 
 
 def _hops(jump: str | None) -> list[str]:
@@ -117,13 +114,10 @@ def _bastions(draft: Draft, jump: str | None, known: list[_Login]) -> list[dict[
     for hop in _hops(jump):
         gate = _target(draft, hop, draft.source.line(hop))
         for one in known:
-            if one.name == gate["address"]:
+            if one.name.lower() == gate["address"]:
                 own = {"address": one.address, "port": one.port, "user": one.user, "key": one.key}
-                gate = (
-                    {key: value for key, value in own.items() if value}
-                    | gate
-                    | {"address": one.address}
-                )
+                own = {key: value for key, value in own.items() if value}
+                gate = own | gate | {"address": one.address}
         bastions.append(gate)
     return bastions
 
@@ -140,30 +134,14 @@ def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _listed(draft: Draft) -> list[_Login]:
-    found = list[_Login]()
-    for number, text in enumerate(draft.source.text.splitlines(), 1):
-        word, *others = text.partition("#")[0].split() or [""]
-        if word and not _PLAIN.fullmatch(" ".join([word, *others])):
-            if not found:
-                return []  # some other text
-            raise draft.source.refusal(number, f"{text.strip()!r} is no host, as alice@node1:22")
-        if word:
-            target = _target(draft, word, number)
-            found.append(_Login(number, target["address"], **target))
-        for other in others:
-            draft.leave(number, f"{other.partition('=')[0]} of {word}")
-    return found
-
-
 def _ssh_config(draft: Draft) -> list[_Login]:
     """Read Host blocks; a `Match` may run commands, and canonical names would ask DNS."""
     kept, names, in_match = list[str](), dict[str, int](), False
     for number, text in enumerate(draft.source.text.splitlines(), 1):
-        key, *words = re.split(r"[\s=]+", text.strip().lower())
+        word, *words = re.split(r"[\s=]+", text.strip())
+        key = word.lower()
         in_match = key == "match" if key in ("host", "match") else in_match
         if key == "host":
-            words = re.split(r"[\s=]+", text.strip())[1:]
             names |= {word: number for word in words if not set('*?!"') & set(word)}
         elif in_match or (key and key not in _KEYWORDS and not key.startswith("#")):
             draft.leave(number, key)
@@ -188,12 +166,14 @@ def _ssh_config(draft: Draft) -> list[_Login]:
 
 
 def _inventory(draft: Draft) -> list[_Login]:
+    """Return the hosts of an inventory; a list of hosts is one, too, but for `user@` in it."""
     source, logins = draft.source, list[_Login]()
     inventory = _parsed(source)
     for host in inventory.hosts.values() if inventory else ():
         # Through JSON, for Ansible's strings are of a class of their own.
         said = json.loads(json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str))
-        line, own = source.line(host.name), {"address": host.name}
+        line = source.line(host.name)
+        own = _target(draft, f"{host.name}", line)
         for key, value in said.items():
             if key in _VARIABLES:
                 own[_VARIABLES[key]] = value
@@ -208,9 +188,10 @@ def _inventory(draft: Draft) -> list[_Login]:
         if _JUMP.sub("", arguments).strip("-o '\""):
             draft.leave(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
         groups = [one.name for one in host.groups if one.name not in ("all", "ungrouped")]
-        logins.append(_Login(line, host.name, group=(*groups, "node")[0], **own))
+        name = own["address"] if "@" in host.name else f"{host.name}"
+        logins.append(_Login(line, name, group=f"{(*groups, 'node')[0]}", **own))
     if inventory and not logins:
-        raise source.refusal(1, "names no host that SSH reaches", "add one")
+        raise source.refusal(1, "names no host that SSH reaches", "add a host")
     return logins
 
 
@@ -222,22 +203,26 @@ def _parsed(source: Source) -> InventoryData | None:
     text, kind, found = source.text, "ini", InventoryData()
     if source.mapping:
         groups = [one for one in source.mapping.data.values() if isinstance(one, dict)]
-        if not any({"hosts", "children"} & one.keys() for one in groups):
+        if not any({"hosts", "children", "vars"} & one.keys() for one in groups):
             return None
         text, kind = json.dumps(source.mapping.data, default=str), "yaml"
+    hosts = 0
     for number, line in enumerate(source.text.splitlines(), 1):
-        sizes = (int(b) - int(a) + 1 if b.isdecimal() else 52 for a, b in _RANGE.findall(line))
-        if math.prod(sizes) > _MOST_HOSTS:
-            raise source.refusal(number, f"may name more than {_MOST_HOSTS} hosts")
+        ends = _RANGE.findall(line)
+        hosts += math.prod(int(b) + 1 if b.isdecimal() else 52 for _, b in ends) if ends else 0
+        if hosts > _MOST_HOSTS:
+            raise source.refusal(number, f"may name more than {_MOST_HOSTS} hosts", "name fewer")
     init_plugin_loader()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"hosts.{kind}")
         path.write_text(text, encoding="utf-8")
         try:
-            inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
+            with redirect_stderr(io.StringIO()):  # warnings
+                inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
         except (AnsibleError, RecursionError) as error:
             why = str(error).replace(str(path), source.what)
             word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
-            raise source.refusal(source.line(word[1] or word[2]) if word else 1, why) from None
+            at = source.line(word[1] or word[2]) if word else 1
+            raise source.refusal(at, why, f"what can be taken in: {FORMATS}") from None
     found.reconcile_inventory()
     return found

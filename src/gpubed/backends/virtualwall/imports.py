@@ -16,6 +16,7 @@ from lxml import etree
 from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.documents import local
 from gpubed.backends.virtualwall.rspec import CORE, EMULAB
+from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import systems
 from gpubed.testbeds.imports import Draft, Source, group_name
 
@@ -28,7 +29,6 @@ _SLIVERS = {
     "default-vm": "emulab-xen",
 }
 _WALL = re.compile(r"\+(wall[12])\.ilabt\.(iminds|imec)\.be\+")
-_SYSTEM = re.compile(r"(UBUNTU|DEB)(?:IAN)?-?(\d\d)(?:-(04|10))?(?!\d)")
 # Elements that are carried over, or that only place a node on jFed's canvas.
 _TAKEN = {"node", "sliver_type", "disk_image", "hardware_type", "xen", "interface", "ip", "link"}
 _TAKEN |= {"interface_ref", "component_manager", "property", "link_type", "services", "location"}
@@ -54,7 +54,11 @@ def imported(source: Source) -> Draft | None:
 
 def _request(source: Source) -> Draft | None:
     """Return the cluster of an RSpec; None if the XML is another document."""
-    root, draft = documents.parse(source.text, source.what), Draft(source)
+    try:
+        root, draft = documents.parse(source.text, "the file"), Draft(source)
+    except GpubedError as error:
+        line = re.search(r"line (\d+)", error.message)
+        raise source.refusal(int(line[1]) if line else 1, error.message) from None
     if local(root).lower() != "rspec":
         return None
     space, kind = etree.QName(root).namespace or "no version", root.get("type")
@@ -64,27 +68,17 @@ def _request(source: Source) -> Draft | None:
         raise source.refusal(root.sourceline, why, "save the request for it as version 3")
     managers = Counter(_all(root, "r:node/@component_manager_id"))
     manager = managers.most_common(1)[0][0] if managers else ""
-    nodes = []
-    for node in _all(root, "r:node"):
-        where, sliver = (
-            node.get("component_manager_id", manager),
-            _said(node, "r:sliver_type/@name"),
-        )
-        if where == manager and sliver in _SLIVERS:
-            nodes.append(node)
-        else:
-            name = node.get("client_id")
-            draft.leave(node.sourceline, f"node {name} of sliver type {sliver} at {where}")
+    nodes = [node for node in _all(root, "r:node") if _is_taken(draft, node, manager)]
     if not nodes:
         why = "asks for no node of sliver type raw-pc or emulab-xen"
-        raise source.refusal(root.sourceline, why, "add one")
+        raise source.refusal(root.sourceline, why, "add such a node")
     if manager:
         wall = _WALL.search(manager)
         host = f"www.{wall[1]}.ilabt.iminds.be" if wall else "fill-in.example.org"
         url = f"https://{host}:12369/protogeni/xmlrpc/am/3.0"
         draft.put("backend", "aggregate", value={"url": url, "urn": manager})
-    if "fill-in" in draft.values.get(("backend", "aggregate"), {}).get("url", ""):
-        draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
+        if not wall:
+            draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
     _groups(draft, nodes)
     _network(draft, root, nodes)
     for one in root.iterdescendants(etree.Element):
@@ -92,6 +86,15 @@ def _request(source: Source) -> Draft | None:
             owner = next(filter(None, (up.get("client_id") for up in one.iterancestors())), "")
             draft.leave(one.sourceline, f"{local(one)} {owner}")
     return draft
+
+
+def _is_taken(draft: Draft, node: Any, manager: str) -> bool:
+    where, sliver = node.get("component_manager_id", manager), _said(node, "r:sliver_type/@name")
+    taken = where == manager and sliver in _SLIVERS
+    if not taken:
+        name = node.get("client_id")
+        draft.leave(node.sourceline, f"node {name} of sliver type {sliver} at {where}")
+    return taken
 
 
 def _all(element: Any, path: str, **variables: str) -> list[Any]:
@@ -126,7 +129,9 @@ def _groups(draft: Draft, nodes: list[Any]) -> None:
         draft.remarks["nodes", at, "name"] = ", ".join(one.get("client_id", "") for one in same)
         cpus = {"cpus": int(cores) if cores.isdecimal() else cores} if cores else {}
         machine = cpus | ({"memory": f"{memory} MiB"} if memory else {})
-        system = _system(draft, line, image) if image else ""
+        system = group_name(re.split(r"[+:/]", image)[-1]) if image else ""
+        if image:
+            draft.remarks["nodes", at, "image"] = f"must hold one of: {', '.join(systems())}"
         groups[name] = {"name": name, "count": len(same), "machine": machine, "image": system}
         groups[name] = {key: value for key, value in groups[name].items() if value}
         images |= {system: image} if system else {}
@@ -137,19 +142,6 @@ def _groups(draft: Draft, nodes: list[Any]) -> None:
     draft.put("nodes", value=list(groups.values()), line=nodes[0].sourceline)
     draft.put("backend", "hardware", value=hardware or None)
     draft.put("backend", "images", value=images or None)
-
-
-def _system(draft: Draft, line: int, image: str) -> str:
-    """Return the system of a disk image, or its own name; empty if the roles do not support it."""
-    name = re.split(r"[+:/]", image)[-1]
-    if (known := _SYSTEM.search(name)) is None:
-        return group_name(name)
-    ubuntu = f"ubuntu-{known[2]}.{known[3] or '04'}"
-    system = ubuntu if known[1] == "UBUNTU" else f"debian-{int(known[2])}"
-    if system not in systems():
-        draft.leave(line, f"disk image {name}: roles take {', '.join(systems())}")
-        return ""
-    return system
 
 
 def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
