@@ -31,7 +31,7 @@ from gpubed.testbeds import registry
 _LIMIT = 8 * 2**20  # bytes; an RSpec of a thousand nodes has one million
 _MOST_COMMENTS = 100
 _YAML = re.compile(r"""(\s|#[^\n]*\n)*(---|\{|["']?[\w.-]+["']?:(\s|$))""")
-_BETWEEN = re.compile(r"""[\s=,'"{}]+|:(?=\s|$)""")
+_BETWEEN = re.compile(r"""[\s=,'"{}@\[\]]+|:(?=\d*(?:\s|$))""")
 _SECRET = re.compile(r"pass|secret|token|vault", re.IGNORECASE)
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, ValueError, RuntimeError, EOFError)
 

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ansible.errors import AnsibleError
 from ansible.inventory.data import InventoryData
 from ansible.inventory.helpers import get_group_vars
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader, inventory_loader
+from ansible.plugins.loader import inventory_loader
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError
 
@@ -30,6 +29,7 @@ from gpubed.testbeds.imports import Draft, Source, group_name
 
 FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, one per line"
 _SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
+_USER = re.compile(r"^[ \t]*([\w.-]+)@(\S+)", re.MULTILINE)
 _RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
 _JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
 _MOST_HOSTS, _MOST_GROUPS = 1000, 10
@@ -166,14 +166,12 @@ def _ssh_config(draft: Draft) -> list[_Login]:
 
 
 def _inventory(draft: Draft) -> list[_Login]:
-    """Return the hosts of an inventory; a list of hosts is one, too, but for `user@` in it."""
     source, logins = draft.source, list[_Login]()
     inventory = _parsed(source)
     for host in inventory.hosts.values() if inventory else ():
         # Through JSON, for Ansible's strings are of a class of their own.
         said = json.loads(json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str))
-        line = source.line(host.name)
-        own = _target(draft, f"{host.name}", line)
+        line, own = source.line(host.name), {"address": f"{host.name}"}
         for key, value in said.items():
             if key in _VARIABLES:
                 own[_VARIABLES[key]] = value
@@ -188,19 +186,19 @@ def _inventory(draft: Draft) -> list[_Login]:
         if _JUMP.sub("", arguments).strip("-o '\""):
             draft.leave(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
         groups = [one.name for one in host.groups if one.name not in ("all", "ungrouped")]
-        name = own["address"] if "@" in host.name else f"{host.name}"
-        logins.append(_Login(line, name, group=f"{(*groups, 'node')[0]}", **own))
+        group = f"{(*groups, 'node')[0]}"
+        logins.append(_Login(line, f"{host.name}", group=group, **own))
     if inventory and not logins:
         raise source.refusal(1, "names no host that SSH reaches", "add a host")
     return logins
 
 
 def _parsed(source: Source) -> InventoryData | None:
-    """Read a file with Ansible's plugin for its format; None if it is no inventory.
+    """Read an inventory, or a list of hosts, with Ansible's plugin; None for another mapping.
 
-    Nothing else is read: neither vaults nor group_vars.
+    Nothing beside the file is read: neither vaults nor group_vars.
     """
-    text, kind, found = source.text, "ini", InventoryData()
+    text, kind, found = _USER.sub(r"\2 ansible_user=\1", source.text), "ini", InventoryData()
     if source.mapping:
         groups = [one for one in source.mapping.data.values() if isinstance(one, dict)]
         if not any({"hosts", "children", "vars"} & one.keys() for one in groups):
@@ -212,14 +210,13 @@ def _parsed(source: Source) -> InventoryData | None:
         hosts += math.prod(int(b) + 1 if b.isdecimal() else 52 for _, b in ends) if ends else 0
         if hosts > _MOST_HOSTS:
             raise source.refusal(number, f"may name more than {_MOST_HOSTS} hosts", "name fewer")
-    init_plugin_loader()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"hosts.{kind}")
         path.write_text(text, encoding="utf-8")
         try:
             with redirect_stderr(io.StringIO()):  # warnings
                 inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
-        except (AnsibleError, RecursionError) as error:
+        except Exception as error:  # of many kinds for malformed names
             why = str(error).replace(str(path), source.what)
             word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
             at = source.line(word[1] or word[2]) if word else 1

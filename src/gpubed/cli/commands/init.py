@@ -16,7 +16,7 @@ from gpubed.core.paths import ClusterPaths, Project, assets
 from gpubed.jobs import jobfile
 from gpubed.spec import backend_config, clusterspec, schema
 
-EXAMPLE = "gpubed init mycluster --backend local"
+EXAMPLE = "gpubed init mycluster --from hosts.ini"
 PLACE = ("Cluster", 10)
 _SCHEMA = "cluster.schema.json"
 _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
