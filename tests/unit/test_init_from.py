@@ -168,7 +168,7 @@ def test_an_unknown_testbed_has_its_url_to_be_filled_in(take):
     [
         (rspec("a", version="2"), r"input:2: is an RSpec of version 2 and type 'request'"),
         (rspec("a", kind="manifest"), r"input:2: is an RSpec of version 3 and type 'manifest'"),
-        (rspec("a", sliver="docker-container"), r"input:2: asks for no node of sliver type"),
+        (rspec("a", sliver="docker-container"), r"input:2: asks for 0 nodes of sliver type"),
         (rspec("a", manager="nonsense"), r"input:\d+: backend.aggregate.urn: must be a URN"),
         ("<rspec>\n<node\n</rspec>", r"input:3: the file is not XML"),
         ('<!DOCTYPE r [<!ENTITY a "b">]>\n<rspec>&a;</rspec>', "declares a document type or enti"),

@@ -231,7 +231,7 @@ def _problems(
     unfilled = [one for one in _marked(path) if UNFILLED.search(one[1])]
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
-        for where, text, wanted in (*_placeholders(spec_backend(spec)), *unfilled)
+        for where, text, wanted in dict.fromkeys((*_placeholders(spec_backend(spec)), *unfilled))
         if _at(document.data, where) == text
     ]
     own = [

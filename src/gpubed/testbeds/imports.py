@@ -7,6 +7,7 @@ returns a `Draft`, or None for a file of another format. Values of secrets are n
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import sys
 import tarfile
@@ -188,8 +189,8 @@ def group_name(wanted: str, taken: Collection[str] = ()) -> str:
     """Return a name for a node group that is like the wanted one, and not taken."""
     plain = re.sub(r"[^a-z0-9]+", "-", wanted.lower())
     name = re.sub(r"^[^a-z]+", "", plain)[:24].strip("-") or "node"
-    others = (f"{name}-{letter}" for letter in "bcdefghijklmnopqrstuvwxyz")
-    return next((one for one in (name, *others) if one not in taken), name)
+    others = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], others) if one not in taken)
 
 
 def take_in(source: Source, backends: Iterable[str]) -> tuple[str, Draft]:

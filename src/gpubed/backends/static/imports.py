@@ -24,7 +24,7 @@ from ansible.plugins.loader import inventory_loader
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError
 
-from gpubed.core import yaml_lines
+from gpubed.core import reading, yaml_lines
 from gpubed.testbeds.imports import Draft, Source, group_name
 
 FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, one per line"
@@ -65,6 +65,8 @@ def imported(source: Source) -> Draft | None:
     found = _ssh_config(draft) if is_ssh else _inventory(draft)
     if not found:
         return None
+    if len(found) > _MOST_HOSTS:
+        raise source.refusal(1, f"names more than {_MOST_HOSTS} hosts", "name fewer hosts")
     gates = {_target(draft, hop, one.line)["address"] for one in found for hop in _hops(one.jump)}
     nodes = [one for one in found if not {one.name.lower(), one.address} & gates] or found
     for key in ("user", "key", "jump"):
@@ -170,7 +172,8 @@ def _inventory(draft: Draft) -> list[_Login]:
     inventory = _parsed(source)
     for host in inventory.hosts.values() if inventory else ():
         # Through JSON, for Ansible's strings are of a class of their own.
-        said = json.loads(json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str))
+        text = json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str)
+        said = reading.reply(text, host.name).json(dict[str, Any])
         line, own = source.line(host.name), {"address": f"{host.name}"}
         for key, value in said.items():
             if key in _VARIABLES:

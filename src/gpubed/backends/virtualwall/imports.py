@@ -29,6 +29,14 @@ _SLIVERS = {
     "default-vm": "emulab-xen",
 }
 _WALL = re.compile(r"\+(wall[12])\.ilabt\.(iminds|imec)\.be\+")
+_NAMES = {"r": CORE, "e": EMULAB}
+# What nodes of a group have in common.
+_KIND = (
+    *("r:sliver_type/@name", "r:hardware_type/@name", "r:sliver_type/r:disk_image/@name"),
+    *("r:sliver_type/e:xen/@cores", "r:sliver_type/e:xen/@ram"),
+)
+_END = "r:interface_ref/@client_id"
+_MOST_NODES = 1000
 # Elements that are carried over, or that only place a node on jFed's canvas.
 _TAKEN = {"node", "sliver_type", "disk_image", "hardware_type", "xen", "interface", "ip", "link"}
 _TAKEN |= {"interface_ref", "component_manager", "property", "link_type", "services", "location"}
@@ -69,9 +77,9 @@ def _request(source: Source) -> Draft | None:
     managers = Counter(_all(root, "r:node/@component_manager_id"))
     manager = managers.most_common(1)[0][0] if managers else ""
     nodes = [node for node in _all(root, "r:node") if _is_taken(draft, node, manager)]
-    if not nodes:
-        why = "asks for no node of sliver type raw-pc or emulab-xen"
-        raise source.refusal(root.sourceline, why, "add such a node")
+    if not 0 < len(nodes) <= _MOST_NODES:
+        why = f"asks for {len(nodes)} nodes of sliver type raw-pc or emulab-xen"
+        raise source.refusal(root.sourceline, why, f"ask for 1 to {_MOST_NODES}")
     if manager:
         wall = _WALL.search(manager)
         host = f"www.{wall[1]}.ilabt.iminds.be" if wall else "fill-in.example.org"
@@ -97,10 +105,8 @@ def _is_taken(draft: Draft, node: Any, manager: str) -> bool:
     return taken
 
 
-def _all(element: Any, path: str, **variables: str) -> list[Any]:
-    found: list[Any] = element.xpath(
-        path, namespaces={"r": CORE, "e": EMULAB}, smart_strings=False, **variables
-    )
+def _all(element: Any, path: str) -> list[Any]:
+    found: list[Any] = element.xpath(path, namespaces=_NAMES, smart_strings=False)
     return found
 
 
@@ -111,17 +117,10 @@ def _said(element: Any, path: str) -> str:
 def _groups(draft: Draft, nodes: list[Any]) -> None:
     """Make node groups of nodes that are alike; a remark tells what the nodes were called."""
     alike: dict[tuple[Any, ...], list[Any]] = {}
-    paths = ("r:sliver_type/@name", "r:hardware_type/@name", "r:sliver_type/r:disk_image/@name")
     for node in nodes:
-        sizes = (_said(node, f"r:sliver_type/e:xen/@{key}") for key in ("cores", "ram"))
         prefix = node.get("client_id", "").rstrip("0123456789")
-        key = (
-            prefix,
-            *(_said(node, path) for path in paths),
-            *sizes,
-            "component_id" in node.attrib,
-        )
-        alike.setdefault(key, []).append(node)
+        kind, bound = (_said(node, path) for path in _KIND), "component_id" in node.attrib
+        alike.setdefault((prefix, *kind, bound), []).append(node)
     groups, hardware, images = dict[str, Any](), dict[str, Any](), dict[str, str]()
     for (prefix, sliver, kind, image, cores, memory, bound), same in alike.items():
         name, line, at = group_name(prefix, groups), same[0].sourceline, len(groups)
@@ -132,8 +131,8 @@ def _groups(draft: Draft, nodes: list[Any]) -> None:
         system = group_name(re.split(r"[+:/]", image)[-1]) if image else ""
         if image:
             draft.remarks["nodes", at, "image"] = f"must hold one of: {', '.join(systems())}"
-        groups[name] = {"name": name, "count": len(same), "machine": machine, "image": system}
-        groups[name] = {key: value for key, value in groups[name].items() if value}
+        group = {"name": name, "count": len(same), "machine": machine, "image": system}
+        groups[name] = {key: value for key, value in group.items() if value}
         images |= {system: image} if system else {}
         machines = [one.get("component_id") for one in same] if bound else []
         options = {"type": kind, "sliver": _SLIVERS[sliver], "machines": machines}
@@ -146,24 +145,24 @@ def _groups(draft: Draft, nodes: list[Any]) -> None:
 
 def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
     """Make the experiment network of the link that joins most nodes."""
-    owners = {end.get("client_id"): node for node in nodes for end in _all(node, "r:interface")}
-    joined = {
-        link: {owners[end] for end in _all(link, "r:interface_ref/@client_id") if end in owners}
+    interfaces = {end.get("client_id"): end for one in nodes for end in _all(one, "r:interface")}
+    ends = {
+        link: [interfaces[end] for end in _all(link, _END) if end in interfaces]
         for link in _all(root, "r:link")
     }
+    joined = {link: len({end.getparent() for end in some}) for link, some in ends.items()}
     draft.put("networks", value=None)
-    for rank, link in enumerate(sorted(joined, key=lambda one: -len(joined[one]))):
-        if rank or len(joined[link]) < 2:
+    for rank, link in enumerate(sorted(joined, key=lambda one: -joined[one])):
+        if rank or joined[link] < 2:
             draft.leave(link.sourceline, f"link {link.get('client_id')}: a cluster has one network")
             continue
-        if len(joined[link]) < len(nodes):
+        if joined[link] < len(nodes):
             draft.leave(link.sourceline, "that the link leaves nodes out: a network joins all")
-        network, subnets = _shape(draft, link, len(joined[link])), set()
-        for end in _all(link, "r:interface_ref/@client_id"):
-            for ip in _all(root, "r:node/r:interface/r:ip[../@client_id=$end]", end=end):
-                with suppress(ValueError):
-                    address = f"{ip.get('address')}/{ip.get('netmask', '255.255.255.0')}"
-                    subnets.add(str(IPv4Interface(address).network))
+        network, subnets = _shape(draft, link, joined[link]), set()
+        for ip in (ip for end in ends[link] for ip in _all(end, "r:ip")):
+            with suppress(ValueError):
+                address = f"{ip.get('address')}/{ip.get('netmask', '255.255.255.0')}"
+                subnets.add(str(IPv4Interface(address).network))
         network |= {"subnet": subnets.pop()} if len(subnets) == 1 else {}
         draft.put("networks", value={"experiment": network}, line=link.sourceline)
 
@@ -172,7 +171,7 @@ def _shape(draft: Draft, link: Any, joined: int) -> dict[str, Any]:
     """Return rate, latency and loss from node to node; `rspec` tells what a property means."""
     ends, network = 2 if joined > 2 else 1, {}  # a packet crosses two ends of a LAN
     for key in ("capacity", "latency", "packet_loss"):
-        values = {link.xpath(f"number('{one}')") for one in _all(link, f"r:property/@{key}")}
+        values = {link.xpath("number($n)", n=n) for n in _all(link, f"r:property/@{key}")}
         if len(values) > 1:
             draft.leave(link.sourceline, f"{key} of each end: the largest counts")
         network[key] = max(values, default=0)
