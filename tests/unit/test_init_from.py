@@ -352,6 +352,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ('[a]\nb ansible_host="-oProxyCommand=x"\n', "input:2: backend.hosts.a.0.address: must be"),
         ("Host a\n  Port nine\n", "input:1: backend.hosts.node.0.port"),
         ("x\n" * 2**18, "more than 262144 bytes"),
+        ("Host a b*\n" * 200, "more than 300 hosts"),
         (b"\xff\xfe", "not UTF-8"),
         (b"x" * (9 * 2**20), "larger than 8 MiB"),
     ],

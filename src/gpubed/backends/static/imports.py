@@ -32,7 +32,7 @@ _SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
 _USER = re.compile(r"^[ \t]*([\w.-]+)@(\S+)", re.MULTILINE)
 _RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
 _JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
-_MOST_HOSTS, _MOST_GROUPS = 1000, 10
+_MOST_HOSTS, _MOST_GROUPS, _MOST_PATTERNS = 1000, 10, 300
 # Ansible's variables and OpenSSH's keywords for the fields of a login.
 _VARIABLES = {
     "ansible_host": "address", "ansible_ssh_host": "address", "ansible_port": "port",
@@ -138,17 +138,20 @@ def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
 
 def _ssh_config(draft: Draft) -> list[_Login]:
     """Read Host blocks; a `Match` may run commands, and canonical names would ask DNS."""
-    kept, names, in_match = list[str](), dict[str, int](), False
+    kept, names, patterns, in_match = list[str](), dict[str, int](), 0, False
     for number, text in enumerate(draft.source.text.splitlines(), 1):
         word, *words = re.split(r"[\s=]+", text.strip())
         key = word.lower()
         in_match = key == "match" if key in ("host", "match") else in_match
         if key == "host":
             names |= {word: number for word in words if not set('*?!"') & set(word)}
+            patterns += len(words)
         elif in_match or (key and key not in _KEYWORDS and not key.startswith("#")):
             draft.leave(number, key)
             continue
         kept.append(text)
+    if patterns > _MOST_PATTERNS:  # each is held against each
+        raise draft.source.refusal(1, f"has more than {_MOST_PATTERNS} hosts", "name fewer hosts")
     logins = []
     try:
         config = SSHConfig.from_text("\n".join(kept))
