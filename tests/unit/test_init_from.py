@@ -172,7 +172,7 @@ def test_an_unknown_testbed_has_its_url_to_be_filled_in(take):
         (rspec("a", manager="nonsense"), r"input:\d+: backend.aggregate.urn: must be a URN"),
         ("<rspec>\n<node\n</rspec>", r"input:3: the file is not XML"),
         ('<!DOCTYPE r [<!ENTITY a "b">]>\n<rspec>&a;</rspec>', "declares a document type or enti"),
-        ("<html/>", "has no format that can be taken in\n  hint: what can: a GPULab job"),
+        ("<html/>", "has no format that can be taken in\n  hint: formats: a GPULab job"),
         ("", "has no format"),
     ],
 )
@@ -259,6 +259,7 @@ def test_a_job_of_the_former_format_is_taken_in(take):
     [
         ({"image": "debian@sha256:0123"}, r"input:\d+: backend.image: must be an image"),
         ({"image": "debian", "storage": "/etc"}, None),
+        ({"image": ["debian"]}, "has no format"),
     ],
 )
 def test_a_job_with_another_image_or_mount(call, take, tmp_path, changed, why):
@@ -267,6 +268,13 @@ def test_a_job_with_another_image_or_mount(call, take, tmp_path, changed, why):
         assert re.search(why, refused(call, tmp_path, text))
     else:
         assert "mount /etc at /etc" in take(text)[1]
+
+
+def test_a_job_that_asks_for_more_than_a_specification_holds_is_refused(call, tmp_path):
+    models = "[" + ", ".join(["xx"] * 19_990) + "]"
+    resources = f"cpus: 1\n    gpuModel: {models}"
+    text = f"request:\n  docker:\n    image: debian\n  resources:\n    {resources}\n"
+    assert "asks for too much" in refused(call, tmp_path, text)
 
 
 def inventory_as_yaml():

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,7 +35,7 @@ _MOST_COMMENTS = 100
 _YAML = re.compile(r"""(\s|#[^\n]*\n)*(---|\{|["']?[\w.-]+["']?:(\s|$))""")
 _BETWEEN = re.compile(r"""[\s=,'"{}@\[\]]+|:(?=\d*(?:\s|$))""")
 _SECRET = re.compile(r"pass|secret|token|vault", re.IGNORECASE)
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, ValueError, RuntimeError, EOFError)
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -206,12 +207,15 @@ def take_in(source: Source, backends: Iterable[str]) -> tuple[str, Draft]:
                 return name, draft
             formats.append(module.FORMATS)
     known = "; ".join(formats) or "nothing on this backend"
-    raise UsageError(f"{source.what} has no format that can be taken in", f"what can: {known}")
+    raise UsageError(f"{source.what} has no format that can be taken in", f"formats: {known}")
 
 
 def written(draft: Draft, template: str, cluster: str) -> str:
     """Return the specification; raise `UsageError` for the source's line of an invalid value."""
-    text = draft.text(template)
+    try:
+        text = draft.text(template)
+    except yaml_lines.MalformedYamlError as full:  # more than a specification can hold
+        raise draft.source.refusal(1, f"asks for too much: {full.message}") from None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cluster.yml")
         files.write(path, text.encode())

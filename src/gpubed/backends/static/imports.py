@@ -226,6 +226,6 @@ def _parsed(source: Source) -> InventoryData | None:
             why = str(error).replace(str(path), source.what)
             word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
             at = source.line(word[1] or word[2]) if word else 1
-            raise source.refusal(at, why, f"what can be taken in: {FORMATS}") from None
+            raise source.refusal(at, why, f"formats: {FORMATS}") from None
     found.reconcile_inventory()
     return found
