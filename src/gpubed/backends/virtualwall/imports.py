@@ -79,6 +79,7 @@ def _request(source: Source) -> Draft | None:
     nodes = [node for node in _all(root, "r:node") if _is_taken(draft, node, manager)]
     if not 0 < len(nodes) <= _MOST_NODES:
         why = f"asks for {len(nodes)} nodes of sliver type raw-pc or emulab-xen"
+        why += "".join(f"; {one}" for one in list(draft.left_out)[:1])
         raise source.refusal(root.sourceline, why, f"ask for 1 to {_MOST_NODES}")
     if manager:
         wall = _WALL.search(manager)

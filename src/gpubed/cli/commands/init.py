@@ -39,7 +39,7 @@ def command(
     if cluster is not None and job is None:
         made = _cluster(project.cluster(cluster), backend, source)
         then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
-    elif job is not None and cluster is None:
+    elif job is not None and cluster is None and source is None:
         made = _job(project, job)
         then = f"it runs as it is: gpubed run CLUSTER {job}"
     else:
@@ -73,7 +73,9 @@ def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
     if why := clusterspec.name_fault(paths.name):
-        raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", EXAMPLE)
+        raise UsageError(
+            f"a cluster cannot be named {paths.name!r}: {why}", "gpubed init mycluster"
+        )
     if paths.spec.exists():
         raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
     if record.was_made(paths):
