@@ -26,7 +26,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import reading, wording, yaml_lines
+from gpubed.core import files, reading, wording, yaml_lines
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import assets
 from gpubed.core.text import nearest_name
@@ -49,6 +49,8 @@ from gpubed.spec.sections import (
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _FILL_IN = re.compile(r"#\s*fill in: (.+)$")
+# What an importer writes where a file of another tool does not say, on a line `# fill in: WHAT`.
+UNFILLED = re.compile(r"\bfill-in\b|192\.0\.2\.0/24")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 # Sections without which the others can be judged.
 _APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
@@ -213,20 +215,23 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
     except ValidationError as error:
         wrong = wording.placed(error, document)
         found = [_explain(file, document, *one) for one in wrong]
-        besides = _besides(wrong, document, data, judge)
+        besides = _besides(wrong, document, data, judge, path)
         return None, _in_order([*found, *(_placed(file, document, one) for one in besides)])
-    problems = [_placed(file, document, one) for one in _problems(spec, document, judge)]
+    problems = [_placed(file, document, one) for one in _problems(spec, document, judge, path)]
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
     return (None if problems else spec), _in_order(problems)
 
 
-def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> list[Problem]:
+def _problems(
+    spec: ClusterSpec, document: yaml_lines.Located, judge: Judge, path: Path
+) -> list[Problem]:
     """Find problems of a specification whose values all have the right form."""
+    unfilled = [one for one in _marked(path) if UNFILLED.search(one[1])]
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
-        for where, text, wanted in _placeholders(spec_backend(spec))
+        for where, text, wanted in dict.fromkeys((*_placeholders(spec_backend(spec)), *unfilled))
         if _at(document.data, where) == text
     ]
     own = [
@@ -242,12 +247,18 @@ def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> 
 
 @cache
 def _placeholders(backend: str) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
-    """Return where a template has text that the user must replace, the text, and by what.
+    return _marked(backend_config.template(backend))
+
+
+def _marked(path: Path) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
+    """Return where a file has text that the user must replace, the text, and by what.
 
     Such a line ends with `# fill in: WHAT`.
     """
-    path = backend_config.template(backend)
-    written, lines = yaml_lines.read(path), path.read_text(encoding="utf-8").splitlines()
+    data = files.read(path, yaml_lines.MAX_BYTES)
+    if b"# fill in: " not in data:
+        return ()
+    written, lines = yaml_lines.parse(data), data.decode("utf-8-sig").splitlines()
     found = [
         (location, _at(written.data, location), _FILL_IN.search(lines[line - 1]))
         for location, line in written.lines.items()
@@ -269,6 +280,7 @@ def _besides(
     document: yaml_lines.Located,
     data: dict[str, Any],
     judge: Judge,
+    path: Path,
 ) -> list[Problem]:
     """Find further problems of a specification, if its wrong sections do not affect the others."""
     sections = {path[0] if path else "" for path, _ in wrong}
@@ -276,7 +288,7 @@ def _besides(
         return []
     rest = {key: value for key, value in data.items() if key not in sections}
     with suppress(ValidationError, GpubedError):  # the testbed may not answer
-        found = _problems(model().model_validate({**rest, "version": 1}), document, judge)
+        found = _problems(model().model_validate({**rest, "version": 1}), document, judge, path)
         return [one for one in found if one.path[:1] not in {(each,) for each in sections}]
     return []
 

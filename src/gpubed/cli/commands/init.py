@@ -16,7 +16,7 @@ from gpubed.core.paths import ClusterPaths, Project, assets
 from gpubed.jobs import jobfile
 from gpubed.spec import backend_config, clusterspec, schema
 
-EXAMPLE = "gpubed init mycluster --backend local"
+EXAMPLE = "gpubed init mycluster --from hosts.ini"
 PLACE = ("Cluster", 10)
 _SCHEMA = "cluster.schema.json"
 _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
@@ -25,6 +25,9 @@ _JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
 def command(
     cluster: str | None = Argument(None, metavar="CLUSTER", help="Name of the new cluster."),
     backend: Backend = "local",
+    source: str | None = Option(
+        None, "--from", metavar="FILE", help="Take it from another tool's file; - is stdin."
+    ),
     job: str | None = Option(
         None, "--job", metavar="NAME", help="Instead write a job to start from."
     ),
@@ -34,9 +37,9 @@ def command(
     ui, project = UI(as_json), Project.find()
     project.require_states()
     if cluster is not None and job is None:
-        made = _cluster(project.cluster(cluster), backend)
+        made = _cluster(project.cluster(cluster), backend, source)
         then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
-    elif job is not None and cluster is None:
+    elif job is not None and cluster is None and source is None:
         made = _job(project, job)
         then = f"it runs as it is: gpubed run CLUSTER {job}"
     else:
@@ -65,20 +68,29 @@ def _job(project: Project, name: str) -> Path:
     return folder
 
 
-def _cluster(paths: ClusterPaths, backend: str) -> Path:
+def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
     if backend not in backend_config.names():
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
     if why := clusterspec.name_fault(paths.name):
-        raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", EXAMPLE)
+        raise UsageError(
+            f"a cluster cannot be named {paths.name!r}: {why}", "gpubed init mycluster"
+        )
     if paths.spec.exists():
         raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
     if record.was_made(paths):
         raise lost_specification(paths)
-    paths.project.prepare()
-    paths.inventory.mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        from gpubed.testbeds import imports  # slow to import
+
+        among = backend_config.names() if backend == "local" else (backend,)
+        backend, draft = imports.take_in(imports.Source.open(source), among)
     text = backend_config.template(backend).read_text(encoding="utf-8")
     text = text.replace("CLUSTER", paths.name)
+    if source is not None:
+        text = imports.written(draft, text, paths.name)
+    paths.project.prepare()
+    paths.inventory.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"(?<=\$schema=)\S+", _schema(paths), text, count=1)
     files.write(paths.spec, text.encode())
     return paths.spec

@@ -1,0 +1,231 @@
+"""Takes in hosts: an Ansible inventory, an ssh_config, or a list of hosts.
+
+Ansible and paramiko read their own formats, without what would run commands or ask a network.
+"""
+
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import math
+import re
+import tempfile
+from collections import Counter
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from ansible.inventory.data import InventoryData
+from ansible.inventory.helpers import get_group_vars
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import inventory_loader
+from paramiko.config import SSHConfig
+from paramiko.ssh_exception import ConfigParseError
+
+from gpubed.core import reading, yaml_lines
+from gpubed.testbeds.imports import Draft, Source, group_name
+
+FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, one per line"
+_SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
+_USER = re.compile(r"^[ \t]*([\w.-]+)@(\S+)", re.MULTILINE)
+_RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
+_JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
+_MOST_HOSTS, _MOST_GROUPS, _MOST_PATTERNS = 1000, 10, 300
+# Ansible's variables and OpenSSH's keywords for the fields of a login.
+_VARIABLES = {
+    "ansible_host": "address", "ansible_ssh_host": "address", "ansible_port": "port",
+    "ansible_ssh_port": "port", "ansible_user": "user", "ansible_ssh_user": "user",
+    "ansible_ssh_private_key_file": "key", "ansible_private_key_file": "key",
+    "ansible_ssh_common_args": "jump",
+}  # fmt: skip
+_KEYWORDS = {"hostname", "port", "user", "identityfile", "proxyjump"}
+
+
+class _Login(NamedTuple):
+    line: int
+    name: str  # what the file calls the host
+    address: str
+    port: Any = None
+    user: str | None = None
+    key: str | None = None
+    jump: str | None = None  # as OpenSSH's ProxyJump
+    group: str = "node"
+
+
+def imported(source: Source) -> Draft | None:
+    """Return the cluster of the hosts that a file names; None if it has another format."""
+    draft = Draft(source)
+    if not source.text.strip() or source.text.lstrip().startswith("<"):
+        return None
+    if len(source.data) > yaml_lines.MAX_BYTES:
+        raise source.refusal(1, f"has more than {yaml_lines.MAX_BYTES} bytes", "name fewer hosts")
+    is_ssh = not source.mapping and _SSH.search(source.text)
+    found = _ssh_config(draft) if is_ssh else _inventory(draft)
+    if not found:
+        return None
+    if len(found) > _MOST_HOSTS:
+        raise source.refusal(1, f"names more than {_MOST_HOSTS} hosts", "name fewer hosts")
+    gates = {_target(draft, hop, one.line)["address"] for one in found for hop in _hops(one.jump)}
+    nodes = [one for one in found if not {one.name.lower(), one.address} & gates] or found
+    for key in ("user", "key", "jump"):
+        usual, _ = Counter(getattr(one, key) for one in nodes).most_common(1)[0]
+        for one in nodes:
+            if getattr(one, key) != usual:
+                draft.leave(one.line, f"{key} {getattr(one, key)} of {one.name}: all have {usual}")
+        value = _bastions(draft, usual, found) if key == "jump" else usual
+        value = getpass.getuser() if key == "user" and usual is None else value
+        option = "bastions" if key == "jump" else key
+        if value:
+            draft.put("backend", option, value=value, line=nodes[0].line)
+    _groups(draft, nodes)
+    return draft
+
+
+def _groups(draft: Draft, nodes: list[_Login]) -> None:
+    """Make node groups of the file's groups, and a control network of the hosts'."""
+    hosts, names, seen = dict[str, list[Any]](), dict[str, str](), set[Any]()
+    for name in {one.group: None for one in nodes}:
+        names[name] = group_name(name, names.values())
+    for one in nodes:
+        if (one.address, one.port) in seen:
+            draft.leave(one.line, f"host {one.name}: {one.address} is there already")
+            continue
+        seen.add((one.address, one.port))
+        name = names[one.group] if len(names) <= _MOST_GROUPS else "node"
+        group = hosts.setdefault(name, [])
+        at = ("backend", "hosts", name, len(group))
+        draft.lines[at], draft.remarks[at] = one.line, one.name
+        group.append({"address": one.address} | ({"port": one.port} if one.port else {}))
+    draft.put("backend", "hosts", value=hosts)
+    groups = [{"name": key, "count": len(some)} for key, some in hosts.items()]
+    draft.put("nodes", value=[group | {"image": "debian-12"} for group in groups])
+    draft.remarks["nodes", 0, "image"] = "what the hosts run"
+    draft.put("networks", value={"control": {"subnet": "192.0.2.0/24"}} if len(seen) > 1 else None)
+    if len(seen) > 1:
+        draft.remarks["networks", "control", "subnet"] = "fill in: subnet of the hosts' addresses"
+
+
+def _hops(jump: str | None) -> list[str]:
+    return jump.split(",") if jump and jump.lower() != "none" else []
+
+
+def _bastions(draft: Draft, jump: str | None, known: list[_Login]) -> list[dict[str, Any]]:
+    bastions = []
+    for hop in _hops(jump):
+        gate = _target(draft, hop, draft.source.line(hop))
+        for one in known:
+            if one.name.lower() == gate["address"]:
+                own = {"address": one.address, "port": one.port, "user": one.user, "key": one.key}
+                own = {key: value for key, value in own.items() if value}
+                gate = own | gate | {"address": one.address}
+        bastions.append(gate)
+    return bastions
+
+
+def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
+    """Return address, port and user of `[user@]host[:port]`."""
+    user, at, host = text.strip().rpartition("@")
+    host = f"[{host}]" if host.count(":") > 1 and "[" not in host else host
+    try:
+        parts = urlsplit(f"ssh://{user}{at}{host}")
+        found = {"address": parts.hostname or "", "port": parts.port, "user": parts.username}
+    except ValueError as error:
+        raise draft.source.refusal(line, f"{text!r} is no host: {error}") from None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _ssh_config(draft: Draft) -> list[_Login]:
+    """Read Host blocks; a `Match` may run commands, and canonical names would ask DNS."""
+    kept, names, patterns, in_match = list[str](), dict[str, int](), 0, False
+    for number, text in enumerate(draft.source.text.splitlines(), 1):
+        word, *words = re.split(r"[\s=]+", text.strip())
+        key = word.lower()
+        in_match = key == "match" if key in ("host", "match") else in_match
+        if key == "host":
+            names |= {word: number for word in words if not set('*?!"') & set(word)}
+            patterns += len(words)
+        elif in_match or (key and key not in _KEYWORDS and not key.startswith("#")):
+            draft.leave(number, key)
+            continue
+        kept.append(text)
+    if patterns > _MOST_PATTERNS:  # each is held against each
+        raise draft.source.refusal(1, f"has more than {_MOST_PATTERNS} hosts", "name fewer hosts")
+    logins = []
+    try:
+        config = SSHConfig.from_text("\n".join(kept))
+    except ConfigParseError as error:
+        raise draft.source.refusal(1, str(error)) from None
+    for name, line in names.items():
+        said = config.lookup(name)
+        key = said.get("identityfile", [""])[0].replace(str(Path.home()), "~", 1) or None
+        port: Any = said.get("port")
+        port = int(port) if port and port.isdecimal() else port
+        login = (said["hostname"], port, said.get("user"), key, said.get("proxyjump"))
+        if said.get("user") == "git":
+            draft.leave(line, f"host {name}: a git server")
+        else:
+            logins.append(_Login(line, name, *login))
+    return logins
+
+
+def _inventory(draft: Draft) -> list[_Login]:
+    source, logins = draft.source, list[_Login]()
+    inventory = _parsed(source)
+    for host in inventory.hosts.values() if inventory else ():
+        # Through JSON, for Ansible's strings are of a class of their own.
+        text = json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str)
+        said = reading.reply(text, host.name).json(dict[str, Any])
+        line, own = source.line(host.name), {"address": f"{host.name}"}
+        for key, value in said.items():
+            if key in _VARIABLES:
+                own[_VARIABLES[key]] = value
+            elif key not in ("inventory_file", "inventory_dir"):
+                draft.leave(source.line(key), key)
+        if (how := said.get("ansible_connection", "ssh")) not in ("ssh", "smart", "paramiko"):
+            draft.leave(line, f"host {host.name}: its connection is {how}")
+            continue
+        arguments = str(own.pop("jump", ""))
+        if jump := _JUMP.search(arguments):
+            own["jump"] = jump[1]
+        if _JUMP.sub("", arguments).strip("-o '\""):
+            draft.leave(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
+        groups = [one.name for one in host.groups if one.name not in ("all", "ungrouped")]
+        group = f"{(*groups, 'node')[0]}"
+        logins.append(_Login(line, f"{host.name}", group=group, **own))
+    if inventory and not logins:
+        raise source.refusal(1, "names no host that SSH reaches", "add a host")
+    return logins
+
+
+def _parsed(source: Source) -> InventoryData | None:
+    """Read an inventory, or a list of hosts, with Ansible's plugin; None for another mapping.
+
+    Nothing beside the file is read: neither vaults nor group_vars.
+    """
+    text, kind, found = _USER.sub(r"\2 ansible_user=\1", source.text), "ini", InventoryData()
+    if source.mapping:
+        groups = [one for one in source.mapping.data.values() if isinstance(one, dict)]
+        if not any({"hosts", "children", "vars"} & one.keys() for one in groups):
+            return None
+        text, kind = json.dumps(source.mapping.data, default=str), "yaml"
+    hosts = 0
+    for number, line in enumerate(source.text.splitlines(), 1):
+        ends = _RANGE.findall(line)
+        hosts += math.prod(int(b) + 1 if b.isdecimal() else 52 for _, b in ends) if ends else 0
+        if hosts > _MOST_HOSTS:
+            raise source.refusal(number, f"may name more than {_MOST_HOSTS} hosts", "name fewer")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"hosts.{kind}")
+        path.write_text(text, encoding="utf-8")
+        try:
+            with redirect_stderr(io.StringIO()):  # warnings
+                inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
+        except Exception as error:  # of many kinds for malformed names
+            why = str(error).replace(str(path), source.what)
+            word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
+            at = source.line(word[1] or word[2]) if word else 1
+            raise source.refusal(at, why, f"formats: {FORMATS}") from None
+    found.reconcile_inventory()
+    return found
