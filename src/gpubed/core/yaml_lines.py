@@ -59,9 +59,10 @@ class MalformedYamlError(ValueError):
 
 @dataclass
 class Located:
-    """A document and the line of each of its values."""
+    """A document, its text, and the line of each of its values."""
 
     data: Any
+    text: str = ""
     lines: dict[Location, int] = field(default_factory=dict)
 
     def line(self, location: Location) -> int:
@@ -98,7 +99,7 @@ def parse(data: bytes, *, merges: bool = False) -> Located:
     text = _text(data)
     with _in_words(text):
         loader, root = _composed(text)
-        document = Located(None)
+        document = Located(None, text)
         builder = _Builder(loader, document.lines, merges=merges)
         document.data = builder.build(root, ()) if root else None
     return document

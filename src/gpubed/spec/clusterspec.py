@@ -26,7 +26,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import files, reading, wording, yaml_lines
+from gpubed.core import reading, wording, yaml_lines
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import assets
 from gpubed.core.text import nearest_name
@@ -215,20 +215,18 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
     except ValidationError as error:
         wrong = wording.placed(error, document)
         found = [_explain(file, document, *one) for one in wrong]
-        besides = _besides(wrong, document, data, judge, path)
+        besides = _besides(wrong, document, data, judge)
         return None, _in_order([*found, *(_placed(file, document, one) for one in besides)])
-    problems = [_placed(file, document, one) for one in _problems(spec, document, judge, path)]
+    problems = [_placed(file, document, one) for one in _problems(spec, document, judge)]
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
     return (None if problems else spec), _in_order(problems)
 
 
-def _problems(
-    spec: ClusterSpec, document: yaml_lines.Located, judge: Judge, path: Path
-) -> list[Problem]:
+def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> list[Problem]:
     """Find problems of a specification whose values all have the right form."""
-    unfilled = [one for one in _marked(path) if UNFILLED.search(one[1])]
+    unfilled = [one for one in _marked(document) if UNFILLED.search(one[1])]
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
         for where, text, wanted in dict.fromkeys((*_placeholders(spec_backend(spec)), *unfilled))
@@ -247,21 +245,18 @@ def _problems(
 
 @cache
 def _placeholders(backend: str) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
-    return _marked(backend_config.template(backend))
+    return _marked(yaml_lines.read(backend_config.template(backend)))
 
 
-def _marked(path: Path) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
-    """Return where a file has text that the user must replace, the text, and by what.
+def _marked(document: yaml_lines.Located) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
+    """Return where a document has text that the user must replace, the text, and by what.
 
     Such a line ends with `# fill in: WHAT`.
     """
-    data = files.read(path, yaml_lines.MAX_BYTES)
-    if b"# fill in: " not in data:
-        return ()
-    written, lines = yaml_lines.parse(data), data.decode("utf-8-sig").splitlines()
+    lines = document.text.splitlines()
     found = [
-        (location, _at(written.data, location), _FILL_IN.search(lines[line - 1]))
-        for location, line in written.lines.items()
+        (location, _at(document.data, location), _FILL_IN.search(lines[line - 1]))
+        for location, line in document.lines.items()
     ]
     return tuple((at, text, mark[1]) for at, text, mark in found if mark and isinstance(text, str))
 
@@ -280,7 +275,6 @@ def _besides(
     document: yaml_lines.Located,
     data: dict[str, Any],
     judge: Judge,
-    path: Path,
 ) -> list[Problem]:
     """Find further problems of a specification, if its wrong sections do not affect the others."""
     sections = {path[0] if path else "" for path, _ in wrong}
@@ -288,7 +282,7 @@ def _besides(
         return []
     rest = {key: value for key, value in data.items() if key not in sections}
     with suppress(ValidationError, GpubedError):  # the testbed may not answer
-        found = _problems(model().model_validate({**rest, "version": 1}), document, judge, path)
+        found = _problems(model().model_validate({**rest, "version": 1}), document, judge)
         return [one for one in found if one.path[:1] not in {(each,) for each in sections}]
     return []
 

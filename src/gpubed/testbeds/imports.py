@@ -100,7 +100,7 @@ class Source:
         """Return the first line that holds a word; 1 if none does."""
         return self._words.get(word, 1)
 
-    def refusal(self, line: int, why: str, fix: str = "mend that line") -> UsageError:
+    def refusal(self, line: int, why: str, fix: str = "correct that line") -> UsageError:
         """Return the error about a line of the file."""
         return UsageError(f"{self.what}:{line}: {reading.short(why)}", fix)
 
@@ -226,5 +226,5 @@ def written(draft: Draft, template: str, cluster: str) -> str:
             within = [at for at in draft.lines if parts[: len(at)] == list(map(str, at))]
             line = draft.lines[max(within, key=len)] if within else 1
             why = f"{error.path}: {error.message}"
-            raise draft.source.refusal(line, why, error.allowed or "mend that line")
+            raise draft.source.refusal(line, why, error.allowed or "correct that line")
     return text
