@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from gpubed.core import reading
 from gpubed.jobs import causes
 from gpubed.jobs.causes import CONSEQUENCE, End
 from gpubed.jobs.runs.record import Cause
@@ -50,7 +51,7 @@ _MISSING = re.compile(r"(\d{1,6})!?: \[([^\],]+)")
 _GIVES_UP = re.compile(r"is stalled for longer than (\d{1,9}) seconds")
 # Lines on stderr that are searched for a cause, and those that are shown.
 _KEPT, _LAST = 60, 10
-_LONGEST = 2000  # characters of a line that are kept
+_LONGEST, _MESSAGE = 2000, 300  # characters of a line that are kept, and of a message
 _MOST = 4096  # ranks that wait, and streams with updates
 _NEW_STALL_S = 150.0  # Horovod warns of a stall every minute while it lasts
 
@@ -241,7 +242,10 @@ class RankOutput:
         if found and found[0] == "missing_module" and not told.raised:
             found = causes.known(told.said[-1], end)  # else a warning
         if told.raised:
-            kind, words = found or ("exception", f": {told.raised.message}")
+            kind, words = found or (
+                "exception",
+                f": {reading.short(told.raised.message, _MESSAGE)}",
+            )
             at = min(at, told.raised.at) if end is None or not end.at else at
             return _Found(kind, words + told.raised.where, process, told.raised.rank, at)
         found = found or (causes.by_code(said, end) if end else None)
