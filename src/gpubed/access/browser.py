@@ -149,7 +149,7 @@ def stranger(there: End, here: End) -> str:
         return ""
     uid = _owner(there, here)
     if uid is None:
-        return "somebody who is gone"
+        return "an unknown user"
     if str(uid) in (str(os.getuid()), os.environ.get("SUDO_UID")):
         return ""
     try:
