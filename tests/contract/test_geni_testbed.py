@@ -1,0 +1,139 @@
+"""A cluster on CloudLab by its name, from `init` to `down`, as its how-to page says.
+
+The site stands for CloudLab's in Utah, at the URLs that the preset has: its certificate carries
+their host names, and it listens at their port. STAND-IN: the name service, which leads there.
+Slivers are SSH servers of this process.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from gpubed.backends.virtualwall.config import presets
+from support.am import PROJECT, AmServer, Limits, Site
+from support.am.doors import Doors
+from support.cluster import Cluster
+
+pytestmark = pytest.mark.testbeds
+
+HOSTS = ("boss.utah.cloudlab.us", "www.emulab.net")
+PORT = 12369
+# Python reads it as it starts; URLs, ports and certificates stay what they are.
+NAMES = f"""
+import socket
+genuine = socket.getaddrinfo
+def getaddrinfo(host, *words, **options):
+    return genuine("127.0.0.1" if host in {HOSTS} else host, *words, **options)
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("am")
+    options = {"nodes": Doors(), "site": Site.cloudlab(), "limits": Limits(delete=0.1)}
+    try:
+        made = AmServer(folder, hosts=HOSTS, port=PORT, **options)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        pytest.skip(f"port {PORT} of this machine is in use")
+    for machine in made.inventory.machines:
+        machine.type = {"pcgen05": "xl170"}.get(machine.type, machine.type)
+    with made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(site, tmp_path_factory):
+    """A cluster whose file is what `init` wrote, with project, login and CA filled in."""
+    folder = tmp_path_factory.mktemp("names")
+    (folder / "sitecustomize.py").write_text(NAMES)
+    made = Cluster(tmp_path_factory.mktemp("project"), "cl")
+    made.spec_path.unlink()
+    user = site.user("alice", passphrase="open sesame")
+    passphrase = user.pem.with_suffix(".passphrase")
+    passphrase.touch(0o600)
+    passphrase.write_text(f"{user.passphrase}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        made.call("init", "--backend", "geni")
+        made.edit(
+            lambda spec: spec["backend"].update(
+                project=PROJECT,
+                login=str(user.pem),
+                passphrase_file=str(passphrase),
+                ca=str(site.bundle),
+                poll=0.05,
+            )
+        )
+        made.edit(lambda spec: spec["nodes"][0].update(count=2))
+        made.edit(lambda spec: spec.update(configure=False))
+        yield made
+        made.call("down", "-y", rc=None)
+
+
+def test_the_preset_is_all_that_the_file_tells_of_the_testbed(cluster):
+    written = cluster.spec["backend"]
+    assert (written["type"], written["testbed"]) == ("geni", "cloudlab-utah")
+    assert not written.keys() & presets()["cloudlab-utah"].keys()
+    assert cluster.json("check")["errors"] == []
+
+
+def test_doctor_reaches_all_servers_of_the_preset_and_asks_for_no_bastion(cluster):
+    said = cluster.call("doctor", rc=None).stdout
+    for check in ("aggregate", "members", "project", "images"):
+        [line] = [line for line in said.splitlines() if f"virtualwall.{check}" in line]
+        assert "ok" in line.split()[:2], line
+    assert "nodes are reached at their public addresses" in said
+    assert f"https://127.0.0.1:{PORT}" in said or f"https://{HOSTS[0]}:{PORT}" in said
+
+
+def test_a_node_is_added_and_the_others_stay(site, cluster):
+    assert {change["op"] for change in cluster.json("plan")["changes"]} == {"create"}
+    before = {row["name"]: row["id"] for row in cluster.json("up")["nodes"]}
+    assert sorted(before) == ["node-0", "node-1"]
+    images = {
+        node.image for held in site.ledger.slices.values() for node in held.request.nodes.values()
+    }
+    assert images == {presets()["cloudlab-utah"]["images"]["ubuntu-22.04"]}
+    met = len(site.nodes.commands)
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=3))
+    ops = {change["op"] for change in cluster.json("plan")["changes"]}
+    assert not ops & {"delete", "replace"}
+    # Nobody is asked, and nobody logs in to the nodes that stay.
+    after = {row["name"]: row["id"] for row in cluster.json("up")["nodes"]}
+    assert before.items() < after.items()
+    assert sorted(after) == ["node-0", "node-1", "node-2"]
+    prepared = [command for command in site.nodes.commands[met:] if command.endswith("sh -s")]
+    assert len(prepared) == 1
+    assert cluster.json("plan")["changes"] == []
+    assert cluster.node("node-2", "true") == ""
+
+
+def test_the_former_name_of_the_backend_means_the_same_cluster(cluster):
+    cluster.edit(lambda spec: spec["backend"].update(type="virtualwall"))
+    assert cluster.json("plan")["changes"] == []
+    cluster.edit(lambda spec: spec["backend"].update(type="geni"))
+    assert cluster.json("audit")["missing"] == []
+
+
+def test_a_preset_that_is_not_there_names_the_nearest(cluster):
+    spec = cluster.spec
+    cluster.edit(lambda spec: spec["backend"].update(testbed="cloudlab-uta"))
+    [error] = cluster.json("check", rc=2)["errors"]
+    assert (error["path"], error["message"]) == (
+        "backend.testbed",
+        "there is no testbed 'cloudlab-uta'; did you mean 'cloudlab-utah'?",
+    )
+    cluster.edit(lambda spec: spec["backend"].pop("testbed"))
+    missing = [error["path"] for error in cluster.json("check", rc=2)["errors"]]
+    assert missing == ["backend.aggregate", "backend.authority"]
+    cluster.write(spec)
+
+
+def test_down_leaves_nothing(site, cluster):
+    cluster.call("down", "-y")
+    assert site.slivers() == []
