@@ -99,16 +99,16 @@ def test_a_node_is_added_and_the_others_stay(site, cluster):
         node.image for held in site.ledger.slices.values() for node in held.request.nodes.values()
     }
     assert images == {presets()["cloudlab-utah"]["images"]["ubuntu-22.04"]}
-    met = len(site.nodes.commands)
+    prepared = {path: path.stat().st_mtime_ns for path in cluster.state.glob("nodes/*.json")}
+    assert len(prepared) == 2
     cluster.edit(lambda spec: spec["nodes"][0].update(count=3))
     ops = {change["op"] for change in cluster.json("plan")["changes"]}
     assert not ops & {"delete", "replace"}
-    # Nobody is asked, and nobody logs in to the nodes that stay.
+    # Without -y: nothing goes, so that nothing is asked.
     after = {row["name"]: row["id"] for row in cluster.json("up")["nodes"]}
     assert before.items() < after.items()
     assert sorted(after) == ["node-0", "node-1", "node-2"]
-    prepared = [command for command in site.nodes.commands[met:] if command.endswith("sh -s")]
-    assert len(prepared) == 1
+    assert {path: path.stat().st_mtime_ns for path in prepared} == prepared, "not prepared anew"
     assert cluster.json("plan")["changes"] == []
     assert cluster.node("node-2", "true") == ""
 
