@@ -8,12 +8,15 @@ Slivers are SSH servers of this process.
 from __future__ import annotations
 
 import errno
+import shutil
+import subprocess
 
 import pytest
 
 from gpubed.backends.virtualwall.config import presets
 from support.am import PROJECT, AmServer, Limits, Site
 from support.am.doors import Doors
+from support.blocks import blocks
 from support.cluster import Cluster
 
 pytestmark = pytest.mark.testbeds
@@ -48,27 +51,30 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(site, tmp_path_factory):
-    """A cluster whose file is what `init` wrote, with project, login and CA filled in."""
+    """A cluster on the way of the page: the file of `init`, with project and CA filled in."""
     folder = tmp_path_factory.mktemp("names")
     (folder / "sitecustomize.py").write_text(NAMES)
     made = Cluster(tmp_path_factory.mktemp("project"), "cl")
     made.spec_path.unlink()
+    home = tmp_path_factory.mktemp("home")
     user = site.user("alice", passphrase="open sesame")
-    passphrase = user.pem.with_suffix(".passphrase")
-    passphrase.touch(0o600)
-    passphrase.write_text(f"{user.passphrase}\n")
+    for name in ("Downloads", ".ssh"):
+        (home / name).mkdir()
+    shutil.copy(user.pem, home / "Downloads" / "cloudlab.pem")
+    shutil.copy(site.bundle, home / "Downloads" / "genica.bundle")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
-        made.call("init", "--backend", "geni")
-        made.edit(
-            lambda spec: spec["backend"].update(
-                project=PROJECT,
-                login=str(user.pem),
-                passphrase_file=str(passphrase),
-                ca=str(site.bundle),
-                poll=0.05,
-            )
+        patch.setenv("HOME", str(home))
+        first = blocks("docs/how-to/geni.md")[0]
+        subprocess.run(
+            ["bash", "-euc", "\n".join(command.text for command in first.commands)],
+            input=f"{user.passphrase}\n",
+            env=made.environment,
+            text=True,
+            check=True,
         )
+        changes = {"project": PROJECT, "ca": "~/.ssh/genica.bundle", "poll": 0.05}
+        made.edit(lambda spec: spec["backend"].update(changes))
         made.edit(lambda spec: spec["nodes"][0].update(count=2))
         made.edit(lambda spec: spec.update(configure=False))
         yield made
@@ -84,6 +90,7 @@ def test_the_preset_is_all_that_the_file_tells_of_the_testbed(cluster):
 
 def test_doctor_reaches_all_servers_of_the_preset_and_asks_for_no_bastion(cluster):
     said = cluster.call("doctor", rc=None).stdout
+    assert {"name": "xl170", "total": 8}.items() <= cluster.json("resources")["offers"][-1].items()
     for check in ("aggregate", "members", "project", "images"):
         [line] = [line for line in said.splitlines() if f"virtualwall.{check}" in line]
         assert "ok" in line.split()[:2], line
@@ -111,6 +118,10 @@ def test_a_node_is_added_and_the_others_stay(site, cluster):
     assert {path: path.stat().st_mtime_ns for path in prepared} == prepared, "not prepared anew"
     assert cluster.json("plan")["changes"] == []
     assert cluster.node("node-2", "true") == ""
+
+
+def test_a_lease_is_renewed(cluster):
+    assert cluster.json("renew", "--for", "12h")["lease"]["remaining_s"] > 11 * 3600
 
 
 def test_the_former_name_of_the_backend_means_the_same_cluster(cluster):
