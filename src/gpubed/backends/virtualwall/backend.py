@@ -29,6 +29,7 @@ class VirtualWallBackend(Backend):
     # A physical machine goes through its firmware first.
     boots_within_s = 600.0
     restarts = True
+    asks_before_growth = True
     the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 

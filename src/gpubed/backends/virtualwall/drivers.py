@@ -269,7 +269,8 @@ class NodeDriver(Driver):
                 where = f"{', '.join(addresses)} port {result['port']}"
                 hint = "without IPv6, name the testbed's bastion in backend.bastion"
                 said = f"{node.name} does not answer SSH on {where}"
-                raise Unreachable(said, None if result["via"] else hint)
+                is_behind = node.testbed.nat and not result["via"]
+                raise Unreachable(said, hint if is_behind else None)
             time.sleep(_LOOK_S)
 
     def _has_another_key(self, node: NodeInputs, known: dict[str, Any]) -> bool:

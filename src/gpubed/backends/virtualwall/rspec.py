@@ -112,7 +112,8 @@ def specification(plan: ClusterPlan) -> str:
     every node run the preparation. jFed writes an inventory with the request's groups.
     """
     # Addresses are left to the image: a bundle cannot know which machine it will be run on.
-    script = indent(prepare.script().replace("NAT=''", "NAT='yes'", 1), " " * 4)
+    nat = "NAT='yes'" if of(plan.spec).nat else "NAT=''"
+    script = indent(prepare.script().replace("NAT=''", nat, 1), " " * 4)
     return f"""# {plan.cluster}: {len(plan.nodes)} nodes. Written by `gpubed export`.
 version: 1.0-basic
 rspec: cluster.rspec
