@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 from gpubed.backends.virtualwall.config import presets
-from support.am import PROJECT, AmServer, Limits, Site
+from support.am import PROJECT, AmServer, Limits, Site, faults
 from support.am.doors import Doors
 from support.blocks import blocks
 from support.cluster import Cluster
@@ -118,6 +118,21 @@ def test_a_node_is_added_and_the_others_stay(site, cluster):
     assert {path: path.stat().st_mtime_ns for path in prepared} == prepared, "not prepared anew"
     assert cluster.json("plan")["changes"] == []
     assert cluster.node("node-2", "true") == ""
+
+
+def test_a_refused_node_changes_nothing_and_the_next_up_gets_it(site, cluster):
+    before = site.slivers()
+    site.faults.on("Update", faults.refused("out of coffee", code=7), nth=1, times=1)
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=4))
+    said = cluster.call("up", rc=4).stderr
+    assert "node-3 cannot join a slice that runs" in said
+    assert "out of coffee" in said
+    assert site.slivers() == before
+    assert len(cluster.json("up")["nodes"]) == 4
+    assert set(before) < set(site.slivers())
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=99))
+    assert "nothing was changed" in cluster.call("up", rc=4).stderr
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=4))
 
 
 def test_a_lease_is_renewed(cluster):
