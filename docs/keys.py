@@ -111,9 +111,10 @@ def _type(field: dict[str, Any], known: _Known) -> str:
     named = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")]
     if isinstance(named[0], dict):
         return f"mapping of names to {_type(named[0], known)}"
-    if field.get("type") == "array":
-        return f"list of {_type(field.get('items', {}), known)}"
     kinds = field.get("type", "any")
+    if "array" in kinds:
+        either = " or none" if "null" in kinds else ""
+        return f"list of {_type(field.get('items', {}), known)}{either}"
     return " or ".join([kinds] if isinstance(kinds, str) else kinds).replace("null", "none")
 
 

@@ -5,14 +5,10 @@ The server keeps its own record of what is allocated: that decides, not the clie
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
-import signal
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -25,6 +21,7 @@ from support.wall_site import (
     KNOWN,
     NODES,
     granted,
+    killed_at,
     three_machines,
     up,
     with_hardware_types,
@@ -119,36 +116,6 @@ def test_a_fault_that_does_not_pass_leaves_a_ready_cluster_or_nothing(
         up(wall, driver)
 
 
-def _killed_at(number, work, *, answered):
-    """Do the work in a process that is killed at its n-th call: before it is sent, or once
-    it was answered. Says whether it came so far."""
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            _kill_self_at(number, answered)
-            work()
-            os._exit(0)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert status in (0, signal.SIGKILL), "it ended in another way"
-    return status == signal.SIGKILL
-
-
-def _kill_self_at(number, answered):
-    genuine, calls = transport.Endpoint.call, itertools.count(1)
-
-    def call(self, *args: Any, **options: Any) -> Any:
-        last = next(calls) == number
-        if last and not answered:
-            os.kill(os.getpid(), signal.SIGKILL)
-        value = genuine(self, *args, **options)
-        if last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return value
-
-    transport.Endpoint.call = call
-
-
 CHANGING = {"create", "Allocate", "Provision", "Renew", "PerformOperationalAction", "Delete"}
 
 
@@ -164,7 +131,7 @@ def test_a_run_killed_between_any_two_calls_converges(server, wall, driver):
     places += [(n, False) for n, method in enumerate(life, 1) if method in CHANGING]
     killed = 0
     for number, answered in places:
-        killed += _killed_at(number, life_and_death, answered=answered)
+        killed += killed_at(number, life_and_death, answered=answered)
         id_ = up(wall, driver)
         assert len(set(map(str, server.slivers()))) == len(server.slivers())
         driver.delete(id_, wall.inputs)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
-from gpubed.backends.virtualwall import doctor
+from gpubed.backends.virtualwall import doctor, transport
 from gpubed.backends.virtualwall.drivers import SliceDriver
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
@@ -85,3 +91,33 @@ def three_machines(server, wall):
             machine.broken = False
 
     return mend
+
+
+def killed_at(number, work, *, answered):
+    """Do the work in a process that is killed at its n-th call: before it is sent, or once
+    it was answered. Says whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            _kill_self_at(number, answered)
+            work()
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL), "it ended in another way"
+    return status == signal.SIGKILL
+
+
+def _kill_self_at(number, answered):
+    genuine, calls = transport.Endpoint.call, itertools.count(1)
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        last = next(calls) == number
+        if last and not answered:
+            os.kill(os.getpid(), signal.SIGKILL)
+        value = genuine(self, *args, **options)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    transport.Endpoint.call = call

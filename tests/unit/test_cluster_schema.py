@@ -29,7 +29,7 @@ def test_a_right_specification_passes(errors):
     assert errors(SPEC) == []
 
 
-@pytest.mark.parametrize("backend", backend_config.names())
+@pytest.mark.parametrize("backend", backend_config.types())
 def test_what_init_writes_passes(errors, backend):
     assert errors(backend_config.template(backend).read_text()) == []
 
@@ -57,7 +57,7 @@ def test_what_check_refuses_by_form_the_schema_refuses(errors, right, wrong, pat
 
 def test_a_misspelt_backend_is_told_which_there_are(errors):
     assert errors(SPEC.replace("{type: local}", "{type: locl}")) == [
-        ("backend.type", f"'locl' is not one of {list(backend_config.names())}")
+        ("backend.type", f"'locl' is not one of {list(backend_config.types())}")
     ]
 
 

@@ -60,7 +60,7 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed ssh other n", []),
         ("gpubed health lab --quarantine node-2", ["node-2"]),
         ("gpubed health lab --requalify node-2", ["node-2"]),
-        ("gpubed init new --backend ", list(backend_config.names())),
+        ("gpubed init new --backend ", list(backend_config.types())),
         ("gpubed up lab --engine ", ["cli", "embedded"]),
         ("gpubed run lab digits --on ", ["head", "node-0", "node-1", "node-2"]),
         ("gpubed run lab digits --on node-0,", ["node-0,node-1", "node-0,node-2"]),

@@ -29,7 +29,7 @@ def test_a_name_that_check_would_refuse_is_refused_at_once(call, tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("backend", backend_config.names())
+@pytest.mark.parametrize("backend", backend_config.types())
 def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     call("init", "mine", "--backend", backend)
     spec = tmp_path / "inventories" / "mine" / "cluster.yml"
@@ -44,6 +44,7 @@ def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
         ("gpulab", ["backend.project"]),
         ("openstack", ["backend.access_from.0"]),
         ("virtualwall", ["backend.project"]),
+        ("geni", ["backend.project"]),
         ("static", ["backend.hosts.node.0.address", "backend.hosts.node.1.address"]),
     ],
 )

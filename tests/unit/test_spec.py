@@ -213,7 +213,7 @@ def test_what_is_wrong_below_backend_is_one_error_in_words(write, backend, optio
 
 def test_a_backend_without_its_type_is_told_so(write):
     _, [error] = specification.check(write(GOOD.replace("type: local", "tpye: local")))
-    assert "backend.type: is missing (there are: gpulab, local" in str(error)
+    assert "backend.type: is missing (there are: geni, gpulab, local" in str(error)
 
 
 SYSTEMS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")

@@ -73,6 +73,21 @@ def test_a_root_that_grows_says_nothing(node):
     assert "resize2fs /dev/sda1" in calls
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_rest_of_the_disk_is_mounted_by_the_testbeds_tool_or_it_is_said(
+    node, tmp_path, monkeypatch, code
+):
+    tool, genuine, space = tmp_path / "bin/mkextrafs.pl", prepare.script(), tmp_path / "extra"
+    text = genuine.replace("/usr/local/etc/emulab/mkextrafs.pl", str(tool))
+    settings = text.replace("EXTRA_PATH=''", f"EXTRA_PATH='{space}'", 1)
+    monkeypatch.setattr(prepare, "script", lambda: settings)
+    tool.write_text(f'#!/bin/sh\necho mkextrafs "$@" >>{tmp_path}/calls\nexit {code}\n')
+    tool.chmod(0o755)
+    said, calls = node(grows=True)
+    assert f"mkextrafs {space}" in calls
+    assert ("warning: the rest of the disk is not mounted" in said) == bool(code)
+
+
 def test_what_a_node_warns_of_is_told_with_its_name(monkeypatch):
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)

@@ -42,7 +42,7 @@ def engines(incomplete: str) -> list[str]:
     return _beginning(("cli", "embedded"), incomplete)
 
 
-backends = _of("spec.backend_config")
+backends = _of("spec.backend_config", "types")
 recipes = _of("recipes.recipe")
 jobs = _of("jobs.jobfile")
 campaigns = _of("campaigns.file", "names", Project.find)

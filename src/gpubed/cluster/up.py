@@ -238,8 +238,10 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
     there = None if planned else lost_state.of_lost(testbed)
     left = shared_storage.left_behind(stack.paths, plan, steps, there)
     lost = removals.lost(planned, left) if planned else left
-    # A plugin that fails to make nodes leaves parts of them behind.
-    if (lost or (makes and testbed.backend.native)) and (found := testbed.refusals(plan)):
+    # A plugin that fails to make nodes leaves parts of them behind. A refusal of the testbed while
+    # nodes are being added would leave the cluster unfinished.
+    asks = makes and (testbed.backend.native or testbed.backend.asks_before_growth)
+    if (lost or asks) and (found := testbed.refusals(plan)):
         said = "\n  ".join(finding.message for finding in found)
         raise Refused(f"nothing was changed, since {said}", found[0].fix)
     if lost:

@@ -21,6 +21,8 @@ class BackendConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # Further names that `type` may have; a sub-class makes its first name of them
+    aliases: ClassVar[tuple[str, ...]] = ()
     # What `storage.shared.provider: auto` stands for
     shared_storage: ClassVar[Literal["volume", "nfs"]] = "nfs"
     # Whether nodes may reboot where the specification does not say
@@ -42,9 +44,21 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in _BACKENDS.glob("*/config.py")))
 
 
-def template(name: str) -> Path:
-    """Return the path of the template for a specification on a backend."""
-    return _BACKENDS / name / "cluster.yml"
+@cache
+def types() -> tuple[str, ...]:
+    """Return what `type` may be: the names of all backends and their aliases, sorted."""
+    return tuple(sorted({*names(), *(alias for name in names() for alias in named(name).aliases)}))
+
+
+def canonical(type_: str) -> str:
+    """Return the name of the backend that a `type` means; an unknown one as it is."""
+    return next((name for name in names() if type_ in named(name).aliases), type_)
+
+
+def template(type_: str) -> Path:
+    """Return the path of the template for a specification with such a `type`."""
+    name = canonical(type_)
+    return _BACKENDS / name / ("cluster.yml" if name == type_ else f"{type_}.yml")
 
 
 @cache

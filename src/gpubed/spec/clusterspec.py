@@ -400,7 +400,7 @@ def _explain(
     elif kind.startswith("union_tag"):
         path, asked = (*path, "type"), context.get("tag")
         message = f"unknown backend {asked!r}" if asked else message
-        allowed = nearest_name(str(asked), backend_config.names())
+        allowed = nearest_name(str(asked), backend_config.types())
     elif kind == "model_type" and path[-1:] == ("simulate",):
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):

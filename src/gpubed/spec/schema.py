@@ -36,10 +36,13 @@ def _by_type(choice: dict[str, Any]) -> dict[str, Any]:
         "properties": {"type": {"enum": sorted(mapping)}},
         "allOf": [
             {
-                "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+                "if": {
+                    "properties": {"type": {"enum": [n for n in mapping if mapping[n] == target]}},
+                    "required": ["type"],
+                },
                 "then": {"$ref": target},
             }
-            for name, target in sorted(mapping.items())
+            for target in sorted(set(mapping.values()))
         ],
     }
 

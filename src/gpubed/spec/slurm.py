@@ -17,7 +17,7 @@ _PUBLIC_KEY = wording.pattern(
     r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$",
     "a public key, a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'",
 )
-_PublicKey = Annotated[str, Field(pattern=_PUBLIC_KEY)]
+PublicKey = Annotated[str, Field(pattern=_PUBLIC_KEY)]
 _NAME = wording.pattern(
     r"^[a-z][a-z0-9_-]{0,30}$",
     "lower-case letters, digits, '_' and '-', 31 at most, a letter first",
@@ -79,7 +79,7 @@ class SlurmUser(_Model):
     max_gpus: WholeOrNone = Field(default=None, ge=0, description="GPUs of all running jobs")
     max_cpus: WholeOrNone = Field(default=None, ge=1, description="CPUs of all running jobs")
     max_jobs: WholeOrNone = Field(default=None, ge=1, description="running jobs")
-    ssh_keys: tuple[_PublicKey, ...] = Field(default=(), description="public keys, for the head")
+    ssh_keys: tuple[PublicKey, ...] = Field(default=(), description="public keys, for the head")
 
     @model_validator(mode="before")
     @classmethod

@@ -112,6 +112,7 @@ class Backend(ABC):
     exchanges_keys: bool = True  # whether nodes can accept another SSH key than they were made with
     vacates: bool = False  # whether making a node removes the node that has its address
     lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
+    asks_before_growth: bool = False  # whether `refusals` is asked before nodes are added, too
     # How to reach a former testbed of the kind again.
     the_way_back: str = "put `backend:` of cluster.yml back as it was"
     is_no_more: str = ""  # how a testbed may have been replaced by another in its place

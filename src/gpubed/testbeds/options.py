@@ -15,6 +15,7 @@ from typing import Any
 from gpubed.core import files, record, yaml_lines
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.spec.backend_config import canonical
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
 
 Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
@@ -134,5 +135,6 @@ class TestbedOptions:
         except (OSError, yaml_lines.MalformedYamlError):
             return None
         found = data.get("backend") if isinstance(data, dict) else None
-        is_one = isinstance(found, dict) and found.get("type") == self._backend
-        return found if is_one else None
+        if not isinstance(found, dict):
+            return None
+        return found if canonical(str(found.get("type"))) == self._backend else None

@@ -24,7 +24,10 @@ class Aggregate:
 
     def get_version(self, caller, options):
         versions = {str(n): f"{self._url}/{n}.0" for n in (1, 2, 3)}
-        return {"geni_api": 3, "urn": self._site.manager, "geni_api_versions": versions}
+        found = {"geni_api": 3, "urn": self._site.manager, "geni_api_versions": versions}
+        # What Emulab's code says; GENI's reference aggregate says nothing of it.
+        emulab = {"geni_single_allocation": "1", "geni_allocate": "geni_disjoint"}
+        return found if self._site.is_gcf else found | emulab
 
     def list_resources(self, caller, credentials, options):
         """Returns the advertisement, compressed."""
@@ -82,7 +85,11 @@ class Aggregate:
         chosen = [*by_urn] if urns == [slice_.urn] else urns
         if not by_urn or any(name not in by_urn for name in chosen):
             raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
-        self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
+        if action == "geni_update_users" and not self._site.is_gcf:
+            users = {names.parse(user["urn"]).name: user["keys"] for user in options["geni_users"]}
+            self._ledger.admit(slice_, users)
+        else:
+            self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
         return self._states(slice_) if self._site.is_gcf else 0
 
     def renew(self, caller, urns, credentials, expiration, options):

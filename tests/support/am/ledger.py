@@ -110,6 +110,8 @@ class Ledger:
         A whole slice may be mixed, and the action is for those that it fits; of slivers
         that are named each must be as the action wants it.
         """
+        if action not in _STAGES:
+            raise answers.Refusal(answers.REFUSED, "Invalid operational action")
         fitting, text = _STAGES[action]
         with self._held(slice_):
             chosen = [s for s in slivers if s.stage == fitting]
@@ -122,6 +124,15 @@ class Ledger:
                 slice_.starting += len(chosen)
             for sliver in chosen:
                 self._pool.submit(self._run, slice_, action, sliver)
+
+    def admit(self, slice_, users):
+        """Replaces the users' keys on the nodes that run, in the background."""
+        with self._held(slice_), self.lock:
+            slice_.users = users
+            slice_.starting += len(slice_.slivers)
+            for sliver in slice_.slivers.values():
+                sliver.operational = "geni_updating_users"
+                self._pool.submit(self._run, slice_, "geni_update_users", sliver)
 
     def renew(self, slice_, until, credential_ends):
         """Moves the end of a slice here, at most to the slice's own; cuts what is too long."""

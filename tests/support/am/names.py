@@ -42,11 +42,18 @@ class Site:
     accounts: str = "ilabt.example"
     images: tuple[str, ...] = ("emulab-ops:DEBIAN12-64-STD", "emulab-ops:UBUNTU20-64-STD")
     face: Literal["emulab", "gcf"] = "emulab"
+    keeps_images: str = ""  # the authority of the disk images, if another one
 
     @classmethod
     def gcf(cls):
         """Returns a site as GENI's reference software makes one, with sub-authorities."""
         return cls(authority="geni:gpo:gcf", accounts="geni:gpo:gcf", face="gcf")
+
+    @classmethod
+    def cloudlab(cls):
+        """Returns CloudLab's cluster in Utah, whose accounts and images are Emulab's."""
+        images = tuple(f"emulab-ops:UBUNTU{release}-64-STD" for release in ("22", "24"))
+        return cls("utah.cloudlab.us", "emulab.net", images, keeps_images="emulab.net")
 
     @property
     def is_gcf(self):
@@ -58,7 +65,7 @@ class Site:
 
     @property
     def image_urns(self):
-        return [make(self.authority, "image", name) for name in self.images]
+        return [make(self.keeps_images or self.authority, "image", name) for name in self.images]
 
     def user(self, name):
         return make(self.accounts, "user", name)

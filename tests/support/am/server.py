@@ -67,9 +67,12 @@ class Call:
 
 
 class AmServer:
-    """A site for tests; a context manager that leaves nothing behind."""
+    """A site for tests; a context manager that leaves nothing behind.
 
-    def __init__(self, folder, *, nodes=None, site=None, limits=None):
+    Its certificate names `hosts`, too; `port` is a free one unless given.
+    """
+
+    def __init__(self, folder, *, nodes=None, site=None, limits=None, hosts=(), port=0):
         self.folder, self.site, limits = Path(folder), site or names.Site(), limits or Limits()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.clock, self.faults = names.Clock(), faults.Faults()
@@ -81,7 +84,7 @@ class AmServer:
         self.accounts = Accounts(self.site, verifier, self.clock, limits)
         self.ledger = Ledger(self.site, self.inventory, self.nodes, self.clock, limits, self.faults)
         self._accounts_root = roots[1]
-        self._web = _Server(_context(roots, self.folder), self.faults)
+        self._web = _Server(_context(roots, self.folder, hosts), self.faults, port)
         self.base = f"https://127.0.0.1:{self._web.server_port}/protogeni/xmlrpc"
         url = f"{self.base}/am"
         for interface in (
@@ -160,8 +163,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, context, script):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, context, script, port):
+        super().__init__(("127.0.0.1", port), _Handler)
         self.interfaces, self.script, self.calls = {}, script, list[Call]()
         self._context = context
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
@@ -190,9 +193,10 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _context(roots, folder):
+def _context(roots, folder, hosts):
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    identity, path = pki.issue(roots[0], "am", hosts=("127.0.0.1",)), folder / "server.pem"
+    hosts, path = ("127.0.0.1", *hosts), folder / "server.pem"
+    identity = pki.issue(roots[0], "am", hosts=hosts)
     path.touch(0o600)
     path.write_text(identity.key_pem() + identity.pem)
     made.load_cert_chain(path)

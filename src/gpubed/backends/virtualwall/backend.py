@@ -1,4 +1,4 @@
-"""The virtualwall backend: nodes of the Virtual Wall and other Fed4FIRE testbeds."""
+"""The virtualwall backend: nodes of testbeds that speak GENI AM API v3."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class VirtualWallBackend(Backend):
     # A physical machine goes through its firmware first.
     boots_within_s = 600.0
     restarts = True
+    asks_before_growth = True
     the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 
@@ -78,7 +79,7 @@ class VirtualWallBackend(Backend):
         ]
         # Nodes then have their control addresses alone; some testbeds give IPv4 ones.
         has_links = spec.networks.experiment and sum(group.count for group in spec.nodes) > 1
-        if not has_links and not of(spec).bastion and spec.configure:
+        if not has_links and not of(spec).bastion and of(spec).nat and spec.configure:
             found.append(
                 "without links, traffic takes the control network, and roles need IPv4 there: "
                 "nodes of the Virtual Wall have it behind backend.bastion only"

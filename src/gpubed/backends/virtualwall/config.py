@@ -1,13 +1,24 @@
-"""Options of the virtualwall backend."""
+"""Options of the virtualwall backend, and the testbeds whose options are known by name."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    field_validator,
+    model_validator,
+)
 
-from gpubed.core import wording
+from gpubed.core import reading, wording
+from gpubed.core.text import nearest_name
 from gpubed.core.units import Count, Port, Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE, OF_A_SERVER
+from gpubed.spec.slurm import PublicKey
 
 if TYPE_CHECKING:
     from gpubed.spec.clusterspec import ClusterSpec
@@ -28,6 +39,10 @@ Url = Annotated[str, Field(pattern=_URL), OF_A_SERVER]
 Urn = Annotated[str, Field(pattern=_URN)]
 File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]
 HostName = Annotated[str, Field(pattern=_HOST_NAME)]
+_FOLDER = wording.pattern(
+    r"^/[A-Za-z0-9._/-]+$", "a folder's whole path, of letters, digits, '.', '_', '-' and '/'"
+)
+Folder = Annotated[str, Field(pattern=_FOLDER)]
 
 
 class Aggregate(BackendConfig):
@@ -79,14 +94,40 @@ class Hardware(BackendConfig):
     )
 
 
+class _Presets(RootModel[dict[str, dict[str, Any]]]):
+    """The file, whose names with `_` in front are parts of others."""
+
+
+@cache
+def presets() -> dict[str, dict[str, Any]]:
+    """Return the options of known testbeds by name, as in `backend:`."""
+    found = reading.file(Path(__file__).with_name("presets.yml")).yaml(_Presets, merges=True).root
+    return {name: options for name, options in found.items() if not name.startswith("_")}
+
+
+def _or_testbed(schema: dict[str, Any]) -> None:
+    """Require of an editor's file what `testbed` would fill in, or `testbed`."""
+    schema["properties"]["testbed"]["anyOf"][0]["enum"] = [*presets()]
+    filled = [key for key in schema["required"] if key in ("aggregate", "authority")]
+    schema["required"] = [key for key in schema["required"] if key not in filled]
+    schema |= {"if": {"not": {"required": ["testbed"]}}, "then": {"required": filled}}
+
+
 class Config(BackendConfig):
-    """Nodes of a Fed4FIRE testbed."""
+    """Nodes of a testbed that speaks GENI AM API v3: Fed4FIRE's, Emulab, CloudLab."""
 
+    model_config = ConfigDict(json_schema_extra=_or_testbed)
     leases = True
+    aliases: ClassVar[tuple[str, ...]] = ("geni",)
 
-    type: Literal["virtualwall"]
-    aggregate: Aggregate
-    authority: Authority
+    # States name the backend, so that it keeps its first name.
+    type: Annotated[Literal["virtualwall", "geni"], AfterValidator(lambda _: "virtualwall")]
+    # Not in states: the filled-in options are, and a later version may lack the name.
+    testbed: str | None = Field(
+        default=None, exclude=True, description="fills in the options of a known testbed"
+    )
+    aggregate: Aggregate = Field(description="needed without `testbed`")
+    authority: Authority = Field(description="needed without `testbed`")
     project: str = Field(
         pattern=wording.pattern(
             r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "letters, digits, '.', '_' and '-', no mark first"
@@ -113,20 +154,45 @@ class Config(BackendConfig):
     public_address: Literal["none", "head", "all"] = Field(
         default="none", description="which nodes ask for a public IPv4 address"
     )
-    shared_folder: str | None = Field(
-        default=None,
-        pattern=wording.pattern(
-            r"^/[A-Za-z0-9._/-]+$",
-            "a folder's whole path, of letters, digits, '.', '_', '-' and '/'",
-        ),
-        description="folder that all nodes mount, for storage.shared.provider: volume",
+    shared_folder: Folder | None = Field(
+        default=None, description="folder that all nodes mount, for storage.shared.provider: volume"
     )
     host_keys: Literal["proved", "first_use"] = Field(
         default="proved", description="first_use trusts whoever answers first"
     )
-    nat: bool = Field(default=True, description="give nodes IPv4 through the testbed's NAT")
+    nat: bool = Field(
+        default=True,
+        description="give nodes IPv4 through imec's NAT; false where they have public addresses",
+    )
+    # None as the default of newer options keeps them out of states, which would differ otherwise.
+    extra_space: Folder | None = Field(
+        default=None, description="folder for the rest of the disk of /, made by Emulab's mkextrafs"
+    )
+    login_keys: tuple[PublicKey, ...] | None = Field(
+        default=None, description="public keys of colleagues, for the nodes' user"
+    )
     poll: Seconds = Field(default=15.0, ge=0.05, description="between two looks at booting nodes")
     patience: Seconds = Field(default=2700.0, ge=1, description="for nodes that boot, and for busy")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, data: Any) -> Any:
+        """Add what the testbed's preset has; within a mapping, too, the user's keys win."""
+        name = data.get("testbed") if isinstance(data, dict) else None
+        if not isinstance(name, str):
+            return data
+        # With an unknown name any preset does: the name's own error is enough.
+        preset = presets().get(name) or next(iter(presets().values()))
+        both = {k: v for k, v in preset.items() if isinstance(v, dict)}
+        both = {k: v | data[k] for k, v in both.items() if isinstance(data.get(k), dict)}
+        return preset | data | both
+
+    @field_validator("testbed")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in presets():
+            raise ValueError(f"there is no testbed {name!r}; {nearest_name(name, presets())}")
+        return name
 
 
 def of(spec: "ClusterSpec") -> Config:

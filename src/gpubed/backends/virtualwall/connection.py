@@ -10,6 +10,7 @@ provide is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -106,6 +107,7 @@ class Connection:
     members: Endpoint
     aggregate: Endpoint
     manager: str = ""  # the aggregate's own URN; may be empty
+    grows: bool = False  # whether nodes can be added to a slice that runs
     # Credentials by what they are for: the user, or a slice.
     signed: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
@@ -228,23 +230,29 @@ class Connection:
         self.aggregate.ask("Update", urn, [urn], own, request, {}, timeout=_LONG_S)
 
     def provision(
-        self, urn: str, keys: list[str], until: datetime, *, best_effort: bool
+        self, urn: str, keys: Sequence[str], until: datetime, *, best_effort: bool
     ) -> Description:
         """Load what was reserved; the user may log in with these keys."""
         options = {
             **_RSPEC,
-            "geni_users": [{"urn": str(self.login.user), "keys": keys}],
+            **self._users(keys),
             "geni_end_time": documents.written(until),
             "geni_best_effort": best_effort,
         }
         ask = partial(self.aggregate.ask, timeout=_LONG_S, repeats=False)
         return _described(ask("Provision", [urn], self.credentials(urn), options))
 
-    def act(self, urn: str, sliver: str, action: str) -> None:
-        """Start or restart a slice's nodes; it goes on after the call has ended."""
+    def act(self, urn: str, sliver: str, action: str, keys: Sequence[str] = ()) -> None:
+        """Start or restart a slice's nodes, or replace their `keys` (geni_update_users).
+
+        It goes on after the call has ended.
+        """
         # The answers of aggregates differ too much: ask for the status instead.
-        own = self.credentials(urn)
-        self.aggregate.ask("PerformOperationalAction", [sliver], own, action, {})
+        own, options = self.credentials(urn), self._users(keys) if keys else {}
+        self.aggregate.ask("PerformOperationalAction", [sliver], own, action, options)
+
+    def _users(self, keys: Sequence[str]) -> dict[str, Any]:
+        return {"geni_users": [{"urn": str(self.login.user), "keys": list(keys)}]}
 
     def renew(self, urn: str, until: datetime) -> None:
         """Ask the aggregate for more time, or as much of it as can be had."""
@@ -264,16 +272,20 @@ def connect(config: Config) -> Connection:
         return Endpoint(url, context, what, config.poll, min(_QUICK_S, config.patience))
 
     asked = endpoint(config.aggregate.url, "the aggregate")
-    manager, asked.url = version(asked)
+    manager, asked.url, grows = version(asked)
     aggregate = endpoint(asked.url, asked.what)
     aggregate.clock_ahead_s = asked.clock_ahead_s
     slices = endpoint(config.authority.slices, "the slice authority")
     members = endpoint(config.authority.members, "the member authority")
-    return Connection(config, login, slices, members, aggregate, manager)
+    return Connection(config, login, slices, members, aggregate, manager, grows)
 
 
-def version(aggregate: Endpoint) -> tuple[str, str]:
-    """Return the aggregate's URN, and the URL of its version 3; Malformed if it has none."""
+def version(aggregate: Endpoint) -> tuple[str, str, bool]:
+    """Return the aggregate's URN, its URL of version 3, and whether slices that run can grow.
+
+    `geni_allocate` tells the last (AM API v3, GetVersion): without it, a slice is allocated once.
+    Raises Malformed if there is no version 3.
+    """
     value = aggregate.ask("GetVersion", {})
     if not isinstance(value, dict):
         raise Malformed("the aggregate does not tell its version")
@@ -283,7 +295,8 @@ def version(aggregate: Endpoint) -> tuple[str, str]:
         url = aggregate.url
     if not isinstance(url, str) or not url.startswith("https://"):
         raise Malformed("the aggregate offers no AM API version 3")
-    return str(value.get("urn") or ""), url
+    grows = value.get("geni_allocate") in ("geni_disjoint", "geni_many")
+    return str(value.get("urn") or ""), url, grows
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

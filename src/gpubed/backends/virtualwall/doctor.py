@@ -61,6 +61,8 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
         yield _tried("virtualwall.images", lambda: _images(there, spec))
     if gate := config.bastion:
         yield _tried("virtualwall.bastion", lambda: _reached(gate, login))
+    elif not config.nat:
+        yield Finding("virtualwall.way", True, "nodes are reached at their public addresses")
     else:
         # From outside, nodes of the Virtual Wall have IPv6 addresses only.
         has_ipv6 = _has_ipv6()

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.virtualwall import journal, prepare
+from gpubed.backends.virtualwall import journal, prepare, rspec
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.documents import Given
 from gpubed.backends.virtualwall.reservation import Reservation
-from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, TooFew
+from gpubed.backends.virtualwall.slice_inputs import Group, Results, SliceInputs, TooFew
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import host_keys
@@ -37,7 +37,10 @@ _GIVING_BACK_S = 300.0
 
 
 class SliceDriver(Driver):
-    """Inputs: see `SliceInputs`. Emulab grants and takes back a slice as a whole."""
+    """Inputs: see `SliceInputs`. A slice is granted and taken back as a whole, but it may grow.
+
+    The result's `grows` tells whether this aggregate adds nodes to a slice that runs.
+    """
 
     def __init__(self, paths: ClusterPaths) -> None:
         self._paths = paths
@@ -45,10 +48,13 @@ class SliceDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Replace for another request, key or place; update for the rest.
 
-        Nodes that the testbed did not have are requested again, in place.
+        Nodes that the testbed did not have are requested again, in place, and further nodes where
+        the slice can grow.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
         replace = changed - _IN_PLACE
+        if replace == {"request"} and result.get("grows"):
+            replace -= {"request"} if rspec.added(olds["request"], news["request"]) else set()
         if "testbed" in changed and _place(olds) != _place(news):
             replace |= {"testbed"}
         if replace:
@@ -79,7 +85,7 @@ class SliceDriver(Driver):
                     f"those that failed; or give all up: {down}"
                 )
             raise
-        return reservation.urn, {"slice": reservation.urn, "nodes": results}
+        return reservation.urn, _result(reservation, results)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the slice; one that has expired is gone."""
@@ -87,17 +93,19 @@ class SliceDriver(Driver):
         found = reservation.look()
         if found is None:
             return None
-        return {"slice": reservation.urn, "nodes": reservation.judge(found)}
+        return _result(reservation, reservation.judge(found))
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look at the slice with the new way to reach it, and request what it lacks."""
         reservation = self._reservation(news, id, is_requested=True)
-        found = reservation.complete()
+        if olds["testbed"].get("login_keys") != news["testbed"].get("login_keys"):
+            reservation.admit()
+        found = reservation.complete(rspec.added(olds["request"], news["request"]))
         if found is None:
             raise GpubedError(
                 f"the slice of {news['cluster']} is gone", f"gpubed up {news['cluster']} --refresh"
             )
-        return {"slice": reservation.urn, "nodes": reservation.judge(found)}
+        return _result(reservation, reservation.judge(found))
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Release all nodes. The slice itself stays, empty, until it expires."""
@@ -113,6 +121,10 @@ class SliceDriver(Driver):
             logins.require(wanted.testbed.bastion, there.login)
             logins.renew_identity(wanted.testbed, there.login, self._paths)
         return Reservation(wanted, there, self._paths, urn=urn)
+
+
+def _result(reservation: Reservation, nodes: Results) -> dict[str, Any]:
+    return {"slice": reservation.urn, "nodes": nodes, "grows": reservation.grows}
 
 
 def _place(inputs: Properties) -> tuple[Any, Any]:
@@ -257,7 +269,8 @@ class NodeDriver(Driver):
                 where = f"{', '.join(addresses)} port {result['port']}"
                 hint = "without IPv6, name the testbed's bastion in backend.bastion"
                 said = f"{node.name} does not answer SSH on {where}"
-                raise Unreachable(said, None if result["via"] else hint)
+                is_behind = node.testbed.nat and not result["via"]
+                raise Unreachable(said, hint if is_behind else None)
             time.sleep(_LOOK_S)
 
     def _has_another_key(self, node: NodeInputs, known: dict[str, Any]) -> bool:
@@ -315,6 +328,7 @@ def _settings(node: NodeInputs, given: Given) -> dict[str, str]:
             "EXPERIMENT_ADDRESS": f"{end.address}/{end.prefix}",
             "EXPERIMENT_MTU": str(node.mtu or ""),
         }
+    settings["EXTRA_PATH"] = node.testbed.extra_space or ""
     if node.shared:
         settings |= {"SHARED_SOURCE": node.shared.folder, "SHARED_PATH": node.shared.path}
     return settings

@@ -1,10 +1,10 @@
 #!/bin/sh
-# What a node of the Virtual Wall needs before it is like any other. Runs now and at each boot;
+# What a node of a GENI testbed needs before it is like any other. Runs now and at each boot;
 # does only what is not done yet. Settings: /etc/gpubed/testbed.
 set -eu
 
 USER_NAME='' NAT='' EXPERIMENT_MAC='' EXPERIMENT_ADDRESS='' EXPERIMENT_MTU=''
-SHARED_SOURCE='' SHARED_PATH=''
+SHARED_SOURCE='' SHARED_PATH='' EXTRA_PATH=''
 [ ! -r /etc/gpubed/testbed ] || . /etc/gpubed/testbed
 
 fail() {
@@ -71,6 +71,14 @@ say_how_small() {
         "grow over the partitions behind it${spare:+; nothing seems to be on $spare}"
 }
 
+# Emulab's own tool makes a file system of the rest of the disk, and mounts it at later boots, too.
+extra_space() {
+    { [ -n "$EXTRA_PATH" ] && ! mountpoint -q "$EXTRA_PATH"; } || return 0
+    mkdir -p "$EXTRA_PATH"
+    /usr/local/etc/emulab/mkextrafs.pl "$EXTRA_PATH" >/dev/null 2>&1 ||
+        echo "warning: the rest of the disk is not mounted at $EXTRA_PATH: mkextrafs failed"
+}
+
 link_with() {
     for path in /sys/class/net/*; do
         [ "$(cat "$path/address" 2>/dev/null)" != "$1" ] || basename "$path"
@@ -101,5 +109,6 @@ account
 stay_awake
 nat
 expand
+extra_space
 experiment
 shared

@@ -8,7 +8,7 @@ that changes something.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -91,15 +91,34 @@ class Reservation:
             except Unanswered as error:
                 patience.back_off(error)
 
-    def complete(self) -> Description | None:
-        """Request missing nodes again, keeping the others; return the slice, None if it is gone."""
+    @property
+    def grows(self) -> bool:
+        """Whether the aggregate adds nodes to a slice that runs."""
+        return self._there.grows
+
+    def complete(self, added: frozenset[str] = frozenset()) -> Description | None:
+        """Request missing and `added` nodes, keeping the others; None if the slice is gone."""
         found = self.look()
-        missing = self.wanted.missing(self.judge(found)) if found else {}
-        if found is None or (self._is_done(found) and not missing):
-            return found
-        if missing and not found.has_ticket:
+        if found is None:
+            return None
+        if found.has_ticket:  # of a run that was killed
+            if added:
+                self._save(request=digest(self.wanted.request))
+            found = self.hold()
+        if missing := self.wanted.missing(self.judge(found), added):
             self._add(missing)
-        return self.hold()
+        if added:
+            self._save(request=digest(self.wanted.request))
+        return self.hold() if missing or not self._is_done(found) else found
+
+    def admit(self) -> None:
+        """Have the nodes that run let in the present keys, and no others; Emulab can do that."""
+        act = self._there.act
+        if why := refusal(act, self.urn, self.urn, "geni_update_users", self._keys):
+            said = (
+                f"backend.login_keys is for new nodes only, those that run stay as they are: {why}"
+            )
+            progress.emit("note", message=said)
 
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None if it has nothing."""
@@ -293,7 +312,10 @@ class Reservation:
         raise error
 
     def _add(self, missing: Mapping[str, str]) -> None:
-        """Request as many missing nodes as can be had; only Emulab changes a slice in place."""
+        """Request as many missing nodes as can be had; only Emulab changes a slice in place.
+
+        Raises what the testbed says if fewer nodes than suffice would be left.
+        """
         more, why = list(missing), {**self.journal.left_out, **missing}
         while more:
             # Saved first: what a killed run requested must not count as left out.
@@ -306,21 +328,31 @@ class Reservation:
                 name = fixed if fixed in more else more[-1]
                 more.remove(name)
                 why[name] = error.message
+                if not self._suffices({name for name in why if name not in more}):
+                    raise
             except Answered as error:
-                progress.emit(
-                    "note",
-                    message=f"{', '.join(missing)} cannot join a slice that runs: {error.message}; "
-                    f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew",
-                )
+                said = f"{', '.join(missing)} cannot join a slice that runs: {error.message}"
+                fix = f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew"
+                if not self._suffices(why):
+                    raise Refused(said, fix) from None
+                progress.emit("note", message=f"{said}; {fix}")
                 more = []
         self._save(left_out=why)
 
+    def _suffices(self, left_out: Collection[str]) -> bool:
+        groups = self.wanted.groups.values()
+        return all(sum(n not in left_out for n in group.nodes) >= group.min for group in groups)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        there = self._there
+        return (there.login.public_key, self.wanted.public_key, *(there.config.login_keys or ()))
+
     def _provision(self) -> None:
-        keys = [self._there.login.public_key, self.wanted.public_key]
         spares = any(group.min < len(group.nodes) for group in self.wanted.groups.values())
         provision = self._there.provision
         try:
-            self._saw(provision(self.urn, keys, self._until, best_effort=spares))
+            self._saw(provision(self.urn, self._keys, self._until, best_effort=spares))
         except Answered as error:
             if error.code == _EXPIRED:
                 # Emulab removes an expired ticket only later; until then it grants no other.

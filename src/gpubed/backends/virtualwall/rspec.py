@@ -85,6 +85,20 @@ def without(text: str, names: Iterable[str]) -> str:
     return _text(root)
 
 
+def added(old: str, new: str) -> frozenset[str]:
+    """Return the nodes that a request has more than an older one; none if more than that differs.
+
+    A node that gets its first link differs.
+    """
+    before, after = (
+        documents.children(documents.parse(t, "the request"), "node") for t in (old, new)
+    )
+    more = {str(node.get("client_id")) for node in after}
+    more -= {str(node.get("client_id")) for node in before}
+    is_same = without(old, ()) == without(new, more) and linked(old) == linked(new) - more
+    return frozenset(more) if is_same else frozenset()
+
+
 def linked(text: str) -> frozenset[str]:
     """Return the nodes that a request asks a link for."""
     links = documents.children(documents.parse(text, "the request"), "link")
@@ -98,7 +112,8 @@ def specification(plan: ClusterPlan) -> str:
     every node run the preparation. jFed writes an inventory with the request's groups.
     """
     # Addresses are left to the image: a bundle cannot know which machine it will be run on.
-    script = indent(prepare.script().replace("NAT=''", "NAT='yes'", 1), " " * 4)
+    nat = "NAT='yes'" if of(plan.spec).nat else "NAT=''"
+    script = indent(prepare.script().replace("NAT=''", nat, 1), " " * 4)
     return f"""# {plan.cluster}: {len(plan.nodes)} nodes. Written by `gpubed export`.
 version: 1.0-basic
 rspec: cluster.rspec

@@ -120,10 +120,11 @@ class SliceInputs(BaseModel):
                 f"gpubed resources {self.cluster} lists what is free",
             )
 
-    def missing(self, results: Results) -> dict[str, str]:
-        """Return why the testbed lacked nodes, by those that are to be requested again."""
+    def missing(self, results: Results, added: frozenset[str] = frozenset()) -> dict[str, str]:
+        """Return why the testbed lacks nodes that are to be requested, `added` ones too."""
         groups = [group for group in self.groups.values() if group.on_failure == "replace"]
-        found = {name: results.get(name, {}) for group in groups for name in group.nodes}
+        names = added.union(*(group.nodes for group in groups))
+        found = {name: results.get(name, {}) for name in self.nodes if name in names}
         return {n: r["failed"] for n, r in found.items() if "failed" in r and not r.get("sliver")}
 
 

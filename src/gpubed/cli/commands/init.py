@@ -69,8 +69,8 @@ def _job(project: Project, name: str) -> Path:
 
 
 def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
-    if backend not in backend_config.names():
-        known = ", ".join(backend_config.names())
+    if backend not in backend_config.types():
+        known = ", ".join(backend_config.types())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
     if why := clusterspec.name_fault(paths.name):
         raise UsageError(
