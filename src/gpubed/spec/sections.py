@@ -373,7 +373,10 @@ class Registry(Section):
 
 Registries = dict[
     Annotated[
-        str, Field(pattern=wording.pattern(r"^[a-z0-9.-]+(:[0-9]+)?$", "a registry, as HOST:PORT"))
+        str,
+        Field(
+            pattern=wording.pattern(r"^[a-z0-9.-]+(:[0-9]+)?$", "a registry, as HOST or HOST:PORT")
+        ),
     ],
     Registry,
 ]
