@@ -178,6 +178,15 @@ def test_a_registry_that_does_not_answer_is_named(head):
     assert "whether the head reaches registry.invalid" in refused.value.hint
 
 
+def test_a_head_of_a_former_version_is_brought_up_first(head):
+    (head / "bin/gpubed-image").write_text(
+        "#!/bin/sh\necho 'usage: gpubed-image keep' >&2\nexit 2\n"
+    )
+    with pytest.raises(GpubedError, match="of a former version") as refused:
+        images.require(cluster(head, **{"registry.invalid": login(head)}), "registry.invalid/box")
+    assert refused.value.hint == "gpubed up lab"
+
+
 @pytest.mark.parametrize(
     ("broken", "words"),
     [

@@ -79,6 +79,9 @@ def _keep(cluster: Cluster, image: str, *, pull: bool) -> None:
         )
     if not done.exit_code:
         return
+    if login and "usage: gpubed-image" in done.stderr:
+        why = f"the head's gpubed-image is of a former version, and cannot log in to {registry}"
+        raise GpubedError(why, f"gpubed up {cluster.name}")
     if login and _REFUSED.search(done.stderr):
         raise GpubedError(
             f"{registry} refuses {login.user}, or {login.user} may not have {image}: {done.tail}",
