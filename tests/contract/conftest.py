@@ -95,7 +95,7 @@ class Cluster:
         @pulumi.runtime.test
         def program() -> pulumi.Output[None]:
             inputs = map(pulumi.Output.from_input, (self.uuid, key))
-            return self.testbed.backend.component(self.plan, *inputs).apply(resolved.append)
+            return self.testbed.backend.component(self.plan, *inputs, None).apply(resolved.append)
 
         pulumi.runtime.set_mocks(_Engine(self))
         program()

@@ -433,6 +433,28 @@ def test_another_image_than_the_usual_one_may_be_named(up):
     assert "image: String should match" in up.call(*QUICK, "--container", "No/Such", rc=2).stderr
 
 
+def test_a_private_image_goes_with_its_login_which_nothing_here_shows(up):
+    """GPULab's own words name the image as it was submitted."""
+    file = up.folder / "token"
+    file.write_text("t0ken-of-the-test\n")
+    login = {"user": "me", "password_file": str(file)}
+    image = "registry.example.org/team/train:1"
+    up.write("gl", image=image, registries={"registry.example.org": login})
+    file.chmod(0o644)
+    assert f"{file} can be read by others" in up.call(*QUICK, rc=3).stderr
+    file.chmod(0o600)
+    done = up.call(*QUICK, rc=1)
+    [job] = up.service.jobs.values()
+    assert job.document["request"]["docker"]["image"] == f"me:t0ken-of-the-test@{image}"
+    assert f"image me:{'*' * 17}@{image} could not be pulled" in done.stderr
+    files = [one for one in up.project.rglob("*") if one.is_file()]
+    assert not [one for one in files if b"t0ken-of-the-test" in one.read_bytes()]
+    file.write_text("not@in/a/name")
+    assert "which an image's name at GPULab cannot have" in up.call(*QUICK, rc=3).stderr
+    file.unlink()
+    assert "correct backend.registries.registry.example.org" in up.call(*QUICK, rc=3).stderr
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A folder of a user's own."""

@@ -31,7 +31,7 @@ def declare(cluster, data):
     @pulumi.runtime.test
     def program():
         uuid, key = pulumi.Output.from_input(UUID), pulumi.Output.from_input(KEY)
-        return cluster(planned, uuid, key).allocation.apply(resolved.append)
+        return cluster(planned, uuid, key, None).allocation.apply(resolved.append)
 
     program()
     return Allocation.model_validate(resolved[0]), planned

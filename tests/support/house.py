@@ -29,7 +29,7 @@ FLOORS = (
 BESIDE: dict[str, set[str]] = {
     "playbooks": {"hardware"},
     "roles": set(),
-    "stacks": {"cluster", "core", "testbeds"},
+    "stacks": {"resources"},
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.cluster import drivers
+from gpubed import resources
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import NotUp
 from gpubed.testbeds.specification import load_cluster
@@ -23,7 +23,7 @@ def test_outputs_of_a_stack_lead_to_the_cluster_and_have_no_token(tmp_path, monk
     paths = granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     granted = load_cluster(paths)
-    told = drivers.outputs(granted.plan, granted.allocation.model_dump(mode="json"))
+    told = resources.outputs(granted.plan, paths, granted.allocation.model_dump(mode="json"))
     at = granted.allocation.head.control_address
     assert told == {
         "state": "ready",

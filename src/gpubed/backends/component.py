@@ -21,8 +21,8 @@ class Component(pulumi.ComponentResource):
 
     allocation: pulumi.Output[dict[str, Any]]
 
-    def __init__(self, backend: str, cluster: str) -> None:
-        super().__init__(f"gpubed:{backend}:Cluster", cluster)
+    def __init__(self, backend: str, cluster: str, opts: pulumi.ResourceOptions | None) -> None:
+        super().__init__(f"gpubed:{backend}:Cluster", cluster, None, opts)
 
     @property
     def children(self) -> pulumi.ResourceOptions:

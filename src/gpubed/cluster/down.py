@@ -44,7 +44,7 @@ class Removal:
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
     """Return the volumes that hold a cluster's data."""
-    paths.project.prepare()
+    paths.prepare(leftovers=True)
     stack = Stack(paths, engine)
     uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
     if uuid is None:
@@ -55,7 +55,7 @@ def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
 
 def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
     """Return the error that says why there is no volume to keep."""
-    paths.project.prepare()
+    paths.prepare(leftovers=True)
     stack = Stack(paths, engine)
     gone = ", ".join(map(str, audits.missing_data(stack, audits.testbeds(stack))))
     why = "; what was written is on the nodes' own disks" if audits.nodes(stack) else ""
@@ -98,7 +98,7 @@ def down(
         without: Own hosts, by node or address, that are left as they are if they refuse a login.
         whose: What removes the cluster, if not a person; written to the record while it works.
     """
-    paths.project.prepare()
+    paths.prepare(leftovers=True)
     with runlock.hold(paths.state, "down"):
         stack = Stack(paths, engine)
         stack.mend()

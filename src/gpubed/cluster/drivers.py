@@ -1,86 +1,13 @@
-"""Declares the resources that every cluster has, on any testbed.
-
-`identity` comes first: it makes the UUID that all other resources carry; `key` is the SSH key.
-`configuration` comes last: it renders the inventory, applies the roles and
-verifies the result, so that `pulumi up` ends in a ready cluster.
-"""
+"""The drivers of the resources that every cluster has, on any testbed."""
 
 from __future__ import annotations
 
-import shlex
 import uuid
-from contextlib import suppress
 from typing import Any
-
-import pulumi
 
 from gpubed.core import record, secret
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.core.reading import Unreadable
-from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.driver import Change, Driver, Properties
-from gpubed.testbeds.resources import Configuration, Identity, Key
-
-
-def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
-    """Declare the cluster's identity and its SSH key; outputs are `uuid` and `public_key`."""
-    inputs = {"cluster": cluster.cluster}
-    made = Key("key", "gpubed", inputs).result["public_key"]
-    # A preview does not know a future result and would replace all that depends on it, even if
-    # the key exists and only its resource is new.
-    known = ""
-    with suppress(Unreadable):  # the resource reports the error
-        known = secret.public_key(_paths(inputs).private_key)
-    return {
-        "uuid": Identity("identity", "gpubed", inputs).result["uuid"],
-        "public_key": pulumi.Output.from_input(known) if known else made,
-    }
-
-
-def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
-    """Declare the configuration of an allocation, and export how to reach the cluster."""
-    folder = Project.find().cluster(cluster.cluster).inventory
-
-    # Testbeds that run jobs have no nodes to configure.
-    configured = cluster.spec.configure and cluster.spec.backend.lends_nodes
-
-    def wanted(data: dict[str, Any]) -> dict[str, dict[str, str]]:
-        # Not called in a preview of a new cluster, which has no allocation yet.
-        from gpubed.configuration import roles
-        from gpubed.nodes.allocation import Allocation
-
-        return roles.fingerprints(cluster, Allocation.model_validate(data), folder)
-
-    inputs = {
-        "cluster": cluster.cluster,
-        "configure": configured,
-        "specification": cluster.spec.digest,
-        "allocation": allocation,
-        "fingerprints": allocation.apply(wanted) if configured else {},
-    }
-    made = Configuration("configuration", "gpubed", inputs)
-    # Outputs become known only after the configuration is done.
-    known = pulumi.Output.all(allocation, made.result).apply(lambda both: outputs(cluster, both[0]))
-    lent = ["head", "ssh_command"] if cluster.spec.backend.lends_nodes else []
-    lab = ["jupyterlab_url"] if configured and cluster.spec.services.jupyterlab else []
-    for name in ["state", *lent, *lab]:
-        pulumi.export(name, known[name])
-    return made
-
-
-def outputs(cluster: ClusterPlan, granted: dict[str, Any]) -> dict[str, str]:
-    """Return a stack's outputs except the allocation; they contain no token."""
-    from gpubed.access import services
-    from gpubed.nodes.allocation import Allocation, Cluster
-
-    paths, allocation = _paths({"cluster": cluster.cluster}), Allocation.model_validate(granted)
-    known = {"state": "ready" if cluster.spec.configure else "allocated"}
-    if not allocation.nodes:
-        return known
-    head = allocation.head.name
-    known |= {"head": head, "ssh_command": f"ssh -F {shlex.quote(str(paths.ssh_config))} {head}"}
-    found = services.urls(Cluster(paths, cluster, allocation))
-    return known | {f"{service['name']}_url": service["url"] for service in found}
 
 
 def driver(kind: str) -> Driver:

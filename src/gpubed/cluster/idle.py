@@ -105,6 +105,7 @@ def _release(
     telling: Telling, engine: EngineName, cluster: Cluster, warned: Warned, why: str
 ) -> bool:
     """Save results at one look and release at the next; return whether the release has begun."""
+    cluster.paths.refuse_users_program()
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
     done = lease_policy.prepare(cluster, again=warned.saved)

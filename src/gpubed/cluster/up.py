@@ -77,7 +77,7 @@ def up(
     owners_variables.require_readable(paths)
     testbed = registry.bound(plan.backend, paths)
     testbed.backend.require_engine(engine)
-    paths.project.prepare()
+    paths.prepare()
     with runlock.hold(paths.state, "up") as ended, frozen(paths, plan):
         still_wanted()
         if ended:
@@ -355,7 +355,7 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     testbed = registry.bound(plan.backend, paths)
     testbed.backend.require_engine(engine)
     runlock.require_free(paths.state)
-    paths.project.prepare()
+    paths.prepare()
     stack = Stack(paths, engine)
     audits.testbeds(stack, testbed).require_same(testbed)
     seen = probe.damaged(probe.before_up(paths, plan))

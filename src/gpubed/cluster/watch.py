@@ -297,6 +297,7 @@ class Watch:
         paths, name = cluster.paths, cluster.name
         if begun := _begun_down(paths):
             raise begun
+        paths.refuse_users_program()
         if not paths.has_stack:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
         leases.check_not_expired(paths)

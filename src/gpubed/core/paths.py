@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import re
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from gpubed.core.errors import PrerequisiteMissing, UsageError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
+_MAIN = re.compile(rb"^main: *['\"]?(\./)?stacks/cluster/?['\"]? *$", re.MULTILINE)
 # Programs that former versions wrote: SHA-256, the first 64 bits.
 _FORMER = frozenset(
     {
@@ -30,10 +32,11 @@ _FORMER = frozenset(
         "0f88da5943768c05",
         "27018608403f4a36",
         "630f77daed017528",
+        "750b4d09734c71f8",
         "f0b4144abcf70664",
     }
 )
-_FORMER_NAME = b"gpubed.cluster_drivers"
+_FORMER_NAMES = (b"gpubed.cluster_drivers", b"gpubed.cluster.drivers")
 FROZEN = "GPUBED_SPECIFICATION"
 
 
@@ -70,7 +73,7 @@ def _is_former(program: Path) -> bool:
     content = program.read_bytes()
     if hashlib.sha256(content).hexdigest()[:16] in _FORMER:
         return True
-    if _FORMER_NAME in content:
+    if any(name in content for name in _FORMER_NAMES):
         raise UsageError(
             f"{program} was changed, and is of a former version of gpubed",
             f"mv {shlex.quote(str(program))} {shlex.quote(f'{program}.former')}, then bring your "
@@ -128,15 +131,21 @@ class Project:
             if place.exists() and not os.access(place, os.R_OK):
                 raise not_ours(place, states)
 
+    @property
+    def has_users_program(self) -> bool:
+        """Whether `Pulumi.yaml` runs a program of the user's own, which gpubed's engine cannot."""
+        project = self.root / _PROGRAM[0]
+        return project.is_file() and not _MAIN.search(project.read_bytes())
+
     def prepare(self) -> None:
-        """Write the Pulumi program where both engines look for it, unless the user changed it.
+        """Write the Pulumi program where both engines look for it, unless the user has one.
 
         Raises `UsageError` for a changed program of a former version, or a folder name that OpenSSH
         or Ansible would expand.
         """
         ssh_path(self.root)
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in _PROGRAM:
+        for name in () if self.has_users_program else _PROGRAM:
             target = self.root / name
             if not target.exists() or _is_former(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -227,6 +236,25 @@ class ClusterPaths:
     def spec_in_use(self) -> Path:
         """The frozen copy of the specification that a run applies, else the specification."""
         return self.frozen if os.environ.get(FROZEN) == str(self.frozen) else self.spec
+
+    def prepare(self, *, leftovers: bool = False) -> None:
+        """Prepare the project for a verb that changes resources, or only removes `leftovers`.
+
+        Raises what `Project.prepare` and `refuse_users_program` raise; leftovers of a cluster that
+        is not up may be removed whoever declared it.
+        """
+        if self.allocation.exists() or not leftovers:
+            self.refuse_users_program()
+        self.project.prepare()
+
+    def refuse_users_program(self) -> None:
+        """Raise `UsageError` if the resources are those of a Pulumi program of the user's own."""
+        if self.project.has_users_program:
+            raise UsageError(
+                f"{self.project.root / 'Pulumi.yaml'} runs your own Pulumi program, which declares "
+                f"{self.name}: gpubed's engine runs only gpubed's own",
+                "pulumi preview, pulumi up or pulumi destroy: docs/how-to/pulumi.md",
+            )
 
     @property
     def has_stack(self) -> bool:

@@ -6,14 +6,19 @@ an archive on shared storage that each node loads. N nodes cost the uplink one c
 
 from __future__ import annotations
 
+import re
+
 from gpubed.core import parallel, progress
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
+from gpubed.spec.sections import registry_of
 
 _TRANSFER_S = 3600.0
 _ID = "docker image inspect --format '{{.Id}}' %s"
+# Parts of Docker's messages.
+_REFUSED = re.compile("unauthorized|denied|forbidden|no basic auth", re.IGNORECASE)
 _MISSING = "no such image"  # part of Docker's message in all releases, in varying case
 
 
@@ -22,6 +27,7 @@ def require(cluster: Cluster, image: str) -> str:
 
     Raises:
         UsageError: The cluster has no Docker.
+        PrerequisiteMissing: The registry's password cannot be read, or others can read it.
         GpubedError: The head cannot pull the image, a node did not get it, or a node's Docker does
             not answer.
     """
@@ -30,8 +36,7 @@ def require(cluster: Cluster, image: str) -> str:
     if len(set(ids)) > 1 or not ids[0]:
         nodes = cluster.allocation.nodes
         progress.emit("note", message=f"handing image {image} to {len(nodes)} nodes")
-        with SSH(cluster.allocation.head, cluster.paths) as head:
-            head.run("gpubed-image keep %s", image, timeout=_TRANSFER_S)
+        _keep(cluster, image, pull=not ids[0])
         parallel.each(lambda node: _load(cluster, node), nodes)
         ids = _ids(cluster, image)
         if len(set(ids)) > 1:
@@ -52,6 +57,41 @@ def require_docker(plan: ClusterPlan) -> None:
         key = "services.docker" if docker is None else "services.docker.user_access"
         fix = f"set {key} in cluster.yml, then: gpubed up {plan.spec.name}"
         raise UsageError(f"cluster {plan.spec.name} has {what}", fix)
+
+
+def _keep(cluster: Cluster, image: str, *, pull: bool) -> None:
+    """Keep an image for all nodes; pull it if the head lacks it, with the registry's login if any.
+
+    The password goes over SSH to the pull's standard input, and is kept on no node.
+    """
+    docker, registry = cluster.plan.spec.services.docker, registry_of(image)
+    where = f"services.docker.registries.{registry}"
+    login = docker.registries.get(registry) if docker and pull else None
+    words = ["keep-as", login.user, registry, image] if login else ["keep", image]
+    password = login.password(where) if login else ""
+    with SSH(cluster.allocation.head, cluster.paths) as head:
+        done = head.run(
+            f"gpubed-image{' %s' * len(words)}",
+            *words,
+            timeout=_TRANSFER_S,
+            check=False,
+            stdin=password,
+        )
+    if not done.exit_code:
+        return
+    if login and "usage: gpubed-image" in done.stderr:
+        why = f"the head's gpubed-image is of a former version, and cannot log in to {registry}"
+        raise GpubedError(why, f"gpubed up {cluster.name}")
+    if login and _REFUSED.search(done.stderr):
+        raise GpubedError(
+            f"{registry} refuses {login.user}, or {login.user} may not have {image}: {done.tail}",
+            f"correct {where} in cluster.yml, or the password in {login.password_file}",
+        )
+    fix = f"look whether the name is right, and whether the head reaches {registry}"
+    if _REFUSED.search(done.stderr):
+        fix = f"if it is private: {where}: {{user: NAME, password_file: FILE}} in cluster.yml"
+    what = "pull" if pull else "hand out"
+    raise GpubedError(f"the head cannot {what} {image}: {done.tail}", fix if pull else None)
 
 
 def _load(cluster: Cluster, node: Node) -> None:

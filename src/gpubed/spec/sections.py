@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -350,6 +350,44 @@ class JupyterLab(Section):
 _MIRROR = wording.pattern(r"^https?://[^\s/]+/?$", "the URL of a server, such as https://HOST:5000")
 
 
+class Registry(Section):
+    """A login to a registry of container images."""
+
+    user: str = Field(
+        pattern=wording.pattern(r"^[^\s:@/]+$", "a user's name, without white space, ':', '@', '/'")
+    )
+    password_file: str = Field(
+        pattern=FILE, description="file on the controller, readable by its owner alone (0600)"
+    )
+
+    def password(self, where: str) -> str:
+        """Return the password; `where` says in errors which part of the specification is read.
+
+        Raises `PrerequisiteMissing` if the file cannot be read, or other users can read it.
+        """
+        from gpubed.core import secret  # loads much that a specification does not need
+
+        path, fix = Path(self.password_file).expanduser(), f"correct {where}.password_file"
+        return secret.password(path, fix).decode(errors="replace")
+
+
+Registries = dict[
+    Annotated[
+        str,
+        Field(
+            pattern=wording.pattern(r"^[a-z0-9.-]+(:[0-9]+)?$", "a registry, as HOST or HOST:PORT")
+        ),
+    ],
+    Registry,
+]
+
+
+def registry_of(image: str) -> str:
+    """Return the registry in an image's name, as Docker reads it: `docker.io` if it names none."""
+    host, slash, _ = image.partition("/")
+    return host if slash and ("." in host or ":" in host or host == "localhost") else "docker.io"
+
+
 class Docker(Section):
     """Docker on all nodes, for jobs in containers."""
 
@@ -361,6 +399,9 @@ class Docker(Section):
     )
     mirror: Annotated[str, Field(pattern=_MIRROR), OF_A_SERVER] | None = Field(
         default=None, description="URL of a registry that keeps copies of images"
+    )
+    registries: Registries = Field(
+        default={}, description="logins with which images of jobs are pulled, by registry"
     )
 
 

@@ -160,9 +160,13 @@ class Backend(ABC):
 
     @abstractmethod
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare the cluster's resources to Pulumi; return the data of an `Allocation`."""
+        """Declare a component, with `opts`; return the data of an `Allocation`."""
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the parts of a node's data that are known before it is granted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -169,8 +169,10 @@ def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
 
 
 @functools.cache
-def _owners(paths: ClusterPaths) -> Counter[tuple[str, str]]:
+def _owners(paths: ClusterPaths) -> dict[tuple[str, str], int]:
     """Return how many resources of a stack own a thing when a run begins, by kind and id."""
+    if paths.project.has_users_program:
+        return defaultdict(lambda: 1)  # its state may be anywhere
     found = Counter[tuple[str, str]]()
     for state in paths.project.pulumi.glob(f".pulumi/stacks/*/{paths.name}.json"):
         with suppress(reading.Unreadable):

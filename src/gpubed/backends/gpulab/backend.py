@@ -50,7 +50,11 @@ class GpulabBackend(JobBackend):
         return [*_nodes(spec), *_rest(spec)]
 
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare an allocation without nodes; its uuid labels the jobs."""
         from gpubed.backends.component import Component
@@ -66,7 +70,7 @@ class GpulabBackend(JobBackend):
             ).model_dump(mode="json")
 
         made = uuid.apply(allocation)
-        Component(self.name, plan.cluster).register_outputs({"allocation": made})
+        Component(self.name, plan.cluster, opts).register_outputs({"allocation": made})
         return made
 
     def service(self) -> GpulabLauncher:

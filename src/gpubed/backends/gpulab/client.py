@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import time
 from collections.abc import Mapping
@@ -305,7 +306,7 @@ class Client:
         try:
             connection.request(method, self._path + path, body, {**sent, **(headers or {})})
             answer = connection.getresponse()
-            content = answer.read(_LONGEST_ANSWER)
+            content = self._masked(answer.read(_LONGEST_ANSWER))
             cut = not answer.isclosed()
         except ssl.SSLError as error:
             raise self._tls(error) from error
@@ -318,6 +319,13 @@ class Client:
             said = f"GPULab answers {answer.status} {answer.reason}: {_said(content)}"
             raise Unanswered(said, _AGAIN)
         return Answer(answer.status, content, cut)
+
+    def _masked(self, answer: bytes) -> bytes:
+        """Hide passwords of registries: the service names a job's image as it was submitted."""
+        for login in self._config.registries.values():
+            pattern = rb"(?<=\b%s:)[^\s@/]+(?=@)" % re.escape(login.user.encode())
+            answer = re.sub(pattern, lambda found: b"*" * len(found[0]), answer)
+        return answer
 
     def _tls(self, error: ssl.SSLError) -> GpubedError:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -7,7 +7,7 @@ from pydantic import Field
 from gpubed.core import wording
 from gpubed.core.units import Bytes, Seconds, Whole, WholeOrNone
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import FOLDER, OF_A_SERVER
+from gpubed.spec.sections import FOLDER, OF_A_SERVER, Registries
 
 
 class Config(BackendConfig):
@@ -37,13 +37,17 @@ class Config(BackendConfig):
         pattern=wording.pattern(r"^[A-Za-z0-9_.-]+$", "letters, digits, '_', '.' and '-'"),
         description="who the jobs are for",
     )
-    # `[registry[:port]/]name[:tag]`, lower case; digests are refused, and so are credentials here.
+    # `[registry[:port]/]name[:tag]`, lower case; digests are refused, and credentials are added.
     image: str = Field(
         pattern=wording.pattern(
             r"^([a-z0-9.-]+(:[0-9]+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$",
             "an image, such as gpulab.ilabt.imec.be:5050/team/train:1",
         ),
         description="container image with python3, horovodrun and what jobs import",
+    )
+    registries: Registries = Field(
+        default={},
+        description="logins to registries of images; GPULab keeps them in each job's definition",
     )
     jobs: Literal["one", "trials"] = Field(
         default="one", description="trials: each node is a job and a Horovod world of its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, NodePlan
-from gpubed.spec.sections import Machine
+from gpubed.spec.sections import Machine, registry_of
 from gpubed.testbeds.base import Task
 
 _GB = 10**9
@@ -144,7 +145,7 @@ def render(
         "request": {
             "resources": {key: value for key, value in machine.items() if value is not None},
             "docker": {
-                "image": options.image,
+                "image": _with_login(options),
                 "command": _words(node, command, environment["GPUBED_RUN_DIR"], mark, task),
                 "environment": {**environment, **_ALONE, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
                 "storage": mounts,
@@ -158,6 +159,22 @@ def render(
         "owner": {"projectUrn": project_urn},
         "deploymentEnvironment": options.environment,
     }
+
+
+def _with_login(options: Config) -> str:
+    """Return the image as `user:password@image` (gpulab-common 6.0) if its registry has a login."""
+    registry = registry_of(options.image)
+    if not (login := options.registries.get(registry)):
+        return options.image
+    where = f"backend.registries.{registry}"
+    password = login.password(where)
+    if not re.fullmatch(r"[^\s@/]+", password):
+        raise PrerequisiteMissing(
+            f"the password of {login.user} at {registry} is empty, or has white space, '@' or '/', "
+            "which an image's name at GPULab cannot have",
+            f"make a token of that registry, and write it to the file of {where}",
+        )
+    return f"{login.user}:{password}@{options.image}"
 
 
 def _words(

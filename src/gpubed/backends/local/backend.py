@@ -66,12 +66,16 @@ class LocalBackend(Backend):
         return spec_checks.warnings(spec)
 
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare images, networks, volume and nodes."""
         from gpubed.backends.local.component import Cluster
 
-        return Cluster(plan, uuid, public_key).allocation
+        return Cluster(plan, uuid, public_key, opts).allocation
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of an image, network, volume or node."""

@@ -23,9 +23,13 @@ class Cluster(Component):
     """Images, networks, the shared volume (if it is one) and the nodes of one cluster."""
 
     def __init__(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> None:
-        super().__init__(_BACKEND, plan.cluster)
+        super().__init__(_BACKEND, plan.cluster, opts)
         self._plan = plan
         self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
         self._owner = {"cluster": plan.cluster, "uuid": uuid}

@@ -97,12 +97,16 @@ class OpenStackBackend(Backend):
         say(f"Pulumi's openstack plugin {wanted} is installed")
 
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare networks, security groups, servers and the floating address."""
         from gpubed.backends.openstack.component import Cluster
 
-        return Cluster(plan, uuid, public_key).allocation
+        return Cluster(plan, uuid, public_key, opts).allocation
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a look at the cloud."""

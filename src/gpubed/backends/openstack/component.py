@@ -28,9 +28,13 @@ class Cluster(Component):
     """Networks, security groups, servers and the floating address of one cluster."""
 
     def __init__(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> None:
-        super().__init__(_BACKEND, plan.cluster)
+        super().__init__(_BACKEND, plan.cluster, opts)
         self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
         # The program, of which projects hold copies, passes only a plan.

@@ -41,13 +41,17 @@ class StaticBackend(Backend):
         return [*_groups(spec), *_networks(spec), *_addresses(spec)]
 
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare one node for each host."""
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 
-        config, cluster = options(plan.spec), Component(self.name, plan.cluster)
+        config, cluster = options(plan.spec), Component(self.name, plan.cluster, opts)
 
         def result(planned: NodePlan) -> pulumi.Output[dict[str, Any]]:
             inputs = {

@@ -91,14 +91,18 @@ class VirtualWallBackend(Backend):
         return super().foretold(plan, node) if len(plan.nodes) > 1 else {"experiment_address": None}
 
     def component(
-        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare one slice with all nodes and links, and each of its nodes made ready."""
         from gpubed.backends.component import Component
         from gpubed.backends.virtualwall import journal, slice_inputs
         from gpubed.testbeds.resources import Node, Slice
 
-        cluster, spec = Component(self.name, plan.cluster), plan.spec
+        cluster, spec = Component(self.name, plan.cluster, opts), plan.spec
         inputs = slice_inputs.planned(plan) | {"uuid": uuid, "public_key": public_key}
         whole = Slice("slice", self.name, inputs, cluster.children)
         folder = uuid.apply(lambda known: journal.part(spec, known))

@@ -44,7 +44,7 @@ def command(
         raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {name}")
     ui, paths = UI(as_json), find(name, from_state=not adopt)
     runlock.require_free(paths.state)  # what is being made would look as if a kill had left it
-    paths.project.prepare()
+    paths.prepare(leftovers=True)
     driven = stack.Stack(paths, stack.choose(engine))
     found = audits.audit(driven)
     if (adopt or remove) and not uuid:

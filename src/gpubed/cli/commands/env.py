@@ -16,7 +16,7 @@ PLACE = ("Cluster", 100)
 def command(name: ClusterName, as_json: Json = False) -> int:
     """Print settings with which plain Pulumi and Ansible work. Evaluate its lines in a shell."""
     ui, paths = UI(as_json), find(name)
-    paths.project.prepare()
+    paths.prepare()
     stack.Stack(paths, stack.choose(None)).init()
     variables = {
         **stack.environment(paths),
