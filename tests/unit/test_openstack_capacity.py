@@ -130,7 +130,6 @@ def test_a_cloud_that_has_everything(there: Cloud) -> None:
         (None, {"availability_zone": "az9"}, "no availability zone 'az9'; there are: nova"),
         (None, {"shaping": "qos"}, "cannot hold links to a rate"),
         (None, {"data_volumes": ["1 GiB"]}, "no block storage service"),
-        (None, {"boot_volume": "1 GiB"}, "no block storage service"),
         ([{"count": 1, "gpus": 4}], {"flavor": "g1"}, "4 GPU(s) per node are wanted, flavor g1"),
         ([{"count": 6}], {}, "6 more server(s) are wanted, and 5 of 10 are left"),
         ([{"count": 1}], {"flavor": "g1"}, "65536 more MiB of memory are wanted"),

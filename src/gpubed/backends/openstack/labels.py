@@ -14,6 +14,7 @@ from typing import Any
 CLUSTER = "gpubed.cluster"
 NAME = "gpubed.name"
 GROUP = "gpubed.group"
+KEEP = "gpubed.keep"  # of volumes that `gpubed down` leaves
 
 # For each kind that can be listed: the plugin's type, and openstacksdk's service and noun; in the
 # order in which they can be removed.
