@@ -419,8 +419,9 @@ class _Segment:
         if not found:
             fixed = [{**fixed[0], "ip_address": str(address)}]
         if wanted.vnic_type or wanted.binding_profile:
-            profile = json.dumps(wanted.binding_profile) if wanted.binding_profile else None
-            inputs["binding"] = {"vnic_type": wanted.vnic_type or "normal", "profile": profile}
+            inputs["binding"] = {"vnic_type": wanted.vnic_type or "normal"}
+            if wanted.binding_profile:
+                inputs["binding"]["profile"] = json.dumps(wanted.binding_profile)
         if wanted.port_security:
             inputs["security_group_ids"] = groups
         else:
