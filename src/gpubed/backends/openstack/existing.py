@@ -140,6 +140,9 @@ def segment(connection: Connection, purpose: str, wanted: Attachment) -> Segment
 
 def reservation(connection: Connection, id_: str) -> Reservation:
     """Return the lease that a reservation belongs to."""
+    if not connection.has_service("reservation"):
+        why = "this cloud has no reservation service (Blazar)"
+        raise Refused(why, "leave backend.reservation out")
     client: Any = connection.config.get_session_client("reservation")
     answer = reading.reply(client.get("/leases").text, "Blazar's leases").json(_Leases)
     for lease in answer.leases:
