@@ -43,14 +43,15 @@ class Removal:
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
-    """Return the volumes that hold a cluster's data."""
+    """Return the volumes that hold a cluster's data, but for those that stay anyway."""
     paths.project.prepare()
     stack = Stack(paths, engine)
     uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
     if uuid is None:
         return []
     found = [*asked.existing().things, *asked.data_within()]
-    return [thing for thing in found if thing.uuid == uuid and thing.data]
+    mine = [thing for thing in found if thing.uuid == uuid and thing.data]
+    return [thing for thing in mine if not thing.stays]
 
 
 def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
