@@ -92,7 +92,7 @@ def test_what_is_there_is_found(project: Any, backend: dict[str, Any]) -> None:
         ({"key_pair": "yours"}, "no key pair 'yours'", "backend.key_pair"),
         ({"server_group": "close"}, "no server group 'close'", "backend.server_group"),
         ({"reservation": uuid(1)}, "no reservation", "backend.reservation"),
-        ({"reservation": LEASE["id"]}, "no reservation", f"its reservations: {RESERVATION}"),
+        ({"reservation": LEASE["id"]}, "no reservation", f"with the reservations {RESERVATION}"),
         (
             {"bastions": [{"address": "b.invalid", "user": "me"}]},
             "host key of the bastion b.invalid",

@@ -157,7 +157,7 @@ class TestReservation:
         assert reserved.lease(allocation).granted_until == datetime(2099, 1, 1, tzinfo=UTC)
 
     def test_its_owner_renews_it(self, reserved: Any) -> None:
-        with pytest.raises(Refused, match="lease gpus, which you renew") as refused:
+        with pytest.raises(Refused, match="a reservation of yours") as refused:
             reserved.renew(sample_allocation(sample_plan()), datetime.now(UTC))
         assert "--prolong-for" in str(refused.value.hint)
 

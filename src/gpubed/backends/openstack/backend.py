@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
-from gpubed.backends.openstack.config import options
+from gpubed.backends.openstack.config import Attachment, options
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes import allocation
@@ -81,7 +81,7 @@ class OpenStackBackend(Backend):
         for name in options(spec).groups.keys() - set(names):
             where = ("backend", "groups", name)
             found.append(Problem(where, f"there is no node group {name!r}", known))
-        found += [*_attached(spec), *_of_servers(spec)]
+        found += [Problem(*one) for one in (*_attached(spec), *_of_servers(spec))]
         if spec.storage.shared.provider == "volume":
             why = "OpenStack mounts no volume on several nodes"
             found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
@@ -147,62 +147,49 @@ class OpenStackBackend(Backend):
         return None
 
 
-def _attached(spec: ClusterSpec) -> Iterator[Problem]:
-    """Yield what contradicts itself in how nodes are attached and reached."""
+def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield what contradicts itself in how nodes are attached: key, why, and what is right."""
     config, networks = options(spec), spec.networks
-    if not config.external_network and (
-        config.floating_ip is True or not (config.control.network or config.router)
-    ):
+    needed = config.floating_ip is True or not (config.control.network or config.router)
+    if needed and not config.external_network:
         why = "it is needed for a floating address and for a new router"
-        ways = "floating_ip: false or an address, with control.network or router"
-        yield Problem(("backend", "external_network"), why, f"a network's name; or {ways}")
-    for key in ("network", "subnet", "vnic_type", "binding_profile"):
-        if getattr(config.experiment, key) and not networks.experiment:
-            why = "there is no experiment network"
-            yield Problem(
-                ("backend", "experiment", key), why, "networks.experiment, or leave it out"
-            )
+        ways = "a name; or floating_ip: false or an address, with control.network or router"
+        yield ("backend", "external_network"), why, ways
+    if config.experiment != Attachment() and not networks.experiment:
+        why, way = "there is no experiment network", "networks.experiment, or leave it out"
+        yield ("backend", "experiment"), why, way
     for purpose in ("control", "experiment"):
         wanted, subnet = getattr(config, purpose), getattr(networks, purpose)
         if wanted.network and subnet and subnet.subnet:
-            why = f"the network {wanted.network} has subnets of its own"
-            yield Problem(
-                ("networks", purpose, "subnet"), why, f"backend.{purpose}.subnet names one"
-            )
+            why, way = f"network {wanted.network} has its own", f"backend.{purpose}.subnet"
+            yield ("networks", purpose, "subnet"), why, way
         if wanted.subnet and not wanted.network:
             why = "it is one of an existing network, and none is named"
-            yield Problem(("backend", purpose, "subnet"), why, f"backend.{purpose}.network")
-
-
-def _of_servers(spec: ClusterSpec) -> Iterator[Problem]:
-    config = options(spec)
-    if config.control.network:
-        for name in ("router", "dns"):
-            if getattr(config, name):
-                why = f"the network {config.control.network} has its own"
-                yield Problem(("backend", name), why, "leave it out")
+            yield ("backend", purpose, "subnet"), why, f"backend.{purpose}.network"
+    for name in ("router", "dns"):
+        if config.control.network and getattr(config, name):
+            yield ("backend", name), f"network {config.control.network} has its own", "leave it out"
     if config.experiment.vnic_type == "baremetal" and config.shaping == "qos":
-        why = "no cloud holds ports of bare metal to a rate"
-        yield Problem(("backend", "shaping"), why, "none")
+        yield ("backend", "shaping"), "no cloud holds ports of bare metal to a rate", "none"
+
+
+def _of_servers(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    config = options(spec)
     for group in spec.nodes:
         own = config.server(group.name)
         where = ("backend", "groups", group.name) if group.name in config.groups else ("backend",)
-        if own.metadata and any(key.startswith("gpubed.") for key in own.metadata):
-            yield Problem(
-                (*where, "metadata"), "gpubed's own keys begin with gpubed.", "other keys"
-            )
+        if any(key.startswith("gpubed.") for key in own.metadata):
+            yield (*where, "metadata"), "keys that begin with gpubed. are its own", "other keys"
         if own.user_data:
-            path = Path(own.user_data).expanduser()
+            path, why = Path(own.user_data).expanduser(), ""
             try:
-                begins = reading.file(path, limit=_USER_DATA_BYTES).text().startswith("#")
+                if not reading.file(path, limit=_USER_DATA_BYTES).text().startswith("#"):
+                    why = f"{path} is nothing that cloud-init knows"
             except GpubedError as error:
-                yield Problem((*where, "user_data"), error.message, "a file of 32 KiB at most")
-                continue
-            if not begins:
-                why = f"{path} is nothing that cloud-init knows"
-                yield Problem(
-                    (*where, "user_data"), why, "a first line such as #cloud-config or #!"
-                )
+                why = error.message
+            if why:
+                way = "a file of 32 KiB at most, that begins with #cloud-config, #! or the like"
+                yield (*where, "user_data"), why, way
 
 
 def create() -> OpenStackBackend:

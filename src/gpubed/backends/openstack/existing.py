@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from openstack.connection import Connection
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from gpubed.backends.openstack import cloud
 from gpubed.backends.openstack.config import (
@@ -58,27 +58,22 @@ class _Reserved(BaseModel):
     id: str
 
 
-class _Lease(BaseModel):
+Time = Annotated[datetime, AfterValidator(lambda time: time.replace(tzinfo=time.tzinfo or UTC))]
+
+
+class Lease(BaseModel):
+    """A lease of Blazar, which holds hosts."""
+
     id: str
     name: str
     status: str
-    start_date: datetime
-    end_date: datetime
+    start_date: Time
+    end_date: Time
     reservations: list[_Reserved] = []
 
 
 class _Leases(BaseModel):
-    leases: list[_Lease]
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A lease of Blazar that holds hosts; times are timezone-aware."""
-
-    lease: str
-    status: str
-    begins: datetime
-    ends: datetime
+    leases: list[Lease]
 
 
 def find(connection: Connection, kind: str, name: str, key: str, **query: Any) -> Any:
@@ -138,22 +133,21 @@ def segment(connection: Connection, purpose: str, wanted: Attachment) -> Segment
     return Segment(network.id, (first.id, *more), ip_network(first.cidr), network.mtu)
 
 
-def reservation(connection: Connection, id_: str) -> Reservation:
+def reservation(connection: Connection, id_: str) -> Lease:
     """Return the lease that a reservation belongs to."""
     if not connection.has_service("reservation"):
         why = "this cloud has no reservation service (Blazar)"
         raise Refused(why, "leave backend.reservation out")
     client: Any = connection.config.get_session_client("reservation")
-    answer = reading.reply(client.get("/leases").text, "Blazar's leases").json(_Leases)
-    for lease in answer.leases:
-        if id_ in [reserved.id for reserved in lease.reservations]:
-            times = (lease.start_date, lease.end_date)
-            begins, ends = (t.replace(tzinfo=t.tzinfo or UTC) for t in times)
-            return Reservation(lease.name or lease.id, lease.status, begins, ends)
-    mistaken = next((lease for lease in answer.leases if lease.id == id_), None)
-    held = [reserved.id for reserved in mistaken.reservations] if mistaken else []
-    fix = f"that is a lease; its reservations: {', '.join(held)}" if mistaken else "correct it"
-    raise Refused(f"this project has no reservation {id_}", f"backend.reservation: {fix}")
+    leases = reading.reply(client.get("/leases").text, "Blazar's leases").json(_Leases).leases
+    fix = "correct backend.reservation"
+    for lease in leases:
+        held = [reserved.id for reserved in lease.reservations]
+        if id_ in held:
+            return lease
+        if id_ == lease.id:
+            fix += f": that is a lease, with the reservations {', '.join(held)}"
+    raise Refused(f"this project has no reservation {id_}", fix)
 
 
 def way(bastions: tuple[Bastion, ...]) -> list[dict[str, Any]]:
@@ -251,10 +245,10 @@ def _floating(connection: Connection, address: str, is_held: bool) -> None:
 
 def _running(connection: Connection, id_: str) -> None:
     found, now = reservation(connection, id_), datetime.now(UTC)
-    if now < found.begins or now > found.ends or found.status in ("TERMINATED", "ERROR"):
+    if not found.start_date <= now < found.end_date or found.status in ("TERMINATED", "ERROR"):
         raise Refused(
-            f"reservation {id_} holds no hosts now: its lease {found.lease} is {found.status}, "
-            f"from {found.begins:%Y-%m-%d %H:%M} to {found.ends:%Y-%m-%d %H:%M} UTC",
-            f"wait, or: openstack reservation lease update --prolong-for 1d {found.lease}; or "
+            f"reservation {id_} holds no hosts now: its lease {found.name} is {found.status}, "
+            f"from {found.start_date:%Y-%m-%d %H:%M} to {found.end_date:%Y-%m-%d %H:%M} UTC",
+            f"wait, or: openstack reservation lease update --prolong-for 1d {found.id}; or "
             "another backend.reservation",
         )

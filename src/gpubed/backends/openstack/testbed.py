@@ -18,7 +18,7 @@ from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.backends.openstack.cloud_init import HostKeyDriver
 from gpubed.backends.openstack.config import options
-from gpubed.backends.openstack.existing import Reservation, reservation
+from gpubed.backends.openstack.existing import reservation
 from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.reading import Unreadable
@@ -213,24 +213,19 @@ class OpenStackTestbed(Testbed):
                 proxy.wait_for_delete(there, wait=_WITHIN_S)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Return the earliest end of the reservations that the nodes hold."""
-        reservations = self._reservations()
-        return Lease(min((found.ends for found in reservations), default=None))
-
-    def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Refuse: reservations are renewed by their owner."""
-        for found in self._reservations():
-            prolong = f"openstack reservation lease update --prolong-for 1d {found.lease}"
-            raise Refused(
-                f"nodes hold the reservation of lease {found.lease}, which you renew", prolong
-            )
-        return super().renew(allocation, until)
-
-    def _reservations(self) -> list[Reservation]:
+        """Return the earliest end of the leases whose reservations nodes hold."""
         spec = self.reach.specification
         ids = {options(spec).server(group.name).reservation for group in spec.nodes}
         with cloud.errors("ask for the end of the reservation"):
-            return [reservation(self._connection, id_) for id_ in ids if id_]
+            ends = [reservation(self._connection, id_).end_date for id_ in ids if id_]
+        return Lease(min(ends, default=None))
+
+    def renew(self, allocation: Allocation, until: datetime) -> Lease:
+        """Refuse: reservations are renewed by their owner."""
+        if self.lease(allocation).granted_until is None:
+            return super().renew(allocation, until)
+        prolong = "openstack reservation lease update --prolong-for 1d LEASE"
+        raise Refused("nodes hold a reservation of yours, which gpubed does not renew", prolong)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the flavors, and for how many servers of each the quota still has room."""
