@@ -160,9 +160,10 @@ def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
         yield ("backend", "experiment"), why, way
     for purpose in ("control", "experiment"):
         wanted, subnet = getattr(config, purpose), getattr(networks, purpose)
-        if wanted.network and subnet and subnet.subnet:
-            why, way = f"network {wanted.network} has its own", f"backend.{purpose}.subnet"
-            yield ("networks", purpose, "subnet"), why, way
+        for key in {"subnet", "mtu"} & (subnet.model_fields_set if subnet else set()):
+            if wanted.network:
+                why = f"network {wanted.network} has its own"
+                yield ("networks", purpose, key), why, "leave it out"
         if wanted.subnet and not wanted.network:
             why = "it is one of an existing network, and none is named"
             yield ("backend", purpose, "subnet"), why, f"backend.{purpose}.network"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ class Cluster(Component):
         super().__init__(_BACKEND, plan.cluster)
         self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
+        self._find = cache(partial(existing.find, self._connection))  # many nodes name the same
         # The program, of which projects hold copies, passes only a plan.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
@@ -138,8 +138,7 @@ class Cluster(Component):
         wanted: Attachment = getattr(self.config, purpose)
         if not wanted.network:
             return None
-        with cloud.errors(f"look for network {wanted.network}"):
-            return existing.segment(self._connection, purpose, wanted)
+        return existing.segment(self._connection, purpose, wanted)
 
     @property
     def _after_the_look(self) -> pulumi.ResourceOptions:
@@ -213,10 +212,11 @@ class Cluster(Component):
     def _interface(self) -> networking.RouterInterface:
         subnet_id = self._control.subnets[0]
         if name := self.config.router:
-            with cloud.errors("look for the router"):
-                found = existing.find(self._connection, "router", name, "backend.router")
             return networking.RouterInterface(
-                "router", router_id=found.id, subnet_id=subnet_id, opts=self.native()
+                "router",
+                router_id=self._find("router", name).id,
+                subnet_id=subnet_id,
+                opts=self.native(),
             )
         inputs = {**self.config.where, "name": self.config.external_network}
         looked_up = pulumi.ResourceOptions.merge(
@@ -245,7 +245,8 @@ class Cluster(Component):
 
     def _node(self, node: NodePlan) -> _Made:
         within, door = (self._groups[name].id for name in ("nodes", "door"))
-        own = self._ids("security group", self.config.server(node.group).security_groups)
+        names = self.config.server(node.group).security_groups
+        own = [self._find("security group", name).id for name in names]
         on_control = [within, door, *own] if node.role == "head" else [within, *own]
         attached = [self._control.port(node.name, node.control_address, on_control)]
         if self._experiment:
@@ -258,11 +259,6 @@ class Cluster(Component):
         self._data_volumes(node, server)
         return _Made(ports[0], key, server, [address for _, address in attached])
 
-    def _ids(self, kind: str, names: Iterable[str]) -> list[str]:
-        key = f"backend.{kind.replace(' ', '_')}"
-        with cloud.errors(f"look for a {kind}"):
-            return [existing.find(self._connection, kind, name, key).id for name in names]
-
     def _server(
         self, node: NodePlan, ports: list[networking.Port], key: HostKey
     ) -> compute.Instance:
@@ -274,14 +270,12 @@ class Cluster(Component):
         wanted, image = self.config.server(node.group), self._images[node.image].result["id"]
         theirs, own = list[str](), ""
         if name := wanted.key_pair:
-            with cloud.errors("look for a key pair"):
-                found = existing.find(self._connection, "key pair", name, "backend.key_pair")
-            theirs.append(found.public_key.strip())
+            theirs.append(self._find("key pair", name).public_key.strip())
         if wanted.user_data:
             own = reading.file(Path(wanted.user_data).expanduser(), _USER_DATA).text()
         by_id, hints = ID.fullmatch(wanted.flavor), dict[str, Any]()
         if wanted.server_group:
-            (hints["group"],) = self._ids("server group", [wanted.server_group])
+            hints["group"] = self._find("server group", wanted.server_group).id
         elif self._affinity:
             hints["group"] = self._affinity.id
         if wanted.reservation:

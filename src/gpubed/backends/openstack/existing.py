@@ -34,13 +34,14 @@ from gpubed.nodes.allocation import Hop
 from gpubed.testbeds.base import Finding
 
 _KNOWN_HOSTS = "~/.ssh/known_hosts"
-_LISTS = {
-    "network": ("network", "networks"),
-    "subnet": ("network", "subnets"),
-    "router": ("network", "routers"),
-    "security group": ("network", "security_groups"),
-    "server group": ("compute", "server_groups"),
-    "key pair": ("compute", "keypairs"),
+# For each kind: openstacksdk's service and noun, and the key of cluster.yml.
+_KINDS = {
+    "network": ("network", "networks", ""),
+    "subnet": ("network", "subnets", ""),
+    "router": ("network", "routers", "router"),
+    "security group": ("network", "security_groups", "security_groups"),
+    "server group": ("compute", "server_groups", "server_group"),
+    "key pair": ("compute", "keypairs", "key_pair"),
 }
 
 
@@ -76,13 +77,15 @@ class _Leases(BaseModel):
     leases: list[Lease]
 
 
-def find(connection: Connection, kind: str, name: str, key: str, **query: Any) -> Any:
+def find(connection: Connection, kind: str, name: str, key: str = "", **query: Any) -> Any:
     """Return the one thing of a name or UUID that the project may use.
 
-    Raises `Refused`, with the nearest name; `key` is the one of cluster.yml that names the thing.
+    Raises `Refused`, with the nearest name; `key` is the one of cluster.yml to correct.
     """
-    service, noun = _LISTS[kind]
-    things = list(getattr(getattr(connection, service), noun)(**query))
+    service, noun, usual = _KINDS[kind]
+    key = key or f"backend.{usual}"
+    with cloud.errors(f"look for {kind} {name}"):
+        things = list(getattr(getattr(connection, service), noun)(**query))
     project, called = connection.current_project_id, f"{kind} {name!r}"
     found = [thing for thing in things if name in (thing.id, thing.name)]
     usable = [
@@ -111,7 +114,8 @@ def segment(connection: Connection, purpose: str, wanted: Attachment) -> Segment
     if network.is_port_security_enabled is False and wanted.port_security:
         why = f"network {network.name} has port security off: ports get no security groups there"
         raise Refused(why, f"write {key}.port_security: false, and gpubed's firewall guards nodes")
-    subnets = list(connection.network.subnets(network_id=network.id))
+    with cloud.errors(f"list the subnets of {network.name}"):
+        subnets = list(connection.network.subnets(network_id=network.id))
     others = [subnet for subnet in subnets if subnet.ip_version == 4]
     if wanted.subnet:
         of_it = {"network_id": network.id}
@@ -192,19 +196,15 @@ def findings(
         address = str(options.floating_ip)
         looks[f"floating address {address}"] = partial(_floating, connection, address, is_held)
     if options.bastions:
-        looks["host keys of bastions"] = partial(way, options.bastions)
+        looks["bastion keys"] = partial(way, options.bastions)
     for server in servers:
-        named = [("security group", name, "security_groups") for name in server.security_groups]
-        named += [("key pair", server.key_pair, "key_pair")] if server.key_pair else []
-        named += (
-            [("server group", server.server_group, "server_group")] if server.server_group else []
-        )
-        for kind, name, key in named:
-            looks[f"{kind} {name}"] = partial(find, connection, kind, name, f"backend.{key}")
-        if server.reservation:
-            looks[f"reservation {server.reservation}"] = partial(
-                _running, connection, server.reservation
-            )
+        named: list[tuple[str, str | None]] = [
+            ("security group", name) for name in server.security_groups
+        ]
+        named += [("key pair", server.key_pair), ("server group", server.server_group)]
+        looks |= {f"{k} {name}": partial(find, connection, k, name) for k, name in named if name}
+        if id_ := server.reservation:
+            looks[f"reservation {id_}"] = partial(_running, connection, id_)
     return [_judged(what, look) for what, look in looks.items()]
 
 
@@ -219,7 +219,7 @@ def _judged(what: str, look: Callable[[], Any]) -> Finding:
 
 
 def _router(connection: Connection, options: NetworkOptions) -> None:
-    router = find(connection, "router", options.router or "", "backend.router")
+    router = find(connection, "router", options.router or "")
     if options.floating_ip is not False and not router.external_gateway_info:
         raise Refused(
             f"router {router.name} leads to no external network: no floating address works",
