@@ -13,6 +13,7 @@ from gpubed.backends.openstack import capacity, cloud, cloud_init
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.nodes import allocation
 from gpubed.spec import backend_config, clusterspec, plan
 from gpubed.testbeds import registry, specification
 from support.samples import granted_cluster, sample_plan
@@ -145,6 +146,23 @@ def test_user_data_let_in_the_clusters_key_alone_and_close_the_metadata_service(
     assert "prohibit 169.254.169.254" in unit["content"]
     assert unit["path"].endswith(command[-1])
     assert "--no-block" in command, "cloud-init would wait for itself"
+
+
+def test_a_plan_has_the_subnets_that_existing_networks_were_found_with(tmp_path: Path) -> None:
+    """The cloud chose the addresses, and more nodes than the subnet would have planned ones for."""
+    cluster = granted_cluster(tmp_path, "cloudy")
+    there = allocation.load(cluster.allocation)
+    known = there.experiment.model_copy(update={"subnet": "198.51.100.0/28"})
+    granted = there.model_copy(update={"backend": "openstack", "experiment": known})
+    cluster.allocation.write_text(granted.model_dump_json())
+    backend = registry.backend("openstack")
+    wanted = {**BACKEND, "experiment": {"network": "fabric"}}
+    document = {"version": 1, "name": "cloudy", "backend": wanted, "nodes": [{"count": 40}]}
+    document["networks"] = {"experiment": {"rate": "1 Gbit/s"}}
+    spec = clusterspec.model().model_validate(document)
+    planned = plan.plan(spec, backend.surroundings(spec, cluster))
+    assert str(planned.experiment.subnet) == "198.51.100.0/28"
+    assert backend.foretold(planned, planned.nodes[0]) == {}, "the allocation's address stays"
 
 
 def test_own_user_data_are_a_part_beside_gpubeds_own() -> None:

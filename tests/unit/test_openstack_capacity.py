@@ -257,6 +257,17 @@ class TestCapacity:
         assert "groups" in driver.diff({}, old, grown).update
         assert driver.diff({}, old, {**old, "cloud": "other"}).replace == ["cloud"]
 
+    def test_a_state_of_before_existing_networks_is_read(self, there: Cloud) -> None:
+        now = needs(data_volumes=["1 GiB"])
+        there.extensions.add("block-storage")
+        there.block_storage = SimpleNamespace(get_limits=refused)
+        old = now.model_dump(mode="json")
+        for name in ("floating_ip", "router", "control", "experiment", "bastions"):
+            del old[name]
+        for group in old["groups"]:
+            group["server"] = {"flavor": "m1.tiny", "data_volumes": [2**30]}
+        assert capacity.CapacityDriver().update("capacity", old, now.model_dump(mode="json")) == {}
+
     @pytest.mark.parametrize(
         ("before", "after", "right"),
         [
