@@ -302,7 +302,7 @@ class TestExisting:
     def project(self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
         project: Any = OpenStackProject()
         project.config = connections.connect("mycloud", None).config
-        monkeypatch.setattr(component.Cluster, "_connection", project)
+        monkeypatch.setattr(component.Cluster, "connection", project)
         return project
 
     def declared(self, networks: Any = None, **backend: Any) -> Any:

@@ -28,7 +28,6 @@ _BACKEND = "openstack"
 _POOL = (2, 9)
 # Ironic writes an image to a machine's disk, and tests the machine, before it is ACTIVE.
 _TIMES = pulumi.CustomTimeouts(create="90m")
-_USER_DATA = "correct backend.user_data"
 _POLICIES = {"soft": "soft-anti-affinity", "hard": "anti-affinity"}
 
 
@@ -41,7 +40,7 @@ class Cluster(Component):
         super().__init__(_BACKEND, plan.cluster)
         self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
-        self._find = cache(partial(existing.find, self._connection))  # many nodes name the same
+        self._find = cache(partial(existing.find, self.connection))  # many nodes name the same
         # The program, of which projects hold copies, passes only a plan.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
@@ -130,15 +129,9 @@ class Cluster(Component):
         )
 
     @cached_property
-    def _connection(self) -> Connection:
+    def connection(self) -> Connection:
+        """The cloud, for what exists there."""
         return cloud.connect(self.config.cloud, self.config.region)
-
-    def found(self, purpose: str) -> existing.Segment | None:
-        """Return the existing network that nodes are attached to; None for a new one."""
-        wanted: Attachment = getattr(self.config, purpose)
-        if not wanted.network:
-            return None
-        return existing.segment(self._connection, purpose, wanted)
 
     @property
     def _after_the_look(self) -> pulumi.ResourceOptions:
@@ -160,13 +153,13 @@ class Cluster(Component):
         """Tags and description, where both exist; the plugin sets tags in a second call."""
         return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
-    def _metadata(self, **more: str) -> pulumi.Output[dict[str, str]]:
+    def _metadata(self, /, **more: str) -> pulumi.Output[dict[str, str]]:
         cluster = self._plan.cluster
         return self._uuid.apply(lambda known: {**labels.metadata(cluster, known), **more})
 
     def _provider_of(self) -> Provider:
         cloud_name, region = self.config.cloud, self.config.region
-        connection = self._connection
+        connection = self.connection
         if strays := cloud.strays(connection):
             raise PrerequisiteMissing(
                 f"OpenStack: {connection.config.name} of clouds.yaml is used, and Pulumi's plugin "
@@ -272,7 +265,8 @@ class Cluster(Component):
         if name := wanted.key_pair:
             theirs.append(self._find("key pair", name).public_key.strip())
         if wanted.user_data:
-            own = reading.file(Path(wanted.user_data).expanduser(), _USER_DATA).text()
+            fix = "correct backend.user_data"
+            own = reading.file(Path(wanted.user_data).expanduser(), fix).text()
         by_id, hints = ID.fullmatch(wanted.flavor), dict[str, Any]()
         if wanted.server_group:
             hints["group"] = self._find("server group", wanted.server_group).id
@@ -345,7 +339,7 @@ class Cluster(Component):
     @cached_property
     def _volume_zones(self) -> set[str]:
         with cloud.errors("list the zones of block storage"):
-            storage: Any = self._connection.block_storage
+            storage: Any = self.connection.block_storage
             return {zone.name for zone in storage.availability_zones()}
 
 
@@ -365,8 +359,9 @@ class _Segment:
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
         self._wanted: Attachment = getattr(cluster.config, purpose)
-        self.found = cluster.found(purpose)
-        if self.found:
+        self.found: existing.Segment | None = None
+        if self._wanted.network:
+            self.found = existing.segment(cluster.connection, purpose, self._wanted)
             self._network_id: pulumi.Input[str] = self.found.network
             self.subnets: list[pulumi.Input[str]] = [*self.found.subnets]
             self.mtu: pulumi.Input[int] = self.found.mtu
