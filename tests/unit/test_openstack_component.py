@@ -22,6 +22,7 @@ from gpubed.backends.openstack import cloud_init, component, labels
 from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.testbeds import registry
 from support.declared import UUID, declare, mocked
 from support.known import mark
 from support.openstack_project import RESERVATION, OpenStackProject, uuid
@@ -327,6 +328,14 @@ class TestExisting:
         assert len({node.control_address for node in granted.nodes}) == 3
         assert (granted.control.subnet, granted.experiment.mtu) == ("192.0.2.0/24", 9000)
         assert granted.experiment.subnet == "198.18.0.0/24"
+
+    def test_what_is_not_there_ends_the_program_in_words(self) -> None:
+        def component_of(*given: Any) -> Any:
+            return SimpleNamespace(allocation=registry.backend("openstack").component(*given))
+
+        data = document(control={"network": "labb"}, floating_ip=False)
+        with pytest.raises(pulumi.RunError, match="did you mean 'lab'"):
+            declare(component_of, {**data, "networks": {}})
 
     def test_without_a_floating_address_the_head_is_the_way_in_at_its_own(self) -> None:
         granted = self.declared(**self.LAB)

@@ -127,9 +127,14 @@ class OpenStackBackend(Backend):
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare networks, security groups, servers and the floating address."""
+        import pulumi
+
         from gpubed.backends.openstack.component import Cluster
 
-        return Cluster(plan, uuid, public_key).allocation
+        try:
+            return Cluster(plan, uuid, public_key).allocation
+        except GpubedError as error:  # what exists is looked up; a traceback would hide the reason
+            raise pulumi.RunError(str(error)) from None
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a look at the cloud."""
