@@ -243,13 +243,14 @@ def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
 
     Pulumi removes unwanted nodes last, and a cloud gives no address twice.
     """
-    there: dict[str, str] = {}
-    if options(plan.spec).control.network:
-        return []  # the cloud chooses addresses
+    there, config = dict[str, str](), options(plan.spec)
+    # On existing networks, the cloud chooses addresses.
+    planned = [p for p in ("control", "experiment") if not getattr(config, p).network]
+    key = f"{planned[0]}_address" if planned else "id"
     with suppress(GpubedError):  # no node is there, or the file is damaged
-        there = {n.control_address: n.name for n in allocations.load(paths.allocation).nodes}
-    for node in plan.nodes:
-        holder = there.get(str(node.control_address), node.name)
+        there = {getattr(n, key): n.name for n in allocations.load(paths.allocation).nodes}
+    for node in plan.nodes if planned else ():
+        holder = there.get(str(getattr(node, key)), node.name)
         if holder != node.name:
             message = f"{node.name} would get the address of {holder}, which goes after it"
             fix = f"keep names and order of the groups; or gpubed down {plan.cluster}, then up"
