@@ -89,7 +89,12 @@ def cluster(lab: Lab, login: Login, tmp_path: Path) -> Iterator[Live]:
     backend = {"type": "openstack", **common, "access_from": [ACCESS_FROM], "shaping": "none"}
     name = f"live-{uuid.uuid4().hex[:6]}"
     made = Cluster(
-        tmp_path / "project", name, backend=backend, nodes=[{"count": 2}], networks={}, configure=False
+        tmp_path / "project",
+        name,
+        backend=backend,
+        nodes=[{"count": 2}],
+        networks={},
+        configure=False,
     )
     found = Live(lab.connection, made, everything(lab.connection), flavor.name, login)
     try:
@@ -123,7 +128,7 @@ def test_everything_of_the_owners_is_used_and_left_as_it_was(
     assert there == {"server": 2, "port": 4, "security group": 2}
     assert cluster.cluster.node("node-1", "hostname").split() == ["node-1"]
     server = lab.connection.compute.get_server(nodes["node-1"])
-    assert (server.key_name, server.has_config_drive) == (lab.name, True)
+    assert (server.key_name, str(server.has_config_drive)) == (lab.name, "True")
     assert server.metadata["owner"] == "me"
     assert (
         server.id in lab.connection.compute.get_server_group(lab.made["server_group"].id).member_ids
