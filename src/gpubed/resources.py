@@ -105,9 +105,14 @@ def declare(
     """
     paths = Project.find().cluster(cluster_name)
     try:
-        cluster = load_plan(paths.spec_in_use, paths.name)
-    except GpubedError as error:
+        return _declared(load_plan(paths.spec_in_use, paths.name), paths, opts)
+    except GpubedError as error:  # a traceback would hide the reason
         raise pulumi.RunError(str(error)) from None
+
+
+def _declared(
+    cluster: ClusterPlan, paths: ClusterPaths, opts: pulumi.ResourceOptions | None
+) -> dict[str, pulumi.Output[Any]]:
     owner = {"cluster": paths.name}
     public_key = Key("key", "gpubed", owner, opts).result["public_key"]
     # A preview does not know a future result and would replace all that depends on it, even if

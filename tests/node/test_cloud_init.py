@@ -32,6 +32,16 @@ mkdir -p {SEED}
 """
 
 
+# What a user adds: more of the lists, and other values that do not count.
+OWN = """\
+#cloud-config
+hostname: other
+ssh_pwauth: true
+users: [{name: colleague}]
+runcmd: [[touch, /mine]]
+"""
+
+
 class Node:
     """A container that has booted with user data."""
 
@@ -42,10 +52,12 @@ class Node:
 
     def boot(self):
         private = (self.folder / "keys" / "host").read_text()
-        text = cloud_init.user_data("node-7", self.public_key, private, self.host_key)
-        files = {"user-data": text, "meta-data": "instance-id: i-1\n"}
+        keys = (self.public_key, private, self.host_key)
+        ours = cloud_init.user_data("node-7", *keys)
+        text = cloud_init.user_data("node-7", *keys, own=OWN)
+        files = {"user-data": text, "meta-data": "instance-id: i-1\n", "ours": ours}
         self.made.put_archive(SEED, _tar(files))
-        self.schema = self.run("cloud-init", "schema", "--config-file", f"{SEED}/user-data")
+        self.schema = self.run("cloud-init", "schema", "--config-file", f"{SEED}/ours")
         self.made.restart()
         deadline = time.monotonic() + 120
         # Its locale is not in this small image, which is an error to cloud-init, and not ours.
@@ -106,6 +118,11 @@ def test_the_cluster_s_key_opens_the_door_and_the_host_key_is_the_one_we_know(no
 
 def test_there_is_no_other_host_key(node):
     assert node.run("sh", "-c", "ls /etc/ssh/ssh_host_*_key") == "/etc/ssh/ssh_host_ed25519_key\n"
+
+
+def test_a_users_own_data_are_done_too(node):
+    assert node.run("ls", "/mine") == "/mine\n"
+    assert node.run("id", "-un", "colleague") == "colleague\n"
 
 
 def test_nobody_has_a_password(node):

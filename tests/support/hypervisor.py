@@ -16,6 +16,7 @@ removes all that it made.
 """
 
 import base64
+import email
 import os
 import select
 import shlex
@@ -138,7 +139,7 @@ class Hypervisor:
             links[address] = self._neutron.get_network(port.network_id).mtu
         if "control" not in attached:  # it goes as we look
             return
-        data = yaml.safe_load(base64.b64decode(server.user_data))
+        data = _cloud_config(base64.b64decode(server.user_data).decode())
         (user,) = data["users"]
         node = NodeInputs(
             cluster=_name(server.id),
@@ -200,6 +201,14 @@ _BOOTED = "until systemctl is-system-running | grep -Eq 'running|degraded'; do s
 
 def _name(id_):
     return f"stand-in-{id_[:8]}"
+
+
+def _cloud_config(text):
+    """Returns gpubed's part of user data; nobody stands for what cloud-init makes of others."""
+    if text.startswith("#cloud-config"):
+        return yaml.safe_load(text)
+    ours, _ = email.message_from_string(text).get_payload()
+    return yaml.safe_load(ours.get_payload(decode=True))
 
 
 def _container(node, data):

@@ -4,6 +4,7 @@ Testbeds are STAND-INS; the stack is a real one of the embedded engine.
 """
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -219,6 +220,13 @@ def test_data_that_is_kept_is_kept_elsewhere_too(two_services):
     assert (done.return_value, json.loads(done.stdout)["kept"]) == (0, ["volume v", "volume w"])
     lab.there[lab.two] = []
     assert "STILL THERE: volume w" in down().output
+
+
+def test_a_volume_that_is_to_stay_is_kept_and_named(two_services):
+    lab = two_services
+    lab.there |= {key: [replace(VOLUME, stays=True)] for key in (lab.one, lab.two)}
+    found = json.loads(down("--json").stdout)
+    assert (found["kept"], found["survivors"]) == (["volume v"], [])
 
 
 def test_a_testbed_that_has_nothing_may_be_left_and_one_that_is_silent_not(lab):

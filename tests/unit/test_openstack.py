@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpubed.backends.openstack import capacity, cloud, cloud_init
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.nodes import allocation
 from gpubed.spec import backend_config, clusterspec, plan
 from gpubed.testbeds import registry, specification
 from support.samples import granted_cluster, sample_plan
@@ -67,6 +69,59 @@ class TestSpecification:
         (error,) = self.errors(tmp_path, text)
         assert words in error
 
+    @pytest.mark.parametrize(
+        ("backend", "text", "words"),
+        [
+            ({"external_network": None}, "", "needed for a floating address and for a new router"),
+            (
+                {"external_network": None, "floating_ip": False},
+                "",
+                "with control.network or router",
+            ),
+            (
+                {"experiment": {"network": "fabric"}},
+                "",
+                "backend.experiment: there is no experiment network",
+            ),
+            (
+                {"control": {"network": "lab"}},
+                "networks: {control: {subnet: 10.9.0.0/24}}",
+                "networks.control.subnet: network lab has its own",
+            ),
+            ({"control": {"subnet": "lab-v4"}}, "", "none is named (backend.control.network)"),
+            (
+                {"control": {"network": "lab"}, "dns": ["192.0.2.53"]},
+                "",
+                "backend.dns: network lab",
+            ),
+            (
+                {"experiment": {"vnic_type": "baremetal"}},
+                "networks: {experiment: {rate: 1 Gbit/s}}",
+                "holds ports of bare metal to a rate",
+            ),
+            ({"metadata": {"gpubed.name": "x"}}, "", "keys that begin with gpubed. are its own"),
+            ({"user_data": "/no/such.yml"}, "", "/no/such.yml"),
+            ({"user_data": "/etc/hostname"}, "", "nothing that cloud-init knows"),
+        ],
+    )
+    def test_what_contradicts_itself_is_named_with_the_way_out(
+        self, tmp_path: Path, backend: dict[str, Any], text: str, words: str
+    ) -> None:
+        (error,) = self.errors(tmp_path, text, **backend)
+        assert words in error
+
+    @pytest.mark.parametrize(
+        "backend",
+        [
+            {"external_network": None, "floating_ip": False, "control": {"network": "lab"}},
+            {"external_network": None, "floating_ip": "203.0.113.7", "router": "out"},
+        ],
+    )
+    def test_no_external_network_is_needed_where_nothing_leads_there(
+        self, tmp_path: Path, backend: dict[str, Any]
+    ) -> None:
+        assert self.errors(tmp_path, **backend) == []
+
     def test_the_template_is_right_once_it_says_who_may_come_in(self, tmp_path: Path) -> None:
         template = backend_config.template("openstack")
         path = tmp_path / "cloudy" / "cluster.yml"
@@ -91,6 +146,34 @@ def test_user_data_let_in_the_clusters_key_alone_and_close_the_metadata_service(
     assert "prohibit 169.254.169.254" in unit["content"]
     assert unit["path"].endswith(command[-1])
     assert "--no-block" in command, "cloud-init would wait for itself"
+
+
+def test_a_plan_has_the_subnets_that_existing_networks_were_found_with(tmp_path: Path) -> None:
+    """The cloud chose the addresses, and more nodes than the subnet would have planned ones for."""
+    cluster = granted_cluster(tmp_path, "cloudy")
+    there = allocation.load(cluster.allocation)
+    known = there.experiment.model_copy(update={"subnet": "198.51.100.0/28"})
+    granted = there.model_copy(update={"backend": "openstack", "experiment": known})
+    cluster.allocation.write_text(granted.model_dump_json())
+    backend = registry.backend("openstack")
+    wanted = {**BACKEND, "experiment": {"network": "fabric"}}
+    document = {"version": 1, "name": "cloudy", "backend": wanted, "nodes": [{"count": 40}]}
+    document["networks"] = {"experiment": {"rate": "1 Gbit/s"}}
+    spec = clusterspec.model().model_validate(document)
+    planned = plan.plan(spec, backend.surroundings(spec, cluster))
+    assert str(planned.experiment.subnet) == "198.51.100.0/28"
+    assert backend.foretold(planned, planned.nodes[0]) == {}, "the allocation's address stays"
+
+
+def test_own_user_data_are_a_part_beside_gpubeds_own() -> None:
+    """What cloud-init makes of both: `tests/node/test_cloud_init.py`."""
+    keys = ("ssh-ed25519 K", "PRIVATE\n", "ssh-ed25519 H")
+    text = cloud_init.user_data("node-0", *keys, own="#!/bin/sh\necho é\n")
+    assert text == cloud_init.user_data("node-0", *keys, own="#!/bin/sh\necho é\n")
+    ours, theirs = email.message_from_string(text).get_payload()
+    assert ours.get_payload(decode=True).decode() == cloud_init.user_data("node-0", *keys)
+    assert theirs.get_payload(decode=True).decode() == "#!/bin/sh\necho é\n"
+    assert "no_replace" in theirs["Merge-Type"], "gpubed's values stand"
 
 
 INPUTS = {"cluster": "cloudy", "uuid": "u", "name": "node-0"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from openstack import exceptions
 
 from gpubed.backends.openstack import capacity, cloud
 from gpubed.backends.openstack.capacity import Needs
@@ -130,7 +131,6 @@ def test_a_cloud_that_has_everything(there: Cloud) -> None:
         (None, {"availability_zone": "az9"}, "no availability zone 'az9'; there are: nova"),
         (None, {"shaping": "qos"}, "cannot hold links to a rate"),
         (None, {"data_volumes": ["1 GiB"]}, "no block storage service"),
-        (None, {"boot_volume": "1 GiB"}, "no block storage service"),
         ([{"count": 1, "gpus": 4}], {"flavor": "g1"}, "4 GPU(s) per node are wanted, flavor g1"),
         ([{"count": 6}], {}, "6 more server(s) are wanted, and 5 of 10 are left"),
         ([{"count": 1}], {"flavor": "g1"}, "65536 more MiB of memory are wanted"),
@@ -143,6 +143,53 @@ def test_the_true_reason_is_named(
 ) -> None:
     found = failed(there, needs(nodes, **backend))
     assert words in "\n".join(finding.message for finding in found)
+
+
+def refused(*_: Any, **__: Any) -> Any:
+    raise exceptions.NotFoundException("no such endpoint")
+
+
+def test_an_api_that_tells_no_limits_is_no_error(there: Cloud) -> None:
+    there.compute.get_limits = there.network.get_quota = refused
+    assert failed(there, needs([{"count": 400}])) == []
+    *_, quota = capacity.findings(there, needs([{"count": 400}]))
+    assert quota.message == "quota: 400 more server(s) may fit: this cloud names no limit for them"
+    assert [offer.free for offer in capacity.offers(clusterspec.model().model_validate(DATA))] == [
+        None
+    ] * 2
+
+
+def test_a_boot_volume_is_novas_where_no_block_storage_is_shown(there: Cloud) -> None:
+    found = capacity.findings(there, needs(boot_volume="1 GiB"))
+    assert all(finding.ok for finding in found)
+    assert "no block storage service: whether boot_volume works" in str(found)
+
+
+def test_what_exists_is_not_asked_for(there: Cloud) -> None:
+    own = {"control": {"network": "lab"}, "experiment": {"network": "fabric"}, "floating_ip": False}
+    wanted = needs(**own, key_pair="mine", server_group="spread")
+    counted = wanted.counted({"m1.tiny": TINY})
+    assert (counted["ports"], counted["instances"], wanted.members) == (6, 3, 0)
+    for name in ("networks", "subnets", "routers", "floating_ips", "keypairs", "server_groups"):
+        assert counted[name] == 0, name
+    joined = needs(router="out", floating_ip="203.0.113.7").counted({"m1.tiny": TINY})
+    assert [joined[name] for name in ("networks", "routers", "floating_ips", "ports")] == [
+        *(2, 0, 0, 7)
+    ]
+
+
+def test_a_flavor_of_bare_metal_is_not_refused(there: Cloud) -> None:
+    """By Ironic's guide: the standard resources are zero, and one custom class is the machine."""
+    specs = dict.fromkeys(("resources:VCPU", "resources:MEMORY_MB", "resources:DISK_GB"), "0")
+    specs |= {"resources:CUSTOM_BAREMETAL_GPU_A100": "1", "trait:CUSTOM_A100": "required"}
+    bare = {"name": "bm", "vcpus": 0, "ram": 0, "disk": 0, "extra_specs": specs}
+    there.flavors["bm"] = SimpleNamespace(**bare)
+    own = {"flavor": "bm", "anti_affinity": "none"}
+    assert failed(there, needs([{"count": 5, "gpus": 4}], **own)) == []
+    offer = next(
+        o for o in capacity.offers(clusterspec.model().model_validate(DATA)) if o.name == "bm"
+    )
+    assert (offer.free, offer.gpus) == (5, None)
 
 
 def test_ids_name_images_and_flavors(there: Cloud) -> None:
@@ -209,6 +256,17 @@ class TestCapacity:
         assert list(driver.diff({}, old, grown).replace) == []
         assert "groups" in driver.diff({}, old, grown).update
         assert driver.diff({}, old, {**old, "cloud": "other"}).replace == ["cloud"]
+
+    def test_a_state_of_before_existing_networks_is_read(self, there: Cloud) -> None:
+        now = needs(data_volumes=["1 GiB"])
+        there.extensions.add("block-storage")
+        there.block_storage = SimpleNamespace(get_limits=refused)
+        old = now.model_dump(mode="json")
+        for name in ("floating_ip", "router", "control", "experiment", "bastions"):
+            del old[name]
+        for group in old["groups"]:
+            group["server"] = {"flavor": "m1.tiny", "data_volumes": [2**30]}
+        assert capacity.CapacityDriver().update("capacity", old, now.model_dump(mode="json")) == {}
 
     @pytest.mark.parametrize(
         ("before", "after", "right"),

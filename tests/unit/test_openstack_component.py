@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from email import message_from_string
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pulumi
 import pytest
@@ -21,8 +22,10 @@ from gpubed.backends.openstack import cloud_init, component, labels
 from gpubed.core import secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.testbeds import registry
 from support.declared import UUID, declare, mocked
 from support.known import mark
+from support.openstack_project import RESERVATION, OpenStackProject, uuid
 
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # how Pulumi marks a secret on the wire
 DATA: dict[str, Any] = {
@@ -65,6 +68,7 @@ class Cloud(pulumi.runtime.Mocks):
 
     project: Path
     made: list[Declared] = field(default_factory=list)
+    ports: int = 0  # those whose addresses the cloud chooses
 
     def new_resource(
         self, args: pulumi.runtime.MockResourceArgs
@@ -78,6 +82,10 @@ class Cloud(pulumi.runtime.Mocks):
             inputs["result"] = {"id": f"the cloud's {inputs.get('name')}"}
         if args.typ.endswith(":Network") and args.typ.startswith("openstack:"):
             inputs.setdefault("mtu", 1442)
+        if args.typ.endswith(":Port") and "ipAddress" not in str(inputs["fixedIps"]):
+            self.ports += 1
+            of = ("2001:db8::", "192.0.2.", "198.18.0.")
+            inputs["allFixedIps"] = [f"{each}{self.ports}" for each in of]
         if args.typ.endswith(":FloatingIp"):
             inputs["address"] = "203.0.113.7"
         return f"id of {args.typ.rsplit(':', 1)[-1]} {args.name}", inputs
@@ -284,3 +292,130 @@ class TestOneCloud:
         with pytest.raises(PrerequisiteMissing, match="OS_PROJECT_ID"):
             declare(component.Cluster, DATA)
         assert cloud.native == []
+
+
+class TestExisting:
+    """What the project has already is used, and what is made beside it is the cluster's own."""
+
+    LAB: ClassVar[dict[str, Any]] = {"control": {"network": "lab"}, "floating_ip": False}
+
+    @pytest.fixture(autouse=True)
+    def project(self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
+        project: Any = OpenStackProject()
+        project.config = connections.connect("mycloud", None).config
+        monkeypatch.setattr(component.Cluster, "connection", project)
+        return project
+
+    def declared(self, networks: Any = None, **backend: Any) -> Any:
+        data = document(**backend)
+        return declare(component.Cluster, {**data, "networks": networks or {}})[0]
+
+    def test_nodes_on_existing_networks_have_the_addresses_that_the_cloud_chose(
+        self, cloud: Cloud
+    ) -> None:
+        fabric = {"network": "fabric", "vnic_type": "direct", "port_security": False}
+        granted = self.declared({"experiment": {"rate": "1 Gbit/s"}}, **self.LAB, experiment=fabric)
+        made = {made.kind for made in cloud.native}
+        assert made.isdisjoint({"Network", "Subnet", "Router", "RouterInterface", "FloatingIp"})
+        ports = {name: port.inputs for name, port in cloud.all("Port").items()}
+        assert ports["node-0-control"]["networkId"] == uuid(1)
+        assert ports["node-0-control"]["fixedIps"] == [{"subnetId": uuid(11)}]
+        assert ports["node-0-experiment"]["networkId"] == uuid(2)
+        assert ports["node-0-experiment"]["binding"] == {"vnicType": "direct"}
+        assert ports["node-0-experiment"]["portSecurityEnabled"] is False
+        assert "securityGroupIds" not in ports["node-0-experiment"]
+        assert {node.control_address[:8] for node in granted.nodes} == {"192.0.2."}
+        assert len({node.control_address for node in granted.nodes}) == 3
+        assert (granted.control.subnet, granted.experiment.mtu) == ("192.0.2.0/24", 9000)
+        assert granted.experiment.subnet == "198.18.0.0/24"
+
+    def test_what_is_not_there_ends_the_program_in_words(self) -> None:
+        def component_of(*given: Any) -> Any:
+            return SimpleNamespace(allocation=registry.backend("openstack").component(*given))
+
+        data = document(control={"network": "labb"}, floating_ip=False)
+        with pytest.raises(pulumi.RunError, match="did you mean 'lab'"):
+            declare(component_of, {**data, "networks": {}})
+
+    def test_without_a_floating_address_the_head_is_the_way_in_at_its_own(self) -> None:
+        granted = self.declared(**self.LAB)
+        ways = {tuple(hop.address for hop in node.via) for node in granted.nodes}
+        assert ways == {(granted.head.control_address,)}
+        assert granted.head.is_own_door
+
+    def test_a_chosen_floating_address_is_joined_to_the_head_and_not_made(
+        self, cloud: Cloud
+    ) -> None:
+        granted = self.declared(control={"network": "lab"}, floating_ip="203.0.113.7")
+        assert cloud.all("FloatingIp") == {}
+        joined = cloud.one("FloatingIpAssociate").inputs
+        assert joined == {"floatingIp": "203.0.113.7", "portId": "id of Port node-0-control"}
+        assert granted.nodes[1].via[0].address == "203.0.113.7"
+
+    def test_nodes_are_reached_over_ipv6(self, cloud: Cloud) -> None:
+        dual = {"control": {"network": "dual", "subnet": "dual-6"}, "floating_ip": False}
+        granted = self.declared(**dual, access_from=["2001:db8:9::/48", "198.51.100.0/24"])
+        assert {node.control_address[:10] for node in granted.nodes} == {"2001:db8::"}
+        rules = [rule.inputs for rule in cloud.all("SecGroupRule").values()]
+        assert {(r["ethertype"], r.get("remoteIpPrefix")) for r in rules} == {
+            *(("IPv4", None), ("IPv6", None)),
+            *(("IPv4", "198.51.100.0/24"), ("IPv6", "2001:db8:9::/48")),
+        }
+
+    def test_bastions_come_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = tmp_path / "known_hosts"
+        key = secret.ensure_key(tmp_path / "host")
+        known.write_text(f"[gate.example]:2222 {key}\n")
+        monkeypatch.setattr(component.existing, "_KNOWN_HOSTS", str(known))
+        gate = {"address": "gate.example", "port": 2222, "user": "me", "key": "/k"}
+        granted = self.declared(**self.LAB, bastions=[gate])
+        first, head = granted.nodes[1].via
+        assert (first.address, first.port, first.user, first.identity) == (
+            *("gate.example", 2222, "me", "/k"),
+        )
+        assert head.address == granted.head.control_address
+
+    def test_a_new_network_joins_an_existing_router(self, cloud: Cloud) -> None:
+        self.declared(router="out", floating_ip=False)
+        assert cloud.all("Router") == {}
+        assert cloud.one("RouterInterface").inputs["routerId"] == uuid(21)
+        assert cloud.one("Subnet").name == "control"
+
+    def test_servers_get_what_is_there_beside_the_clusters_own(
+        self, cloud: Cloud, tmp_path: Path
+    ) -> None:
+        own = tmp_path / "own.yml"
+        own.write_text("#cloud-config\npackages: [htop]\n")
+        common = {
+            "user_data": str(own),
+            "config_drive": True,
+            "tags": ["t"],
+            "metadata": {"a": "b"},
+        }
+        there = {"security_groups": ["monitoring"], "key_pair": "mine", "server_group": "spread"}
+        self.declared(**self.LAB, **common, **there, reservation=RESERVATION)
+        assert {made.kind for made in cloud.native}.isdisjoint({"Keypair", "ServerGroup"})
+        server = cloud.all("Instance")["node-1"].inputs
+        assert (server["keyPair"], server["configDrive"], server["tags"]) == ("mine", True, ["t"])
+        assert server["metadata"]["a"] == "b"
+        assert server["metadata"]["gpubed.name"] == "cloudy"
+        assert server["schedulerHints"] == [
+            {"group": uuid(41), "additionalProperties": {"reservation": RESERVATION}}
+        ]
+        groups = cloud.all("Port")["node-1-control"].inputs["securityGroupIds"]
+        assert groups == ["id of SecGroup nodes", uuid(31)]
+        whole = message_from_string(server["userData"]["value"])
+        ours, theirs = (part.get_payload(decode=True) for part in whole.get_payload())
+        (user,) = yaml.safe_load(ours)["users"]
+        assert user["ssh_authorized_keys"][1] == "ssh-ed25519 MINE me"
+        assert theirs == own.read_bytes()
+
+    def test_a_volume_that_is_to_stay_says_so_to_down(self, cloud: Cloud) -> None:
+        volumes = ["1 GiB", {"size": "2 GiB", "delete": False}]
+        self.declared(**self.LAB, data_volumes=volumes)
+        marked = {
+            name: "gpubed.keep" in made.inputs["metadata"]
+            for name, made in cloud.all("Volume").items()
+            if name.startswith("node-0")
+        }
+        assert marked == {"node-0-data-0": False, "node-0-data-1": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,10 @@ from gpubed.core.errors import Refused
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from support.bound import kind
+from support.cluster import Cluster
+from support.openstack_project import RESERVATION, OpenStackProject
 from support.samples import sample_allocation, sample_plan
+from support.specs import BACKENDS
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000000"
 OURS = {"gpubed.cluster": UUID, "gpubed.name": "cloudy"}
@@ -136,3 +140,31 @@ def test_a_server_of_somebody_else_is_never_rebooted(cloudy: Any, metadata: Any)
     with pytest.raises(Refused, match="does not bear the mark of lab"):
         cloud.restart(allocation, allocation.nodes[1])
     assert cloud.nova.done == []
+
+
+class TestReservation:
+    """A host reservation of Blazar is the lease of a cluster."""
+
+    @pytest.fixture
+    def reserved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        backend = {**BACKENDS["openstack"], "reservation": RESERVATION}
+        made = Cluster(tmp_path, "cloudy", backend=backend, nodes=[{"count": 1}], networks={})
+        monkeypatch.setattr(kind("openstack"), "_connection", OpenStackProject())
+        return registry.bound("openstack", Project(made.root).cluster("cloudy"))
+
+    def test_its_end_is_the_end_of_the_lease(self, reserved: Any) -> None:
+        allocation = sample_allocation(sample_plan())
+        assert reserved.lease(allocation).granted_until == datetime(2099, 1, 1, tzinfo=UTC)
+
+    def test_its_owner_renews_it(self, reserved: Any) -> None:
+        with pytest.raises(Refused, match="a reservation of yours") as refused:
+            reserved.renew(sample_allocation(sample_plan()), datetime.now(UTC))
+        assert "--prolong-for" in str(refused.value.hint)
+
+
+def test_a_volume_that_is_to_stay_is_one_that_down_leaves(cloudy: Any) -> None:
+    there = {"id": "v", "name": "data", "size": 1, "created_at": None}
+    testbed = cloudy()
+    for marks, stays in (({}, False), ({"gpubed.keep": "true"}, True)):
+        volume = SimpleNamespace(**there, metadata={**OURS, **marks})
+        assert testbed._thing("volume", volume, UUID).stays is stays

@@ -190,7 +190,7 @@ def test_a_memory_with_which_no_node_boots_is_refused(write, memory, backend):
         ("virtualwall", {"agregate": {}}, "unknown key (did you mean 'aggregate'?)"),
         ("openstack", {"groups": {"node": {"flavr": "x"}}}, "(did you mean 'flavor'?)"),
         ("openstack", {"access_from": ["198.51.100.7/24"]}, "write 198.51.100.0/24 for the net"),
-        ("openstack", {"access_from": ["fe80::1/64"]}, "must be an IPv4 network, such as"),
+        ("openstack", {"access_from": ["fe80::1/64"]}, "fe80::1/64 has host bits set"),
         ("openstack", {"access_from": [5]}, "backend.access_from.0: must be an IPv4 network"),
         ("openstack", {"access_from": []}, "backend.access_from: must have at least 1"),
         ("openstack", {"boot_volume": "100 MB"}, "must be at least 1 GiB"),

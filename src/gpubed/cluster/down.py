@@ -43,14 +43,15 @@ class Removal:
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
-    """Return the volumes that hold a cluster's data."""
+    """Return the volumes that hold a cluster's data, but for those that stay anyway."""
     paths.prepare(leftovers=True)
     stack = Stack(paths, engine)
     uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
     if uuid is None:
         return []
     found = [*asked.existing().things, *asked.data_within()]
-    return [thing for thing in found if thing.uuid == uuid and thing.data]
+    mine = [thing for thing in found if thing.uuid == uuid and thing.data]
+    return [thing for thing in mine if not thing.stays]
 
 
 def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
@@ -155,9 +156,12 @@ def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
 def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") -> Removal:
     paths, uuid = stack.paths, audits.uuid_of(stack)
 
+    def is_kept(thing: Existing) -> bool:
+        return thing.stays or (keep_data and thing.data)
+
     def left() -> list[Existing]:
         mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
-        return [thing for thing in mine if not (keep_data and thing.data)]
+        return [thing for thing in mine if not is_kept(thing)]
 
     if uuid:  # without the state, only these notes tell where resources are
         asked.note()
@@ -187,13 +191,13 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     there = asked.existing()
     unseen = asked.unseen(known, uncleared)
     mine = [thing for thing in there.things if thing.uuid == uuid]
-    kept = [thing for thing in mine if thing.data and keep_data] + within
+    kept = [thing for thing in mine if is_kept(thing)] + within
     left_away, unasked = asked.elsewhere(uuid) if uuid else ([], [])
     # Another specification may lead to the same testbed.
     listed = {(thing.kind, thing.id) for thing in there.things}
     left_away = [one for one in left_away if (one.thing.kind, one.thing.id) not in listed]
-    kept += [one.thing for one in left_away if one.thing.data and keep_data]
-    survivors += [str(one) for one in left_away if not (one.thing.data and keep_data)]
+    kept += [one.thing for one in left_away if is_kept(one.thing)]
+    survivors += [str(one) for one in left_away if not is_kept(one.thing)]
     unasked = [*there.unasked, *unasked]
     if kept and uuid:
         record.keep_uuid(paths, uuid)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
@@ -44,6 +44,16 @@ def _written(value: object) -> object:
     if isinstance(value, int):
         raise PydanticKnownError("string_type")
     return value
+
+
+def any_network(value: object) -> object:
+    """Check the text of an IPv4 or IPv6 network; return an IPv6 one as its object."""
+    if not (isinstance(value, str) and ":" in value):
+        return _network(value)
+    try:
+        return IPv6Network(value)
+    except ValueError as error:
+        raise ValueError(f"must be a network, such as 2001:db8::/32: {error}") from None
 
 
 def _network(value: object) -> object:
@@ -114,12 +124,60 @@ _LEAST_CPUS = 0.1  # nodes with less take minutes to boot, and are given up
 
 
 Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY)]
+# Directories have names such as `First.Last`. None of these characters has a meaning in shells,
+# sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
+User = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(
+            r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$", "a user's name: letters, digits, '_', '.' and '-'"
+        )
+    ),
+]
+
+
+def _without_port(address: str) -> str:
+    host, colon, port = address.partition(":")
+    if colon and port.isdecimal():
+        raise ValueError(
+            f"names a port: write address: {host} and, as a key of its own, port: {port}"
+        )
+    return address
+
+
+# A name or an address, which OpenSSH cannot mistake for an option.
+Address = Annotated[
+    str,
+    Field(
+        pattern=wording.pattern(r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", "a host's name or address"),
+        max_length=253,
+    ),
+    AfterValidator(_without_port),
+]
+
+
+def _without_quotes(path: str) -> str:
+    if '"' in path:
+        raise ValueError("holds a double quote: rename the file")
+    return path
+
+
+KeyFile = Annotated[str, AfterValidator(_without_quotes)]
 
 
 class Section(BaseModel):
     """A part of a specification; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Bastion(Section):
+    """A host that others are reached through."""
+
+    address: Address
+    port: Port = 22
+    user: User | None = Field(default=None, description="else the user of the hosts")
+    key: KeyFile | None = Field(default=None, description="private key; else the key of the hosts")
 
 
 class Machine(Section):

@@ -48,6 +48,7 @@ class Existing:
     uuid: str  # the UUID of its cluster: two clusters may have the same name
     transient: bool = False  # whether it ends by itself and is in no state, as a running job
     data: bool = False  # whether it holds a researcher's data, removed only when asked for
+    stays: bool = False  # whether `gpubed down` leaves it, as the specification asked
     size: int | None = None  # bytes that it holds or can hold; None if unknown
     made: datetime | None = None  # when it was made; None if unknown
     node: str = ""  # the node's name, if its own disks are removed with it

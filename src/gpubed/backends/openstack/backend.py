@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import version
+from ipaddress import AddressValueError, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
-from gpubed.backends.openstack.config import options
+from gpubed.backends.openstack.config import Attachment, options
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
+from gpubed.nodes import allocation
 from gpubed.spec.clusterspec import Problem
+from gpubed.spec.plan import Surroundings
 from gpubed.testbeds.base import Backend
 from gpubed.testbeds.driver import Driver
 
@@ -22,15 +28,20 @@ if TYPE_CHECKING:
     from gpubed.backends.openstack.testbed import OpenStackTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
-    from gpubed.spec.plan import ClusterPlan
+    from gpubed.spec.plan import ClusterPlan, NodePlan
     from gpubed.testbeds.options import TestbedOptions
 
 _FIX = "gpubed doctor CLUSTER --fix"
+_USER_DATA_BYTES = 2**15  # Nova takes 64 KiB in base64, gpubed's own part included
 # The plugin's error messages, and what they mean in terms of the specification.
 _MEANINGS = {
     r"MTU is too big, maximum is (\d+)": (
         "networks.experiment.mtu is more than the cloud's networks carry: at most {} bytes",
         "leave it out, and the cloud chooses, or write mtu: {}",
+    ),
+    r"External network (\S+) is not reachable from subnet": (
+        "no router leads from the existing network to the external network {}",
+        "take a backend.external_network that it leads to, or backend.floating_ip: false",
     ),
     r"rule:(create_policy\w*)\b.*is disallowed by policy": (
         "this cloud lets only its operators make QoS policies ({})",
@@ -70,6 +81,7 @@ class OpenStackBackend(Backend):
         for name in options(spec).groups.keys() - set(names):
             where = ("backend", "groups", name)
             found.append(Problem(where, f"there is no node group {name!r}", known))
+        found += [Problem(*one) for one in (*_attached(spec), *_of_servers(spec))]
         if spec.storage.shared.provider == "volume":
             why = "OpenStack mounts no volume on several nodes"
             found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
@@ -78,6 +90,21 @@ class OpenStackBackend(Backend):
                 why = f"OpenStack's networks have no {key} to order"
                 found.append(Problem(("networks", "experiment", key), why, "leave it out"))
         return found
+
+    def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
+        """Return the subnets of existing networks, as they were granted."""
+        kept = dict[str, IPv4Network]()
+        with suppress(GpubedError, AddressValueError):  # no node is there, or it has IPv6
+            granted, config = allocation.load(paths.allocation), options(spec)
+            there = {"experiment": granted.experiment, "control": granted.control}
+            for purpose, network in there.items():
+                if network and granted.backend == self.name and getattr(config, purpose).network:
+                    kept[purpose] = IPv4Network(network.subnet)
+        return Surroundings(kept)
+
+    def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
+        """Return the experiment address, which the cloud chooses on an existing network."""
+        return {} if options(plan.spec).experiment.network else super().foretold(plan, node)
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
         """Return whether the cloud's network holds links to their rate, which QoS does."""
@@ -122,6 +149,52 @@ class OpenStackBackend(Backend):
             if found := re.search(pattern, error.message):
                 return Refused(message.format(found[1]), hint.format(found[1]))
         return None
+
+
+def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield what contradicts itself in how nodes are attached: key, why, and what is right."""
+    config, networks = options(spec), spec.networks
+    needed = config.floating_ip is True or not (config.control.network or config.router)
+    if needed and not config.external_network:
+        why = "it is needed for a floating address and for a new router"
+        ways = "a name; or floating_ip: false or an address, with control.network or router"
+        yield ("backend", "external_network"), why, ways
+    if config.experiment != Attachment() and not networks.experiment:
+        why, way = "there is no experiment network", "networks.experiment, or leave it out"
+        yield ("backend", "experiment"), why, way
+    for purpose in ("control", "experiment"):
+        wanted, subnet = getattr(config, purpose), getattr(networks, purpose)
+        for key in {"subnet", "mtu"} & (subnet.model_fields_set if subnet else set()):
+            if wanted.network:
+                why = f"network {wanted.network} has its own"
+                yield ("networks", purpose, key), why, "leave it out"
+        if wanted.subnet and not wanted.network:
+            why = "it is one of an existing network, and none is named"
+            yield ("backend", purpose, "subnet"), why, f"backend.{purpose}.network"
+    for name in ("router", "dns"):
+        if config.control.network and getattr(config, name):
+            yield ("backend", name), f"network {config.control.network} has its own", "leave it out"
+    if config.experiment.vnic_type == "baremetal" and config.shaping == "qos":
+        yield ("backend", "shaping"), "no cloud holds ports of bare metal to a rate", "none"
+
+
+def _of_servers(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    config = options(spec)
+    for group in spec.nodes:
+        own = config.server(group.name)
+        where = ("backend", "groups", group.name) if group.name in config.groups else ("backend",)
+        if any(key.startswith("gpubed.") for key in own.metadata):
+            yield (*where, "metadata"), "keys that begin with gpubed. are its own", "other keys"
+        if own.user_data:
+            path, why = Path(own.user_data).expanduser(), ""
+            try:
+                if not reading.file(path, limit=_USER_DATA_BYTES).text().startswith("#"):
+                    why = f"{path} is nothing that cloud-init knows"
+            except GpubedError as error:
+                why = error.message
+            if why:
+                way = "a file of 32 KiB at most, that begins with #cloud-config, #! or the like"
+                yield (*where, "user_data"), why, way
 
 
 def create() -> OpenStackBackend:

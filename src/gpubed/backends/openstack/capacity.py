@@ -17,10 +17,12 @@ from openstack import exceptions
 from openstack.connection import Connection
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.backends.openstack import cloud, labels
-from gpubed.backends.openstack.config import ID, Server, gib, options
+from gpubed.backends.openstack import cloud, existing, labels
+from gpubed.backends.openstack.config import ID, NetworkOptions, Server, gib, options
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.text import nearest_name
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
@@ -49,6 +51,7 @@ _QUOTAS = {**_COMPUTE, **_NETWORK, "volumes": "volume(s)", "gigabytes": "GiB of 
 _RESOURCE = re.compile(r"resources[\w-]{0,64}:(\w+)")
 # Resource classes that every cloud has, none of which is a GPU.
 _STANDARD = re.compile(r"VCPU|PCPU|MEMORY_MB|MEM_ENCRYPTION_CONTEXT|DISK_GB|NET_\w+|SRIOV_\w+")
+_OF_SERVERS = ("VCPU", "MEMORY_MB", "DISK_GB")
 # With letters or digits around it, a model's name is another word.
 _GPU = re.compile(
     r"gpu|nvidia|tesla|quadro|geforce|radeon|instinct|(?<![a-z0-9])("
@@ -73,13 +76,14 @@ class GroupNeeds(_Model):
     server: Server
 
 
-class Needs(_Model):
+class Needs(NetworkOptions, _Model):
     """Everything that is checked before anything is made."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cloud: str | None = None
     region: str | None = None
     groups: tuple[GroupNeeds, ...]
-    external_network: str
     networks: int
     qos: bool  # whether the cloud must hold links to their rate
     members: int  # how many servers share one server group; 0 without anti-affinity
@@ -89,7 +93,7 @@ class Needs(_Model):
     def of(cls, plan: ClusterPlan) -> Self:
         """Return the needs of a plan."""
         config = options(plan.spec)
-        groups = (
+        groups = tuple(
             GroupNeeds(
                 name=group.name,
                 count=group.count,
@@ -99,13 +103,14 @@ class Needs(_Model):
             )
             for group in plan.spec.nodes
         )
+        members = sum(group.count for group in groups if not group.server.server_group)
         return cls(
             **config.where,
-            groups=tuple(groups),
-            external_network=config.external_network,
+            **{name: getattr(config, name) for name in NetworkOptions.model_fields},
+            groups=groups,
             networks=2 if plan.experiment else 1,
             qos=plan.experiment is not None and config.shaping == "qos",
-            members=0 if config.anti_affinity == "none" else len(plan.nodes),
+            members=0 if config.anti_affinity == "none" else members,
             # OpenStack adds two egress rules to each of the two groups.
             rules=1 + len(door(plan.spec)) + 2 * 2,
         )
@@ -113,21 +118,26 @@ class Needs(_Model):
     def counted(self, flavors: Mapping[str, Any]) -> Counter[str]:
         """Return the number of each resource, by the name of its quota."""
         nodes = sum(group.count for group in self.groups)
+        used = (self.control.network, self.experiment.network)[: self.networks]
+        made, joined = used.count(None), not self.control.network
         found = Counter(
             {
                 "instances": nodes,
-                "ports": self.networks * nodes + 1,  # and the router's
-                "networks": self.networks,
-                "subnets": self.networks,
+                "ports": self.networks * nodes + joined,  # and the router's
+                "networks": made,
+                "subnets": made,
+                "routers": int(joined and not self.router),
+                "floating_ips": int(self.floating_ip is True),
+                "keypairs": int(any(not group.server.key_pair for group in self.groups)),
                 "security_groups": 2,
                 "security_group_rules": self.rules,
                 "server_groups": 1 if self.members else 0,
-                **dict.fromkeys(("routers", "floating_ips", "keypairs"), 1),
             }
         )
         for group in self.groups:
             boot, flavor = group.server.boot_volume, flavors[group.server.flavor]
-            volumes = [gib(size) for size in (boot, *group.server.data_volumes) if size]
+            data = [volume.size for volume in group.server.data_volumes]
+            volumes = [gib(size) for size in (boot, *data) if size]
             found["volumes"] += group.count * len(volumes)
             found["gigabytes"] += group.count * sum(volumes)
             if flavor is not None:  # a former flavor may be gone
@@ -141,7 +151,7 @@ def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
     rules = [("tcp", 22, source) for source in options(spec).access_from]
     rules += [(opened.protocol, opened.port, opened.source) for opened in spec.firewall.open]
     return {
-        f"{protocol}-{port}-{source}".replace("/", "-"): (protocol, port, str(source))
+        re.sub("[/:]", "-", f"{protocol}-{port}-{source}"): (protocol, port, str(source))
         for protocol, port, source in rules
     }
 
@@ -153,8 +163,13 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
         group.server.flavor: _flavor(connection, group.server.flavor)
         for group in (*needs.groups, *(held or needs).groups)
     }
-    name, others = needs.external_network, network.networks(is_router_external=True)
-    found = [one("external network", name, external_networks(connection, name), others)]
+    found = list[Finding]()
+    if name := needs.external_network:
+        others = network.networks(is_router_external=True)
+        found.append(one("external network", name, external_networks(connection, name), others))
+    is_held = held is not None and held.floating_ip == needs.floating_ip
+    servers = [group.server for group in needs.groups]
+    found += existing.findings(connection, needs, servers, is_held=is_held)
     for group in needs.groups:
         found += _of_group(connection, group, flavors[group.server.flavor])
     if needs.qos and not (held and held.qos) and network.find_extension("qos") is None:
@@ -162,9 +177,13 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
         fix = "set backend.shaping: none, and networks.experiment.rate to what links carry"
         found.append(Finding("openstack.qos", False, why, fix))
     wanted = needs.counted(flavors)
-    if wanted["volumes"] and not connection.has_service("block-storage"):
-        why, fix = "this cloud has no block storage service", "leave boot_volume, data_volumes out"
+    silent = not connection.has_service("block-storage")
+    if silent and any(server.data_volumes for server in servers):
+        why, fix = "this cloud has no block storage service", "leave data_volumes out"
         found.append(Finding("openstack.volumes", False, why, fix))
+    elif silent and wanted["volumes"]:
+        why = "this cloud shows no block storage service: whether boot_volume works is unknown"
+        found.append(Finding("openstack.volumes", True, why))
     if not all(finding.ok for finding in found):
         return found
     if held:
@@ -199,10 +218,10 @@ def held(
 
 def shrunk(before: Needs, after: Needs) -> list[Finding]:
     """Return findings for data volumes that would shrink, which no cloud can, or change places."""
-    former = {group.name: group.server.data_volumes for group in before.groups}
+    former = {group.name: _sizes(group) for group in before.groups}
     found = list[Finding]()
     for group in after.groups:
-        wanted, had = group.server.data_volumes, former.get(group.name, ())
+        wanted, had = _sizes(group), former.get(group.name, [])
         moved = len(wanted) < len(had) and wanted != had[: len(wanted)]
         if moved or any(gib(new) < gib(old) for new, old in zip(wanted, had, strict=False)):
             sizes = ", ".join(f"{gib(size)} GiB" for size in had)
@@ -215,16 +234,23 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
     return found
 
 
+def _sizes(group: GroupNeeds) -> list[int]:
+    return [volume.size for volume in group.server.data_volumes]
+
+
 def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return which planned nodes would get the address of an existing node of another name.
 
     Pulumi removes unwanted nodes last, and a cloud gives no address twice.
     """
-    there: dict[str, str] = {}
+    there, config = dict[str, str](), options(plan.spec)
+    # On existing networks, the cloud chooses addresses.
+    planned = [p for p in ("control", "experiment") if not getattr(config, p).network]
+    key = f"{planned[0]}_address" if planned else "id"
     with suppress(GpubedError):  # no node is there, or the file is damaged
-        there = {n.control_address: n.name for n in allocations.load(paths.allocation).nodes}
-    for node in plan.nodes:
-        holder = there.get(str(node.control_address), node.name)
+        there = {getattr(n, key): n.name for n in allocations.load(paths.allocation).nodes}
+    for node in plan.nodes if planned else ():
+        holder = there.get(str(getattr(node, key)), node.name)
         if holder != node.name:
             message = f"{node.name} would get the address of {holder}, which goes after it"
             fix = f"keep names and order of the groups; or gpubed down {plan.cluster}, then up"
@@ -265,8 +291,8 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
         ids = ", ".join(thing.id for thing in found)
         fix = "write its id under backend.images" if what == "image" else f"use another {what}"
         return Finding(id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", fix)
-    there = ", ".join(sorted(str(other.name) for other in others)[:10]) or "none at all"
-    message = f"there is no {what} {name!r}; there are: {there}"
+    close = nearest_name(name, sorted(str(other.name) for other in others))
+    message = f"there is no {what} {name!r}; {reading.short(close)}"
     return Finding(id_, False, message, "take one that exists")
 
 
@@ -275,9 +301,11 @@ def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
     # The alias is NAME:COUNT[,…], `resources:CLASS` placement's; another name may be an adapter.
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]
+    # A machine of Ironic's is one resource, whatever it is called, and none of the standard ones.
+    is_whole = all(extra_specs.get(f"resources:{name}") == "0" for name in _OF_SERVERS)
     for key, value in extra_specs.items():
         named = _RESOURCE.fullmatch(key)
-        if named and not _STANDARD.fullmatch(named[1]):
+        if named and not is_whole and not _STANDARD.fullmatch(named[1]):
             found.append((named[1], value))
     counts = [(name, int(n)) for name, n in found if n.strip().isdecimal() and int(n)]
     if not counts or not all(_GPU.search(name) for name, _ in counts):
@@ -310,6 +338,7 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
 
 def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
     volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing volumes may grow
+    volumes = volumes and connection.has_service("block-storage")
     quotas = _quotas(connection, volumes=volumes)
     short = {name: quota for name, quota in quotas.items() if wanted[name] > quota[1]}
     for name, (limit, left) in short.items():
@@ -319,27 +348,32 @@ def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
         fix += ", or ask the cloud's operators for more"
         yield Finding("openstack.quota", False, f"quota: {more}", fix)
     if not short:
-        yield Finding("openstack.quota", True, f"quota: {wanted['instances']} more server(s) fit")
+        fits = "fit" if "instances" in quotas else "may fit: this cloud names no limit for them"
+        yield Finding(
+            "openstack.quota", True, f"quota: {wanted['instances']} more server(s) {fits}"
+        )
 
 
 def _quotas(connection: Connection, *, volumes: bool = False) -> dict[str, tuple[int, int]]:
     """Return a project's limits, by name: the limit, and what is left of it."""
-    compute: Any = connection.compute.get_limits().absolute
     found: dict[str, tuple[Any, Any]] = {}
-    for name in _COMPUTE:
-        key = {"cores": "total_cores", "ram": "total_ram"}.get(name, name)
-        # The use of key pairs and group members is not reported.
-        found[name] = getattr(compute, key), getattr(compute, f"{key}_used", None)
+    with suppress(exceptions.NotFoundException, exceptions.ForbiddenException):
+        compute: Any = connection.compute.get_limits().absolute
+        for name in _COMPUTE:
+            key = {"cores": "total_cores", "ram": "total_ram"}.get(name, name)
+            # The use of key pairs and group members is not reported.
+            found[name] = getattr(compute, key), getattr(compute, f"{key}_used", None)
     with suppress(exceptions.HttpException):  # older clouds report limits without use
         project = connection.current_project_id or ""
         network: Any = connection.network.get_quota(project, details=True)
         for name in _NETWORK:
             if told := getattr(network, name):
                 found[name] = told["limit"], int(told["used"]) + int(told.get("reserved", 0))
-    if volumes:
-        storage: Any = connection.block_storage.get_limits().absolute
-        found["volumes"] = storage.max_total_volumes, storage.total_volumes_used
-        found["gigabytes"] = storage.max_total_volume_gigabytes, storage.total_gigabytes_used
+    with suppress(exceptions.NotFoundException, exceptions.ForbiddenException):
+        if volumes:
+            storage: Any = connection.block_storage.get_limits().absolute
+            found["volumes"] = storage.max_total_volumes, storage.total_volumes_used
+            found["gigabytes"] = storage.max_total_volume_gigabytes, storage.total_gigabytes_used
     return {
         name: (int(limit), max(0, int(limit) - int(used or 0)))
         for name, (limit, used) in found.items()

@@ -7,6 +7,10 @@ service, so a unit blocks that service once cloud-init is done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from gpubed.testbeds.driver import Change, Driver, Properties
 USER = "gpubed"
 _METADATA = "169.254.169.254"
 _UNIT = "/etc/systemd/system/gpubed-metadata.service"
+# https://docs.cloud-init.io/en/latest/reference/merging.html
+_MERGE = "list(append)+dict(no_replace,recurse_list)+str()"
 # `replace`, since a server that boots again has lost the route. Routes from DHCP have a higher
 # metric.
 _CLOSE = f"""\
@@ -36,10 +42,22 @@ WantedBy=cloud-init.target
 """
 
 
-def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -> str:
-    """Return the user data of a node, in which user `gpubed` logs in with `public_key`."""
+def user_data(
+    name: str,
+    public_key: str,
+    host_key: str,
+    host_public_key: str,
+    *,
+    more_keys: Sequence[str] = (),
+    own: str = "",
+) -> str:
+    """Return the user data of a node, in which user `gpubed` logs in with `public_key`.
+
+    `more_keys` let in as well. `own` is the user's own data, in any format of cloud-init: where
+    both set a key, gpubed's counts, and lists are joined.
+    """
     user = {"name": USER, "shell": "/bin/bash", "lock_passwd": True}
-    user |= {"sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [public_key]}
+    user |= {"sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [public_key, *more_keys]}
     document = {
         "hostname": name,
         "users": [user],
@@ -51,7 +69,16 @@ def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -
         # Without --no-block, the unit and cloud-init would wait for each other.
         "runcmd": [["systemctl", "enable", "--now", "--no-block", _UNIT.rsplit("/", 1)[1]]],
     }
-    return "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)
+    ours = "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)
+    if not own:
+        return ours
+    # A boundary that stays, since other user data makes a new server.
+    whole = MIMEMultipart(boundary="=" * 8 + sha256((ours + own).encode()).hexdigest())
+    whole.attach(MIMEText(ours, "cloud-config"))
+    theirs = MIMEText(own, "plain")  # cloud-init reads the kind from the first line
+    theirs["Merge-Type"] = _MERGE
+    whole.attach(theirs)
+    return whole.as_string()
 
 
 def key_path(paths: ClusterPaths, node: str) -> Path:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import json
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pulumi
+from openstack.connection import Connection
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed.backends.component import Component
-from gpubed.backends.openstack import capacity, cloud, cloud_init, labels
-from gpubed.backends.openstack.config import ID, gib, options
+from gpubed.backends.openstack import capacity, cloud, cloud_init, existing, labels
+from gpubed.backends.openstack.config import ID, Attachment, gib, options
 from gpubed.core import reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -21,6 +26,8 @@ from gpubed.testbeds.resources import Capacity, HostKey, Image, Network
 _BACKEND = "openstack"
 # Nodes start at the tenth address; the cloud's own DHCP servers take some of these.
 _POOL = (2, 9)
+# Ironic writes an image to a machine's disk, and tests the machine, before it is ACTIVE.
+_TIMES = pulumi.CustomTimeouts(create="90m")
 _POLICIES = {"soft": "soft-anti-affinity", "hard": "anti-affinity"}
 
 
@@ -37,6 +44,7 @@ class Cluster(Component):
         super().__init__(_BACKEND, plan.cluster, opts)
         self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
         self._public_key = public_key
+        self._find = cache(partial(existing.find, self.connection))  # many nodes name the same
         # The program, of which projects hold copies, passes only a plan.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
@@ -50,9 +58,10 @@ class Cluster(Component):
             )
             for name in {node.image for node in plan.nodes}
         }
-        self._groups = self._security_groups()
         self._control = _Segment(self, "control", plan.control, gateway=True)
-        self.router = self._interface()
+        self._groups = self._security_groups()
+        # Empty on an existing network, which has its own.
+        self.routers = () if self._control.found else (self._interface(),)
         self._experiment = (
             _Segment(self, "experiment", plan.experiment, gateway=False)
             if plan.experiment
@@ -60,34 +69,56 @@ class Cluster(Component):
         )
         self._qos = self._rate(plan.experiment) if plan.experiment else None
         whole_name = uuid.apply(lambda known: f"gpubed-{plan.cluster}-{known}")
-        self._keypair = compute.Keypair(
-            "keypair", name=whole_name, public_key=public_key, opts=self.native()
-        )
+        servers = [self.config.server(group.name) for group in plan.spec.nodes]
+        self._keypair: compute.Keypair | None = None
+        self._affinity: compute.ServerGroup | None = None
+        if not all(server.key_pair for server in servers):
+            self._keypair = compute.Keypair(
+                "keypair", name=whole_name, public_key=public_key, opts=self.native()
+            )
         policy = _POLICIES.get(self.config.anti_affinity)
-        self._affinity = policy and compute.ServerGroup(
-            "nodes", name=whole_name, policies=policy, opts=self.native()
-        )
+        if policy and not all(server.server_group for server in servers):
+            self._affinity = compute.ServerGroup(
+                "nodes", name=whole_name, policies=policy, opts=self.native()
+            )
         failed = uncreated_nodes.read(self._cluster, plan)
         nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
-        port, head, _ = nodes[plan.nodes[0].name]
-        door = networking.FloatingIp(
-            "door",
-            # A floating address needs a router, and blocks that router's removal: an input that
-            # depends on the router makes the address go first.
-            pool=self.router.id.apply(lambda _: self.config.external_network),
-            port_id=port.id,
-            **self.owner,
-            opts=self.native(self.router),
-        )
+        head, via = nodes[plan.nodes[0].name], existing.way(self.config.bastions)
+        door = self._door(head)
         results = [
             {"failed": failed[node.name]}
             if node.name in failed
-            else _granted(node, *nodes[node.name][1:], door, head)
+            else _granted(nodes[node.name], door, head, via)
             for node in plan.nodes
         ]
+        granted = {"control": self._control.granted(plan.control)}
+        if self._experiment and plan.experiment:
+            granted["experiment"] = self._experiment.granted(plan.experiment)
         self.grant(
-            plan, uuid, results, mtu=self._experiment.network.mtu if self._experiment else None
+            plan.model_copy(update=granted),
+            uuid,
+            results,
+            mtu=self._experiment.mtu if self._experiment else None,
         )
+
+    def _door(self, head: _Made) -> pulumi.Output[str]:
+        """Return the address at which the head answers from outside."""
+        wanted, port_id = self.config.floating_ip, head.port.id
+        if wanted is False:
+            return head.addresses[0]
+        options = self.native(*self.routers)
+        if wanted is not True:
+            associated = networking.FloatingIpAssociate(
+                "door", floating_ip=str(wanted), port_id=port_id, opts=options
+            )
+            return associated.floating_ip
+        # A floating address needs a router, and blocks that router's removal: an input that
+        # depends on the router makes the address go first.
+        pool = pulumi.Output.all(*(router.id for router in self.routers)).apply(
+            lambda _: str(self.config.external_network)
+        )
+        made = networking.FloatingIp("door", pool=pool, port_id=port_id, **self.owner, opts=options)
+        return made.address
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
         """Return the options of the cloud's own resources, which come after the capacity check.
@@ -100,6 +131,11 @@ class Cluster(Component):
             depends_on=[self._capacity, *after],
             **{"delete_before_replace": True, **more},
         )
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The cloud, for what exists there."""
+        return cloud.connect(self.config.cloud, self.config.region)
 
     @property
     def _after_the_look(self) -> pulumi.ResourceOptions:
@@ -121,13 +157,13 @@ class Cluster(Component):
         """Tags and description, where both exist; the plugin sets tags in a second call."""
         return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
-    def _metadata(self, **more: str) -> pulumi.Output[dict[str, str]]:
+    def _metadata(self, /, **more: str) -> pulumi.Output[dict[str, str]]:
         cluster = self._plan.cluster
         return self._uuid.apply(lambda known: {**labels.metadata(cluster, known), **more})
 
     def _provider_of(self) -> Provider:
         cloud_name, region = self.config.cloud, self.config.region
-        connection = cloud.connect(cloud_name, region)
+        connection = self.connection
         if strays := cloud.strays(connection):
             raise PrerequisiteMissing(
                 f"OpenStack: {connection.config.name} of clouds.yaml is used, and Pulumi's plugin "
@@ -150,24 +186,35 @@ class Cluster(Component):
         made = {name: make(networking.SecGroup, name, in_use=True) for name in names}
         nodes, door = (made[name].id for name in names)
         self._let_in("nodes-within", nodes, remote_group_id=nodes)
+        control = self._control.found
+        if control and control.addresses.version == 6:
+            self._let_in("nodes-within-6", nodes, ethertype="IPv6", remote_group_id=nodes)
         for name, (protocol, port, source) in capacity.door(self._plan.spec).items():
             ports = {"port_range_min": port, "port_range_max": port}
             rule = {"remote_ip_prefix": source, "protocol": protocol, **ports}
-            self._let_in(f"door-{name}", door, **rule)
+            kind = "IPv6" if ":" in source else "IPv4"
+            self._let_in(f"door-{name}", door, ethertype=kind, **rule)
         return made
 
     def _let_in(self, name: str, group: pulumi.Output[str], **rule: Any) -> None:
         networking.SecGroupRule(
             name,
             direction="ingress",
-            ethertype="IPv4",
             security_group_id=group,
             description=self._tags.apply(" ".join),  # rules have no tags
             opts=self.native(),
-            **rule,
+            **{"ethertype": "IPv4", **rule},
         )
 
     def _interface(self) -> networking.RouterInterface:
+        subnet_id = self._control.subnets[0]
+        if name := self.config.router:
+            return networking.RouterInterface(
+                "router",
+                router_id=self._find("router", name).id,
+                subnet_id=subnet_id,
+                opts=self.native(),
+            )
         inputs = {**self.config.where, "name": self.config.external_network}
         looked_up = pulumi.ResourceOptions.merge(
             self._after_the_look, pulumi.ResourceOptions(delete_before_replace=False)
@@ -176,7 +223,7 @@ class Cluster(Component):
         to = external.result["id"]
         router = self.make(networking.Router, "router", external_network_id=to)
         return networking.RouterInterface(
-            "router", router_id=router.id, subnet_id=self._control.subnet.id, opts=self.native()
+            "router", router_id=router.id, subnet_id=subnet_id, opts=self.native()
         )
 
     def _rate(self, network: NetworkPlan) -> networking.QosPolicy | None:
@@ -193,28 +240,44 @@ class Cluster(Component):
             )
         return policy
 
-    def _node(self, node: NodePlan) -> tuple[networking.Port, HostKey, compute.Instance]:
+    def _node(self, node: NodePlan) -> _Made:
         within, door = (self._groups[name].id for name in ("nodes", "door"))
-        on_control = [within, door] if node.role == "head" else [within]
-        ports = [self._control.port(node.name, node.control_address, on_control)]
+        names = self.config.server(node.group).security_groups
+        own = [self._find("security group", name).id for name in names]
+        on_control = [within, door, *own] if node.role == "head" else [within, *own]
+        attached = [self._control.port(node.name, node.control_address, on_control)]
         if self._experiment:
             address = node.experiment_address
-            ports.append(self._experiment.port(node.name, address, [within], self._qos))
+            attached.append(self._experiment.port(node.name, address, [within, *own], self._qos))
+        ports = [port for port, _ in attached]
         inputs = {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name}
         key = HostKey(node.name, _BACKEND, inputs, self._after_the_look)
         server = self._server(node, ports, key)
         self._data_volumes(node, server)
-        return ports[0], key, server
+        return _Made(ports[0], key, server, [address for _, address in attached])
 
     def _server(
         self, node: NodePlan, ports: list[networking.Port], key: HostKey
     ) -> compute.Instance:
         def text(known: list[Any]) -> str:
             private = reading.file(cloud_init.key_path(self._cluster, node.name)).text()
-            return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
+            keys = (known[0], private, known[1]["public"])
+            return cloud_init.user_data(node.name, *keys, more_keys=theirs, own=own)
 
         wanted, image = self.config.server(node.group), self._images[node.image].result["id"]
-        by_id, group = ID.fullmatch(wanted.flavor), self._affinity
+        theirs, own = list[str](), ""
+        if name := wanted.key_pair:
+            theirs.append(self._find("key pair", name).public_key.strip())
+        if wanted.user_data:
+            fix = "correct backend.user_data"
+            own = reading.file(Path(wanted.user_data).expanduser(), fix).text()
+        by_id, hints = ID.fullmatch(wanted.flavor), dict[str, Any]()
+        if wanted.server_group:
+            hints["group"] = self._find("server group", wanted.server_group).id
+        elif self._affinity:
+            hints["group"] = self._affinity.id
+        if wanted.reservation:
+            hints["additional_properties"] = {"reservation": wanted.reservation}
         boot: dict[str, Any] = {"image_id": image}
         if wanted.boot_volume:
             volume = {
@@ -235,16 +298,20 @@ class Cluster(Component):
             flavor_id=wanted.flavor if by_id else None,
             flavor_name=None if by_id else wanted.flavor,
             availability_zone=wanted.availability_zone,
-            key_pair=self._keypair.name,
+            key_pair=self._keypair.name
+            if self._keypair and not wanted.key_pair
+            else wanted.key_pair,
             user_data=data,
             networks=[{"port": port.id} for port in ports],
-            scheduler_hints=[compute.InstanceSchedulerHintArgs(group=group.id)] if group else None,
-            metadata=self._metadata(**{labels.GROUP: node.group}),
+            scheduler_hints=[compute.InstanceSchedulerHintArgs(**hints)] if hints else None,
+            metadata=self._metadata(**{**wanted.metadata, labels.GROUP: node.group}),
+            tags=wanted.tags or None,
+            config_drive=wanted.config_drive,
             # The default leaves a stopped server as it is.
             power_state="active",
             # Without a route out, cloud-init would wait for one. A rebuilt server would keep its
             # id and pass for ready.
-            opts=self.native(self.router, replace_on_changes=["imageId"]),
+            opts=self.native(*self.routers, replace_on_changes=["imageId"], custom_timeouts=_TIMES),
             **boot,
         )
 
@@ -253,17 +320,17 @@ class Cluster(Component):
         zone = wanted.availability_zone if wanted.data_volumes else None
         if zone and zone not in self._volume_zones:
             zone = None  # block storage has zones of its own
-        for index, size in enumerate(wanted.data_volumes):
+        for index, wish in enumerate(wanted.data_volumes):
             name = f"{node.name}-data-{index}"
             volume = blockstorage.Volume(
                 name,
                 name=self.name(name),
-                size=gib(size),
+                size=gib(wish.size),
                 volume_type=wanted.volume_type,
                 availability_zone=zone,
                 # Without it, an attached volume cannot grow.
                 enable_online_resize=True,
-                metadata=self._metadata(),
+                metadata=self._metadata(**({} if wish.delete else {labels.KEEP: "true"})),
                 opts=self.native(retain_on_delete=True, delete_before_replace=False),
             )
             # One after the other: a server names its disks in the order of their attachment.
@@ -275,72 +342,121 @@ class Cluster(Component):
 
     @cached_property
     def _volume_zones(self) -> set[str]:
-        connection = cloud.connect(self.config.cloud, self.config.region)
         with cloud.errors("list the zones of block storage"):
-            storage: Any = connection.block_storage
+            storage: Any = self.connection.block_storage
             return {zone.name for zone in storage.availability_zones()}
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A node's resources; its addresses on the control and the experiment network."""
+
+    port: networking.Port
+    key: HostKey
+    server: compute.Instance
+    addresses: list[pulumi.Output[str]]
+
+
 class _Segment:
+    """The control or the experiment network, new or existing, and the ports on it."""
+
     def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
         self._cluster, self._purpose = cluster, purpose
+        self._wanted: Attachment = getattr(cluster.config, purpose)
+        self.found: existing.Segment | None = None
+        if self._wanted.network:
+            self.found = existing.segment(cluster.connection, purpose, self._wanted)
+            self._network_id: pulumi.Input[str] = self.found.network
+            self.subnets: list[pulumi.Input[str]] = [*self.found.subnets]
+            self.mtu: pulumi.Input[int] = self.found.mtu
+            return
         dns, subnet = [str(address) for address in cluster.config.dns], plan.subnet
         # The cloud chooses the control network's packet size.
         mtu, way = plan.mtu, dict[str, Any](no_gateway=True)
         if gateway:
             mtu, way = None, {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
-        self.network: networking.Network = cluster.make(networking.Network, purpose, mtu=mtu)
+        network: networking.Network = cluster.make(networking.Network, purpose, mtu=mtu)
         first, last = (str(subnet[offset]) for offset in _POOL)
-        self.subnet: networking.Subnet = cluster.make(
+        made: networking.Subnet = cluster.make(
             networking.Subnet,
             purpose,
-            network_id=self.network.id,
+            network_id=network.id,
             cidr=str(subnet),
             ip_version=4,
             allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
             **way,
         )
+        self.subnets, self.mtu = [made.id], network.mtu
+        # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
+        # another subnet in place; an input that cannot change makes the port go first.
+        self._network_id = pulumi.Output.all(network.id, made.id).apply(lambda ids: ids[0])
+
+    def granted(self, plan: NetworkPlan) -> NetworkPlan:
+        """Return the network as it is."""
+        there = self.found and self.found.addresses
+        return plan.model_copy(update={"subnet": there}) if there else plan
 
     def port(
         self,
         node: str,
         address: object,
-        groups: list[pulumi.Output[str]],
+        groups: list[Any],
         qos: networking.QosPolicy | None = None,
-    ) -> networking.Port:
-        # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
-        # another subnet in place; an input that cannot change makes the port go first.
-        network = pulumi.Output.all(self.network.id, self.subnet.id).apply(lambda ids: ids[0])
+    ) -> tuple[networking.Port, pulumi.Output[str]]:
+        """Declare a node's port, and return it with its address.
+
+        The cloud chooses an address on an existing network.
+        """
+        found, wanted, inputs = self.found, self._wanted, dict[str, Any]()
+        fixed = [{"subnet_id": id_} for id_ in self.subnets]
+        if not found:
+            fixed = [{**fixed[0], "ip_address": str(address)}]
+        if wanted.vnic_type or wanted.binding_profile:
+            inputs["binding"] = {"vnic_type": wanted.vnic_type or "normal"}
+            if wanted.binding_profile:
+                inputs["binding"]["profile"] = json.dumps(wanted.binding_profile)
+        if wanted.port_security:
+            inputs["security_group_ids"] = groups
+        else:
+            inputs |= {"port_security_enabled": False, "no_security_groups": True}
+        if wanted.allowed_addresses:
+            pairs = [{"ip_address": str(network)} for network in wanted.allowed_addresses]
+            inputs["allowed_address_pairs"] = pairs
         port: networking.Port = self._cluster.make(
             networking.Port,
             f"{node}-{self._purpose}",
-            self._cluster.router,  # the floating address depends on it, and goes with the port
-            network_id=network,
-            fixed_ips=[{"subnet_id": self.subnet.id, "ip_address": str(address)}],
-            security_group_ids=groups,
+            *self._cluster.routers,  # the floating address depends on it, and goes with the port
+            network_id=self._network_id,
+            fixed_ips=fixed,
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
+            **inputs,
         )
-        return port
+        if not found:
+            return port, pulumi.Output.from_input(str(address))
+        within = found.addresses
+        # A port may have addresses of several subnets.
+        own = port.all_fixed_ips.apply(
+            lambda all_: next(a for a in all_ if ip_address(a) in within)
+        )
+        return port, own
 
 
 def _granted(
-    node: NodePlan,
-    key: HostKey,
-    server: compute.Instance,
-    door: networking.FloatingIp,
-    head: HostKey,
+    node: _Made, door: pulumi.Output[str], head: _Made, via: list[dict[str, Any]]
 ) -> pulumi.Output[dict[str, Any]]:
     def granted(known: list[Any]) -> dict[str, Any]:
-        id_, own, address, heads = known
-        user, experiment = cloud_init.USER, node.experiment_address
+        id_, own, address, heads, control, *experiment = known
+        user = cloud_init.USER
         return {
             "id": id_,
-            "control_address": str(node.control_address),
-            "experiment_address": str(experiment) if experiment else None,
+            "control_address": control,
+            "experiment_address": experiment[0] if experiment else None,
             "user": user,
             "host_keys": [own["public"]],
-            "via": [{"address": address, "user": user, "host_keys": [heads["public"]]}],
+            "via": [*via, {"address": address, "user": user, "host_keys": [heads["public"]]}],
         }
 
-    return pulumi.Output.all(server.id, key.result, door.address, head.result).apply(granted)
+    return pulumi.Output.all(
+        node.server.id, node.key.result, door, head.key.result, *node.addresses
+    ).apply(granted)

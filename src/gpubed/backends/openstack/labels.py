@@ -14,15 +14,17 @@ from typing import Any
 CLUSTER = "gpubed.cluster"
 NAME = "gpubed.name"
 GROUP = "gpubed.group"
+KEEP = "gpubed.keep"  # of volumes that `gpubed down` leaves
 
 # For each kind that can be listed: the plugin's type, and openstacksdk's service and noun; in the
 # order in which they can be removed.
 KINDS = {
     "server": ("compute/instance:Instance", "compute", "server"),
     "floating address": ("networking/floatingIp:FloatingIp", "network", "ip"),
+    # Ports go first: a floating address that stays would hold the router's interface.
+    "port": ("networking/port:Port", "network", "port"),
     "router interface": ("networking/routerInterface:RouterInterface", "network", "port"),
     "router": ("networking/router:Router", "network", "router"),
-    "port": ("networking/port:Port", "network", "port"),
     "subnet": ("networking/subnet:Subnet", "network", "subnet"),
     "network": ("networking/network:Network", "network", "network"),
     "rule": ("networking/secGroupRule:SecGroupRule", "network", "security_group_rule"),

@@ -18,6 +18,7 @@ from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.backends.openstack.cloud_init import HostKeyDriver
 from gpubed.backends.openstack.config import options
+from gpubed.backends.openstack.existing import reservation
 from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.reading import Unreadable
@@ -25,7 +26,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.spec import plan as plans
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Offer, Testbed
+from gpubed.testbeds.base import Existing, Fault, Finding, Identity, Lease, Offer, Testbed
 from gpubed.testbeds.driver import Driver
 
 _FIX = "gpubed doctor CLUSTER --fix"
@@ -163,7 +164,7 @@ class OpenStackTestbed(Testbed):
             kind == "qos policy" and connection.network.find_extension("qos") is None
         ):
             return
-        noun = "router" if kind == "router interface" else noun
+        noun = "network" if kind == "router interface" else noun
         query: dict[str, Any] = {"project_id": connection.current_project_id}
         if service != "network":
             query = {"details": True} if noun in ("server", "volume") else {}
@@ -179,7 +180,8 @@ class OpenStackTestbed(Testbed):
             if kind != "router interface":
                 yield thing, uuid
                 continue
-            for port in connection.network.ports(device_id=thing.id):
+            # The router may be one that existed.
+            for port in connection.network.ports(network_id=thing.id):
                 if "router_interface" in port.device_owner:
                     yield port, uuid
 
@@ -189,7 +191,8 @@ class OpenStackTestbed(Testbed):
         if kind == "volume":
             made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
             made = made.replace(tzinfo=made.tzinfo or UTC) if made else None
-            return Existing(kind, name, id_, uuid, data=True, size=thing.size * 2**30, made=made)
+            kept, size = labels.KEEP in thing.metadata, thing.size * 2**30
+            return Existing(kind, name, id_, uuid, data=True, stays=kept, size=size, made=made)
         prefix = labels.name(self.paths.name, uuid, "")
         node = name.removeprefix(prefix) if kind == "server" else ""
         return Existing(kind, name, id_, uuid, node=node)
@@ -208,6 +211,21 @@ class OpenStackTestbed(Testbed):
             elif there := getattr(proxy, f"find_{noun}")(thing.id):
                 delete(there)
                 proxy.wait_for_delete(there, wait=_WITHIN_S)
+
+    def lease(self, allocation: Allocation) -> Lease:
+        """Return the earliest end of the leases whose reservations nodes hold."""
+        spec = self.reach.specification
+        ids = {options(spec).server(group.name).reservation for group in spec.nodes}
+        with cloud.errors("ask for the end of the reservation"):
+            ends = [reservation(self._connection, id_).end_date for id_ in ids if id_]
+        return Lease(min(ends, default=None))
+
+    def renew(self, allocation: Allocation, until: datetime) -> Lease:
+        """Refuse: reservations are renewed by their owner."""
+        if self.lease(allocation).granted_until is None:
+            return super().renew(allocation, until)
+        prolong = "openstack reservation lease update --prolong-for 1d LEASE"
+        raise Refused("nodes hold a reservation of yours, which gpubed does not renew", prolong)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the flavors, and for how many servers of each the quota still has room."""

@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from gpubed.core import wording
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import IpAddress, Name, Section
+from gpubed.spec.sections import Address, Bastion, IpAddress, KeyFile, Name, Section, User
 
 if TYPE_CHECKING:
     from gpubed.spec.clusterspec import ClusterSpec
-
-# Directories have names such as `First.Last`. None of these characters has a meaning in shells,
-# sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
-User = Annotated[
-    str,
-    Field(
-        pattern=wording.pattern(
-            r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$", "a user's name: letters, digits, '_', '.' and '-'"
-        )
-    ),
-]
-
-
-def _without_port(address: str) -> str:
-    host, colon, port = address.partition(":")
-    if colon and port.isdecimal():
-        raise ValueError(
-            f"names a port: write address: {host} and, as a key of its own, port: {port}"
-        )
-    return address
-
-
-# A name or an address, which OpenSSH cannot mistake for an option.
-Address = Annotated[
-    str,
-    Field(
-        pattern=wording.pattern(r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", "a host's name or address"),
-        max_length=253,
-    ),
-    AfterValidator(_without_port),
-]
-
-
-def _without_quotes(path: str) -> str:
-    if '"' in path:
-        raise ValueError("holds a double quote: rename the file")
-    return path
-
-
-KeyFile = Annotated[str, AfterValidator(_without_quotes)]
 
 
 class Host(Section):
@@ -70,15 +29,6 @@ class Host(Section):
 def host_of(inputs: Mapping[str, Any]) -> Host:
     """Read a node's host from its inputs, ignoring keys of newer versions."""
     return Host.model_validate(inputs["host"], extra="ignore")
-
-
-class Bastion(Section):
-    """A host that others are reached through."""
-
-    address: Address
-    port: Port = 22
-    user: User | None = Field(default=None, description="else the user of the hosts")
-    key: KeyFile | None = Field(default=None, description="private key; else the key of the hosts")
 
 
 class Config(BackendConfig):
