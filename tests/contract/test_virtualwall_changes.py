@@ -209,7 +209,7 @@ def test_down_takes_the_data_along(server, wall):
     wall.json("up", "-y", *wall.engine)
     uuid = wall.json("audit", *wall.engine)["uuid"]
     wall.call("down", "-y", *wall.engine)
-    assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
+    assert [c for c in removals(server) if f" /proj/p/gpubed-{uuid}" in c]
     assert server.slivers() == []
 
 
@@ -237,4 +237,4 @@ def test_down_takes_the_data_of_a_former_version_along(server, wall):
     uuid = wall.json("audit", *wall.engine)["uuid"]
     (wall.state / "shared_folder.json").unlink()
     wall.call("down", "-y", *wall.engine)
-    assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
+    assert [c for c in removals(server) if f" /proj/p/gpubed-{uuid}" in c]

@@ -20,7 +20,7 @@ from pulumi.runtime.mocks import MockMonitor
 from gpubed.backends.openstack import cloud as connections
 from gpubed.backends.openstack import cloud_init, component, labels
 from gpubed.core import secret
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from support.declared import UUID, declare, mocked
@@ -334,7 +334,7 @@ class TestExisting:
             return SimpleNamespace(allocation=registry.backend("openstack").component(*given))
 
         data = document(control={"network": "labb"}, floating_ip=False)
-        with pytest.raises(pulumi.RunError, match="did you mean 'lab'"):
+        with pytest.raises(GpubedError, match="did you mean 'lab'"):
             declare(component_of, {**data, "networks": {}})
 
     def test_without_a_floating_address_the_head_is_the_way_in_at_its_own(self) -> None:

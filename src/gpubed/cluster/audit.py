@@ -82,7 +82,7 @@ def audit(stack: Stack) -> Audit:
     uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
     found, silent = asked.existing()
-    left, unasked = asked.elsewhere(uuid) if uuid else ([], [])
+    left, unasked = asked.elsewhere(uuid, found) if uuid else ([], [])
     is_there = parallel.each(partial(_is_there, asked, found), recorded)
     there = list(zip(recorded, is_there, strict=True))
     known = {resource.id for resource in recorded}

@@ -192,10 +192,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
     unseen = asked.unseen(known, uncleared)
     mine = [thing for thing in there.things if thing.uuid == uuid]
     kept = [thing for thing in mine if is_kept(thing)] + within
-    left_away, unasked = asked.elsewhere(uuid) if uuid else ([], [])
-    # Another specification may lead to the same testbed.
-    listed = {(thing.kind, thing.id) for thing in there.things}
-    left_away = [one for one in left_away if (one.thing.kind, one.thing.id) not in listed]
+    left_away, unasked = asked.elsewhere(uuid, there.things) if uuid else ([], [])
     kept += [one.thing for one in left_away if is_kept(one.thing)]
     survivors += [str(one) for one in left_away if not is_kept(one.thing)]
     unasked = [*there.unasked, *unasked]

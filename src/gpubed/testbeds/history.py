@@ -8,7 +8,7 @@ specification that leads there. The cluster's UUID is forgotten once all of them
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -102,13 +102,14 @@ class Testbeds:
         """Refuse a testbed if it is not the one that the cluster was made on."""
         require_same(testbed, recorded=testbed.backend.name in self.recorded)
 
-    def elsewhere(self, uuid: str) -> tuple[list[Left], list[Unasked]]:
+    def elsewhere(self, uuid: str, listed: Iterable[Existing]) -> tuple[list[Left], list[Unasked]]:
         """Return what former testbeds of the same kinds have of the cluster, and those that fail.
 
         After an edit of the specification, the present testbed may have nothing of the cluster, and
-        a former one all of it.
+        a former one all of it. Both may be the same: what `existing` listed is left out.
         """
         found, unasked, former = list[Left](), list[Unasked](), list[tuple[Testbed, Made]]()
+        known = {(thing.kind, thing.id) for thing in listed}
         for testbed in self:
             with suppress(GpubedError):  # `existing` reports an error of the testbed itself
                 former += [(testbed, made) for made in _others(testbed)]
@@ -123,7 +124,7 @@ class Testbeds:
                     continue
                 back = record.put_back(testbed.paths, name)
                 back = f"{back}, then gpubed down {testbed.paths.name}"
-                found += [Left(thing, back) for thing in there]
+                found += [Left(one, back) for one in there if (one.kind, one.id) not in known]
                 break
         return found, unasked
 
