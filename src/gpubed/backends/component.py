@@ -50,6 +50,15 @@ class Component(pulumi.ComponentResource):
         self.register_outputs({"allocation": self.allocation})
         return self.allocation
 
+    def grant_none(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Set and return an `allocation` without nodes, of a testbed that runs jobs."""
+        jobs_only = plan.model_copy(update={"nodes": ()})
+        self.allocation = uuid.apply(lambda known: allocation(jobs_only, known, ()))
+        self.register_outputs({"allocation": self.allocation})
+        return self.allocation
+
 
 def allocation(
     plan: ClusterPlan,

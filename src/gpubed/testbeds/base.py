@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation, Cluster, Node
-    from gpubed.nodes.ssh import SSH
+    from gpubed.nodes.ssh import SSH, CommandResult
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
@@ -334,6 +335,47 @@ class World:
     here: Path  # the local folder for its results; it exists when the world runs
     command: Sequence[str]  # what each rank runs
     ranks: int  # world size
+    nodes: int = 1
+
+    def places(self) -> list[tuple[str, int]]:
+        """Return the nodes that it ran on, each with its slots, if its results name them."""
+        try:
+            lines = reading.file(self.here / "hostfile").text().splitlines()
+            words = [line.split(" slots=") for line in lines]
+            return [(reading.short(name, 64), int(slots)) for name, slots in words]
+        except (GpubedError, ValueError):
+            return []
+
+
+class Ended(NamedTuple):
+    """How a world ended: why it failed, empty if it did not, and the kind of that cause."""
+
+    reason: str = ""
+    kind: str = "exit"
+
+
+class Session(Protocol):
+    """A session with a host; see `nodes.ssh.SSH`."""
+
+    def run(
+        self,
+        command: str,
+        *args: object,
+        timeout: float = ...,
+        check: bool = ...,
+        stdin: str = ...,
+    ) -> CommandResult:
+        """Run a command."""
+
+
+@dataclass(frozen=True)
+class LayerMaker:
+    """A host that adds packages to the Python environment of runs (role python_env)."""
+
+    session: Session
+    program: str  # how `make_layer.py` is called there
+    root: str  # folder of environments
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables to reach an index
 
 
 @dataclass(frozen=True)
@@ -345,12 +387,15 @@ class Task:
     names: Sequence[str]  # the files of it, relative to it
     run_id: str  # unique in the cluster
     here: Path  # the run's local folder
-    worlds: Sequence[World]  # as many as the plan has nodes
+    worlds: Sequence[World]  # as many as `JobService.worlds` says
     own: frozenset[str]  # names of gpubed's own files in a run's folder, which no result may have
     environment: Mapping[str, str]  # variables of each rank
     per_node: bool = False  # whether a world starts once, and starts its ranks itself
     follow: bool = True  # whether links of the folder stand for what they lead to
     image: str | None = None  # the container image to run in, instead of the testbed's usual one
+    # Adds the packages that the run's copied folder asks for; returns the environment with them,
+    # empty if it asks for none.
+    add_packages: Callable[[LayerMaker, str], str] = lambda _maker, _folder: ""
 
 
 class JobService(ABC):
@@ -358,19 +403,23 @@ class JobService(ABC):
 
     ends_early: bool = False
 
+    def worlds(self, plan: ClusterPlan) -> Sequence[Sequence[NodePlan]]:
+        """Return the nodes of each world of a task; by default each node is one."""
+        return [[node] for node in plan.nodes]
+
     @abstractmethod
-    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[Ended]:
         """Run all worlds to their ends; an interruption stops all of them on the testbed.
 
-        `on_output` is called with each line that a world prints. Returns for each world why it
-        failed, with the end of its log; empty if it did not.
+        `on_output` is called with each line that a world prints. Returns how each world ended,
+        with the end of its log if it failed.
         """
 
 
 class JobBackend(Backend):
     """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
-    Only the launcher of the same name can pass jobs to it.
+    Only its own service can pass jobs to it, which a run names as a launcher by the backend's name.
     """
 
     @abstractmethod

@@ -54,20 +54,8 @@ class GpulabBackend(JobBackend):
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare an allocation without nodes; its uuid labels the jobs."""
         from gpubed.backends.component import Component
-        from gpubed.nodes.allocation import Allocation, Network
 
-        def allocation(known: str) -> dict[str, Any]:
-            return Allocation(
-                cluster=plan.cluster,
-                uuid=known,
-                backend=self.name,
-                nodes=(),
-                control=Network(subnet=str(plan.control.subnet)),
-            ).model_dump(mode="json")
-
-        made = uuid.apply(allocation)
-        Component(self.name, plan.cluster).register_outputs({"allocation": made})
-        return made
+        return Component(self.name, plan.cluster).grant_none(plan, uuid)
 
     def service(self) -> GpulabLauncher:
         """Return the service that submits and follows jobs, and collects their results."""

@@ -6,10 +6,10 @@ from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.engines import interruption
-from gpubed.jobs import rank_output
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record
+from gpubed.nodes.output import OF_RANK
 
 EXAMPLE = "gpubed logs lab last --follow"
 PLACE = ("Work", 30)
@@ -40,7 +40,7 @@ def command(
         with ui.working(f"{part.run_id} is read") as show:
             for line in at_work.output(paths, part.run_id, follow=follow):
                 if rank is not None:
-                    said = rank_output.OF_RANK.fullmatch(line)
+                    said = OF_RANK.fullmatch(line)
                     if said is None or int(said[1]) != rank:
                         continue
                     line = said[3]

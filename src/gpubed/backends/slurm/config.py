@@ -1,0 +1,43 @@
+"""Options of the Slurm backend."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubed.core import wording
+from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import FILE
+
+_NAMED = wording.pattern(r"^[A-Za-z0-9_.,-]+$", "a name as Slurm lists it")
+_LINE = wording.pattern(r"^[^\s-][^\s]*$", "a word without spaces")
+
+
+class Config(BackendConfig):
+    """Jobs of a Slurm cluster that exists; the nodes of the specification are those of one job."""
+
+    lends_nodes = False
+    releases = False
+    plans_addresses = False
+
+    type: Literal["slurm"]
+    login: str = Field(
+        pattern=wording.pattern(r"^[^\s-]\S*$", "user@host, user@host:port, or a host's alias"),
+        description="where `sbatch` is: user@host[:port], or an alias of ~/.ssh/config",
+    )
+    account: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --account")
+    partition: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --partition")
+    qos: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --qos")
+    constraint: str | None = Field(
+        default=None,
+        pattern=wording.pattern(r"^\S+$", "features as sbatch takes them, such as a100|h100"),
+        description="sbatch's --constraint: features that nodes must have",
+    )
+    folder: str = Field(
+        default="~/gpubed",
+        pattern=FILE,
+        description="on the cluster's shared file system, where gpubed may write",
+    )
+    modules: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
+        default=(), description="environment modules to load, such as Python/3.12"
+    )
+    setup: str = Field(default="", description="lines of shell to run after that, as proxies need")

@@ -1,0 +1,108 @@
+"""What is asked of Slurm for a specification: options of `sbatch`, and the job's script."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from packaging.specifiers import SpecifierSet
+
+from gpubed.backends.slurm.config import Config
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import assets
+from gpubed.nodes import slurm
+from gpubed.recipes import recipe as recipes
+from gpubed.spec.clusterspec import ClusterSpec
+
+_MIB = 2**20
+_NEWEST = 30  # minor version of Python 3
+PREFIX = "gpubed"
+PROGRAMS = (
+    "templates/slurm/agent.py",
+    "roles/horovod/files/gpubed-environment",
+    "roles/horovod/files/gpubed-exit",
+    "roles/python_env/files/make_layer.py",
+)
+"""What a run takes along, below the folder of assets."""
+BUILDERS = (
+    "templates/slurm/prepare.sh",
+    "roles/horovod/files/build_wheel.py",
+    "roles/python_env/files/bootstrap.txt",
+    "roles/python_env/files/fetch_wheels.py",
+    "roles/python_env/files/make_environment.py",
+)
+"""What makes the Python environment."""
+
+
+def config(spec: ClusterSpec) -> Config:
+    """Return the backend's options; raises PrerequisiteMissing for another backend."""
+    if not isinstance(spec.backend, Config):
+        raise PrerequisiteMissing(
+            f"the specification of {spec.name} no longer says where its Slurm is",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return spec.backend
+
+
+def options(spec: ClusterSpec, nodes: int) -> list[str]:
+    """Return the options of `sbatch` for a job on a number of nodes."""
+    asked, group = config(spec), spec.nodes[0]
+    said = {name: getattr(asked, name) for name in ("account", "partition", "qos", "constraint")}
+    memory = group.machine.memory
+    said |= {
+        "nodes": nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": math.ceil(group.machine.cpus or 1),
+        "mem": f"{math.ceil(memory / _MIB)}M" if memory else None,
+        "gres": f"gpu:{group.gpus}" if group.gpus else None,
+        "time": max(1, math.ceil(spec.lease.duration / 60)),
+    }
+    return [f"--{name}={value}" for name, value in said.items() if value is not None]
+
+
+def job_name(cluster: str, uuid: str, run: str) -> str:
+    """Return the name of a job in the queue, which says whose it is."""
+    return f"{PREFIX}.{uuid}.{cluster}.{run}"
+
+
+def root(folder: str, cluster: str, uuid: str) -> str:
+    """Return a cluster's own folder in the folder where gpubed may write."""
+    return f"{folder}/{cluster}-{uuid[:8]}"
+
+
+def prelude(asked: Config) -> str:
+    """Return the shell lines that load modules and run the user's own."""
+    modules = f"module load {shlex.join(asked.modules)} || exit 1\n" if asked.modules else ""
+    return f"{modules}{asked.setup}\n"
+
+
+def script(
+    asked: Config, python: str, folder: str, environment: Mapping[str, str], words: Sequence[str]
+) -> str:
+    """Return the job's script, which starts the agent of its first node."""
+    exports = "".join(f"export {key}={shlex.quote(one)}\n" for key, one in environment.items())
+    agent = f"{folder}/.gpubed/{PROGRAMS[0]}"
+    return (
+        "#!/bin/bash -l\n"
+        f"cd {shlex.quote(folder)} || exit 1\n"
+        f"[ ! -e {slurm.CANCELLED} ] || exit 1\n"
+        f"{prelude(asked)}{exports}"
+        f"exec {shlex.join([f'{python}/bin/python', agent, 'start', *words])}\n"
+    )
+
+
+def pythons(name: str) -> list[str]:
+    """Return the versions of Python that a recipe goes with, such as 3.11, newest first."""
+    allowed = SpecifierSet(recipes.load(name).python)
+    return [one for n in range(_NEWEST, 0, -1) if allowed.contains(one := f"3.{n}")]
+
+
+def environment(asked: Config, name: str) -> dict[str, str]:
+    """Return what decides the content of a Python environment, and its name."""
+    recipe = recipes.load(name)
+    files = [(assets() / one).read_bytes() for one in BUILDERS]
+    said = [recipe.name, recipe.lock_sha256(), *asked.modules, asked.setup]
+    digest = sha256(b"\0".join([*map(str.encode, said), *files])).hexdigest()[:12]
+    return {"recipe": name, "name": f"{name}-{digest}"}

@@ -1,0 +1,156 @@
+"""Logs in with OpenSSH's own client, by the user's own settings: aliases, hosts on the way, keys.
+
+Hosts must be in the user's `known_hosts`. Nothing is asked: a password or a second factor needs a
+connection that the user opened before (`ControlMaster`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import paramiko
+
+from gpubed.core import copying, reading
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.output import SSH_FAILED
+from gpubed.nodes.ssh import CommandFailed, CommandResult, CommandTimedOut, Unreachable, in_sh
+
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15")
+_UNPACK = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
+# Login shells may print what they like before a command does.
+_BEGIN = "gpubed begins here"
+
+
+class Login:
+    """A host where the user has an account, by a destination of OpenSSH: `[user@]host[:port]`."""
+
+    def __init__(self, destination: str) -> None:
+        self.name = destination
+        host, _, port = destination.rpartition(":")
+        words = ["-p", port, host] if host and port.isdigit() else [destination]
+        options = [f"-o{option}" for option in _OPTIONS]
+        self._words = ["ssh", *options, *words[:-1], "--", words[-1]]
+
+    def command(self, script: str) -> list[str]:
+        """Return the command that runs a script of a login shell there, so that `module` works."""
+        return [*self._words, in_sh(f"exec bash -lc {shlex.quote(script)}")]
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        timeout: float = 60.0,
+        check: bool = True,
+        stdin: str = "",
+    ) -> CommandResult:
+        """Run a script there; arguments are quoted. Raises as `SSH.run` does."""
+        line = script % tuple(shlex.quote(str(arg)) for arg in args) if args else script
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                self.command(f"echo; echo {_BEGIN}; {line}"),
+                input=stdin.encode(),
+                capture_output=True,
+                check=False,
+                timeout=timeout,
+            )
+            out, code = done.stdout, done.returncode
+            said = done.stderr.decode(errors="replace")
+        except subprocess.TimeoutExpired as late:
+            out, code, said = late.stdout or b"", -1, (late.stderr or b"").decode(errors="replace")
+        begins, is_there, answer = out.decode(errors="replace").partition(f"{_BEGIN}\n")
+        result = CommandResult(answer, said, code, time.monotonic() - started)
+        if code == SSH_FAILED and not is_there:
+            raise self._unreachable(said or begins)
+        if code == -1:
+            raise CommandTimedOut(self.name, line, result)
+        if check and code:
+            raise CommandFailed(self.name, line, result)
+        return result
+
+    def get(self, remote: str, local: Path, own: Collection[str] = ()) -> list[str]:
+        """Copy a file or a folder to exactly the path `local`; see `SSH.get`."""
+        ours, theirs = socket.socketpair()
+        command = [*self._words[:1], "-s", *self._words[1:], "sftp"]
+        with (
+            ours,
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=said),
+        ):
+            theirs.close()
+            try:
+                with paramiko.SFTPClient(ours) as sftp:  # type: ignore[arg-type]  # or a socket
+                    return copying.get(sftp, PurePosixPath(remote), local, own)
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                said.seek(0)
+                why = reading.tail(said.read().decode(errors="replace"), 3) or str(error)
+                raise GpubedError(f"{remote} on {self.name} cannot be copied: {why}") from None
+
+    def send(
+        self, folder: Path, names: Iterable[str], remote: str, *, follow: bool = False
+    ) -> None:
+        """Copy files of a folder to a folder there; see the function of this name."""
+        send(self._words, folder, names, remote, follow=follow)
+
+    @cached_property
+    def home(self) -> str:
+        """The user's home there."""
+        return self.run("cd && pwd -P").stdout.strip()
+
+    def _unreachable(self, said: str) -> Unreachable:
+        shown, hint = reading.tail(said, 3), f"ssh {self.name}   must work without a question"
+        if "Host key verification failed" in said:
+            hint = f"ssh {self.name}   once, and compare the host key with what its owners publish"
+        elif "Permission denied" in said:
+            hint += "; a key with a passphrase: ssh-add; a second factor: ControlMaster in "
+            hint += "~/.ssh/config, and a connection that is open"
+        elif "resolve hostname" in said:
+            hint = f"correct backend.login, or name {self.name} in ~/.ssh/config"
+        return Unreachable(f"the login to {self.name} fails: {shown}", hint)
+
+
+def send(
+    login: Sequence[str], folder: Path, names: Iterable[str], remote: str, *, follow: bool = False
+) -> None:
+    """Copy files of a folder to a folder of another host, keeping permissions.
+
+    Links stay links, unless `follow` asks for what they lead to. `login` is the command of OpenSSH
+    that logs in to the host.
+
+    Raises:
+        GpubedError: A file cannot be read here or written there.
+    """
+    unpack = f"mkdir -p {shlex.quote(remote)} && {_UNPACK % shlex.quote(remote)}"
+    with tempfile.TemporaryFile() as names_file, tempfile.TemporaryFile() as said:
+        names_file.write(b"".join(os.fsencode(name) + b"\0" for name in names))
+        names_file.seek(0)
+        pack = subprocess.Popen(
+            [
+                *("tar", "--create", f"--directory={folder}"),
+                *("--no-recursion", "--null", "--files-from=-"),
+                *(["--dereference"] if follow else []),
+            ],
+            stdin=names_file,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        unpacked = subprocess.run(
+            [*login, f"sh -c {shlex.quote(unpack)}"], stdin=pack.stdout, stderr=said, check=False
+        )
+        if pack.stdout:
+            pack.stdout.close()
+        if pack.wait() or unpacked.returncode:
+            said.seek(0)
+            why = said.read().decode(errors="replace").strip().splitlines()[-3:]
+            raise GpubedError(
+                f"{folder} could not be sent to {login[-1]}: "
+                f"{' '.join(why) or 'the connection ended'}"
+            )
