@@ -4,8 +4,7 @@
 
 Each node starts as many processes as it has slots, or one (GPUBED_PER_NODE). They find each other
 through Horovod's Gloo at the first node, or by the variables of torch.distributed and torchrun, as
-with gpubed-srun on a cluster of gpubed's own. Beside it are gpubed-exit and gpubed-environment.
-Standard library only, besides Horovod where there is one.
+with gpubed-srun on a cluster of gpubed's own. Standard library only, besides Horovod itself.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+PROGRAMS = Path(__file__).resolve().parents[2] / "roles/horovod/files"
 RUN = Path(os.environ["GPUBED_RUN_DIR"])
 SIOCGIFADDR = 0x8915  # netdevice(7)
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -103,7 +102,7 @@ def start(slots: int, command: list[str]) -> int:
     options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     options += ["--export=ALL", "--unbuffered", "--kill-on-bad-exit=1"]
     options += [f"--cpus-per-task={cpus}"] if cpus else []
-    agent = [sys.executable, str(HERE / "agent.py"), "node", str(slots), *command]
+    agent = [sys.executable, __file__, "node", str(slots), *command]
     try:
         return subprocess.run(["srun", *options, *agent], check=False).returncode
     finally:
@@ -126,7 +125,7 @@ def ranks(slots: int) -> list[dict[str, str]]:
         with suppress(OSError, subprocess.CalledProcessError):
             gpus = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
     shared = {
-        "PATH": f"{HERE}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GPUBED_NODE": os.environ["SLURMD_NODENAME"],
         "GPUBED_ADDRESS": address,
         "GPUBED_INTERFACE": interface(address),
@@ -147,10 +146,10 @@ def ranks(slots: int) -> list[dict[str, str]]:
 
 def node(slots: int, command: list[str]) -> int:
     """Run this node's processes; return the exit code of the first that fails."""
-    exits = [sys.executable, "-ISB", str(HERE / "gpubed-exit")]
+    exits = [sys.executable, "-ISB", str(PROGRAMS / "gpubed-exit")]
     running = {}
     for rank in ranks(slots):
-        words = ["sh", str(HERE / "gpubed-environment"), *exits, *command]
+        words = ["sh", str(PROGRAMS / "gpubed-environment"), *exits, *command]
         process = subprocess.Popen(words, env={**os.environ, **rank}, preexec_fn=end_with_agent)
         running[process.pid] = process
     code = 0
