@@ -53,7 +53,7 @@ def test_what_is_not_named_is_not_asked_for():
 
 
 def test_a_jobs_script_loads_modules_and_keeps_words_apart():
-    spec = plan(modules=["Python/3.12", "GCC"], setup="export A=1").spec
+    spec = plan(modules=["Python/3.12", "GCC"], setup=["export A=1"]).spec
     asked = request.config(spec)
     words = ["4", "python", "train.py", "two words", "$HOME"]
     script = request.script(asked, "/s/env/current", "/s/runs/r", {"B": "it's"}, words)

@@ -54,8 +54,11 @@ class Component(pulumi.ComponentResource):
         self, plan: ClusterPlan, uuid: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
         """Set and return an `allocation` without nodes, of a testbed that runs jobs."""
-        jobs_only = plan.model_copy(update={"nodes": ()})
-        self.allocation = uuid.apply(lambda known: allocation(jobs_only, known, ()))
+        data: dict[str, Any] = {"cluster": plan.cluster, "backend": plan.backend, "nodes": ()}
+        data |= {"control": _network(plan.control)}
+        self.allocation = uuid.apply(
+            lambda known: Allocation.model_validate({**data, "uuid": known}).model_dump(mode="json")
+        )
         self.register_outputs({"allocation": self.allocation})
         return self.allocation
 

@@ -29,6 +29,17 @@ _UNPACK = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
 _BEGIN = "gpubed begins here"
 
 
+class _Channel(socket.socket):
+    """A socket with what paramiko's SFTP asks of a channel."""
+
+    def get_name(self) -> str:
+        return str(self.fileno())
+
+    @property
+    def closed(self) -> bool:
+        return self.fileno() < 0
+
+
 class Login:
     """A host where the user has an account, by a destination of OpenSSH: `[user@]host[:port]`."""
 
@@ -78,17 +89,19 @@ class Login:
 
     def get(self, remote: str, local: Path, own: Collection[str] = ()) -> list[str]:
         """Copy a file or a folder to exactly the path `local`; see `SSH.get`."""
-        ours, theirs = socket.socketpair()
+        own_end, theirs = socket.socketpair()
+        ours = _Channel(fileno=own_end.detach())
         command = [*self._words[:1], "-s", *self._words[1:], "sftp"]
+        its = theirs.fileno()
         with (
-            ours,
             tempfile.TemporaryFile() as said,
-            subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=said),
+            subprocess.Popen(command, stdin=its, stdout=its, stderr=said),
+            ours,
         ):
             theirs.close()
             try:
-                with paramiko.SFTPClient(ours) as sftp:  # type: ignore[arg-type]  # or a socket
-                    return copying.get(sftp, PurePosixPath(remote), local, own)
+                sftp = paramiko.SFTPClient(ours)  # type: ignore[arg-type]
+                return copying.get(sftp, PurePosixPath(remote), local, own)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 said.seek(0)
                 why = reading.tail(said.read().decode(errors="replace"), 3) or str(error)

@@ -40,4 +40,6 @@ class Config(BackendConfig):
     modules: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
         default=(), description="environment modules to load, such as Python/3.12"
     )
-    setup: str = Field(default="", description="lines of shell to run after that, as proxies need")
+    setup: tuple[str, ...] = Field(
+        default=(), description="lines of shell to run after that, as proxies need"
+    )

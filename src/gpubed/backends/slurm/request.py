@@ -75,7 +75,7 @@ def root(folder: str, cluster: str, uuid: str) -> str:
 def prelude(asked: Config) -> str:
     """Return the shell lines that load modules and run the user's own."""
     modules = f"module load {shlex.join(asked.modules)} || exit 1\n" if asked.modules else ""
-    return f"{modules}{asked.setup}\n"
+    return modules + "".join(f"{line}\n" for line in asked.setup)
 
 
 def script(
@@ -103,6 +103,6 @@ def environment(asked: Config, name: str) -> dict[str, str]:
     """Return what decides the content of a Python environment, and its name."""
     recipe = recipes.load(name)
     files = [(assets() / one).read_bytes() for one in BUILDERS]
-    said = [recipe.name, recipe.lock_sha256(), *asked.modules, asked.setup]
+    said = [recipe.name, recipe.lock_sha256(), *asked.modules, *asked.setup]
     digest = sha256(b"\0".join([*map(str.encode, said), *files])).hexdigest()[:12]
     return {"recipe": name, "name": f"{name}-{digest}"}

@@ -24,7 +24,6 @@ _EVERY_S = 5  # between two questions about a job: slurmctld answers many users
 _CANCEL_S = 60
 _AWAY_S = 600.0  # the login may fail this long; the job goes on
 _LOST = f"{slurm.FINAL}NODE_FAIL"
-_OWN = frozenset({".gpubed", ".secret", ".cancelled"})
 _DOWN = "sinfo --noheader --Node --nodes=%s --states=down,drain,fail,no_respond --format=%%N"
 
 
@@ -93,9 +92,10 @@ class _Run:
             inside = PurePosixPath(kept).relative_to(self._spec.storage.shared.path)
             environment["GPUBED_CHECKPOINTS"] = f"{self._root}/{inside}"
             login.run("mkdir -p %s/%s", self._root, inside)
+        prelude = request.prelude(self._asked).replace("%", "%%")
         maker = LayerMaker(
             login,
-            f"{self._root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}",
+            prelude + f"{self._root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}",
             f"{self._root}/env",
         )
         python = task.add_packages(maker, folder) or f"{self._root}/env/current"
@@ -151,7 +151,8 @@ class _Run:
     def _collect(self) -> str:
         """Fetch the results; return why that failed."""
         try:
-            for line in self._login.get(self._folder, self._world.here, self._task.own | _OWN):
+            self._login.run("rm -rf %s/.gpubed", self._folder)
+            for line in self._login.get(self._folder, self._world.here, self._task.own):
                 self._output(line)
         except MayNotBeRead as error:
             return error.message

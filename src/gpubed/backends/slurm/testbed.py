@@ -121,7 +121,7 @@ class SlurmTestbed(JobTestbed):
 def _findings(spec: ClusterSpec, answers: dict[str, str]) -> list[Finding]:
     asked, gpus = request.config(spec), spec.nodes[0].gpus
     version = answers["version"].strip()
-    if not version.startswith("slurm "):
+    if not version.startswith("slurm"):
         fix = "backend.login is a host with Slurm's commands; backend.setup may put them on PATH"
         return [Finding("slurm.commands", False, f"no sbatch there: {version}", fix)]
     found = [Finding("slurm.commands", True, version)]
