@@ -174,10 +174,11 @@ def test_a_lost_node_is_named_and_the_run_fails(desk, site):
         assert process.wait(timeout=120) == 1
     finally:
         process.kill()
-        site.node("head", "sudo scontrol update nodename=node-2 state=resume")
+        # It may have come back by itself.
+        site.node("head", "sudo scontrol update nodename=node-2 state=resume || true")
     last = json.loads(typed(desk, "gpubed runs uni show last --json"))
     assert last["cause"]["kind"] == "node_lost"
-    assert last["cause"]["message"] == "node-2 went, and the job with it"
+    assert re.fullmatch(r"node-2 went, and job \d+ with it", last["cause"]["message"])
 
 
 def test_status_says_why_a_job_waits_and_ctrl_c_cancels_it(desk, site):

@@ -38,10 +38,10 @@ code=0; for one in $all; do wait $one || code=$?; done; exit $code""",
 *hostnames*) printf 'n0\\nn1\\n' ;;
 *"show node"*) echo "NodeName=x NodeAddr=127.0.0.1 Version=22" ;;
 *) state=RUNNING code=0; [ ! -e $HERE/code ] || code=$(cat $HERE/code) state=COMPLETED
-  [ $code = 0 ] || state=FAILED; [ ! -e $HERE/lost ] || state=NODE_FAIL
+  [ $code = 0 ] || state=FAILED
+  ! grep -qs "Node failure" $HERE/home/gpubed/*/runs/r1/slurm.log || state=NODE_FAIL
   echo "JobState=$state Reason=None ExitCode=$code:0" ;;
 esac""",
-    "sinfo": "echo n1",
     "squeue": ":",
     "scancel": "echo $* >>$HERE/cancelled",
 }
@@ -127,9 +127,9 @@ def test_a_rank_that_fails_ends_its_node_and_is_written_down(site):
 
 
 def test_a_lost_node_is_named(site):
-    (site / "lost").touch()
-    ended, *_ = run(site, script="sleep 1\n")
-    assert ended == ("n1 went, and the job with it", "node_lost")
+    said = "echo srun: error: Node failure on n1 >>$GPUBED_RUN_DIR/slurm.log; sleep 2\n"
+    ended, *_ = run(site, script=f"[ $RANK != 0 ] || {said}")
+    assert ended == ("n1 went, and job 7 with it", "node_lost")
 
 
 def test_a_job_that_slurm_refuses_is_told_in_its_words(site):

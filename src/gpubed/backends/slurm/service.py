@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
 from gpubed.backends.slurm import queue, request
+from gpubed.core import reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import assets
@@ -24,7 +25,7 @@ _EVERY_S = 5  # between two questions about a job: slurmctld answers many users
 _CANCEL_S = 60
 _AWAY_S = 600.0  # the login may fail this long; the job goes on
 _LOST = f"{slurm.FINAL}NODE_FAIL"
-_DOWN = "sinfo --noheader --Node --nodes=%s --states=down,drain,fail,no_respond --format=%%N"
+_WENT = re.compile(r"srun: error: Node failure on (\S+)")
 
 
 class SlurmService(JobService):
@@ -57,7 +58,7 @@ class _Run:
         self._root = request.root(folder, cluster.name, cluster.allocation.uuid)
         self._folder = f"{self._root}/runs/{task.run_id}"
         self._name = request.job_name(cluster.name, cluster.allocation.uuid, task.run_id)
-        self._last = ""
+        self._last, self._went = "", list[str]()
 
     def to_the_end(self) -> Ended:
         try:
@@ -72,9 +73,10 @@ class _Run:
             raise
         missing = self._collect()
         if code or missing:
-            is_lost = _LOST in self._last
-            why = self._last.removeprefix("slurm: ") if code else missing
-            return Ended(self._lost(), "node_lost") if is_lost else Ended(why)
+            if _LOST in self._last:
+                went = ", ".join(self._went) or "a node"
+                return Ended(f"{went} went, and job {job} with it", "node_lost")
+            return Ended(self._last.removeprefix("slurm: ") if code else missing)
         return Ended()
 
     def _submitted(self) -> str:
@@ -138,15 +140,9 @@ class _Run:
     def _hear(self, line: str) -> None:
         if line.startswith("slurm: "):
             self._last = line
+        elif went := _WENT.match(line):
+            self._went.append(reading.short(went[1], 64))
         self._output(line)
-
-    def _lost(self) -> str:
-        """Return which nodes of the job were lost."""
-        nodes = ",".join(name for name, _ in self._world.places())
-        said = ""
-        with suppress(GpubedError, subprocess.SubprocessError):
-            said = " ".join(self._login.run(_DOWN, nodes).stdout.split())
-        return f"{said or 'a node of the job'} went, and the job with it"
 
     def _collect(self) -> str:
         """Fetch the results; return why that failed."""
