@@ -13,7 +13,6 @@ from gpubed.spec import backend_config
 # Resources that hold no data.
 _HARMLESS = {
     *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
-    "Environment",
     *("QosPolicy", "QosBandwidthLimitRule"),
 }
 _NODES = {"Node", "Instance"}

@@ -41,11 +41,12 @@ from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import openssh, selection
 from gpubed.nodes.allocation import Allocation, Cluster, Node
+from gpubed.nodes.openssh import Login
 from gpubed.nodes.output import SSH_FAILED
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import history, registry
-from gpubed.testbeds.base import Ended, JobBackend, JobService, LayerMaker, Task, World
+from gpubed.testbeds.base import Ended, JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
@@ -313,9 +314,9 @@ class _Run:
                 others.append(line.run)
             launch = self._prepare(head, words)
             if not image:  # which brings its own
-                maker = packages.on_head(self.cluster, head)
+                root = f"{self.cluster.plan.spec.storage.shared.path}/env"
                 launch.environment["GPUBED_PYTHON"] = self._add_packages(
-                    terms, maker, launch.folder
+                    terms, head, packages.PROGRAM, root, launch.folder
                 )
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
@@ -397,7 +398,9 @@ class _Run:
             made["GPUBED_CHECKPOINTS"] = checkpoint_files.folder(self.cluster.plan, str(name))
         return made
 
-    def _add_packages(self, terms: Terms, maker: LayerMaker, folder: str) -> str:
+    def _add_packages(
+        self, terms: Terms, session: SSH | Login, program: str, root: str, folder: str
+    ) -> str:
         """Return the environment with the packages of the folder, the job and `cluster.yml`.
 
         Empty if none are wanted.
@@ -410,7 +413,7 @@ class _Run:
             with suppress(reading.Missing):
                 kept = self.cluster.paths.runs / former / record.ORIGIN / packages.LOCK
                 lock = reading.file(kept).text()
-        path, lock = packages.provide(self.cluster.name, maker, folder, wanted, lock)
+        path, lock = packages.provide(self.cluster, (session, program, root), folder, wanted, lock)
         files.write(self._lock, lock.encode())
         return path
 

@@ -10,13 +10,13 @@ from pydantic import BaseModel
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.openssh import Login
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import LayerMaker
 
 LOCK = "packages.txt"
 """The exact packages of a run, with their hashes; in its folder `origin`."""
-_PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
+PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
 _TIMEOUT_S = 3600.0
 
 
@@ -35,20 +35,17 @@ def wants(names: Collection[str], packages: Collection[str]) -> bool:
     return bool(packages) or listed
 
 
-def on_head(cluster: Cluster, head: SSH) -> LayerMaker:
-    """Return the head as what makes layers for a cluster's runs."""
-    root = f"{cluster.plan.spec.storage.shared.path}/env"
-    environment = registry.backend(cluster.plan.backend).environment()
-    return LayerMaker(head, _PROGRAM, root, environment)
-
-
 def provide(
-    cluster: str, maker: LayerMaker, folder: str, packages: Iterable[str], lock: str
+    cluster: Cluster,
+    place: tuple[SSH | Login, str, str],
+    folder: str,
+    packages: Iterable[str],
+    lock: str,
 ) -> tuple[str, str]:
     """Return the environment that a run starts in, and the lock of what was added to it.
 
     Args:
-        cluster: Name of the cluster.
+        place: A session with a host, how it calls `make_layer.py`, and the folder of environments.
         folder: The run's folder on shared storage.
         packages: Requirements beside those of the folder.
         lock: That of the run that this one repeats; it counts if both want the same.
@@ -60,16 +57,18 @@ def provide(
         "note",
         message="looking for the project's packages; those that are missing are installed once",
     )
-    asked = {"folder": folder, "lock": lock, "packages": [*packages]}
-    answer = maker.session.run(
-        *(f"{maker.program} run %s %s", f"{maker.root}/current", f"{maker.root}/layers"),
-        stdin=json.dumps({**asked, "environment": dict(maker.environment)}),
+    session, program, root = place
+    environment = registry.backend(cluster.plan.backend).environment()
+    asked = {"folder": folder, "lock": lock, "environment": environment, "packages": [*packages]}
+    answer = session.run(
+        *(f"{program} run %s %s", f"{root}/current", f"{root}/layers"),
+        stdin=json.dumps(asked),
         timeout=_TIMEOUT_S,
         check=False,
     )
     if answer.exit_code:
         why = f"the head cannot add the project's packages: {answer.tail}"
-        raise GpubedError(why, f"gpubed up {cluster}")
+        raise GpubedError(why, f"gpubed up {cluster.name}")
     told = reading.reply(answer.stdout, "the layer of packages").json(_Told)
     if told.why:
         raise GpubedError(f"the project's packages: {told.why}", told.hint)

@@ -48,41 +48,35 @@ class Login:
         host, _, port = destination.rpartition(":")
         words = ["-p", port, host] if host and port.isdigit() else [destination]
         options = [f"-o{option}" for option in _OPTIONS]
-        self._words = ["ssh", *options, *words[:-1], "--", words[-1]]
+        self.words = ["ssh", *options, *words[:-1], "--", words[-1]]
 
     def command(self, script: str) -> list[str]:
         """Return the command that runs a script of a login shell there, so that `module` works."""
-        return [*self._words, in_sh(f"exec bash -lc {shlex.quote(script)}")]
+        return [*self.words, in_sh(f"exec bash -lc {shlex.quote(script)}")]
 
     def run(
-        self,
-        script: str,
-        *args: object,
-        timeout: float = 60.0,
-        check: bool = True,
-        stdin: str = "",
+        self, script: str, *args: object, timeout: float = 60, check: bool = True, stdin: str = ""
     ) -> CommandResult:
         """Run a script there; arguments are quoted. Raises as `SSH.run` does."""
         line = script % tuple(shlex.quote(str(arg)) for arg in args) if args else script
-        started = time.monotonic()
+        words, started = self.command(f"echo; echo {_BEGIN}; {line}"), time.monotonic()
         try:
             done = subprocess.run(
-                self.command(f"echo; echo {_BEGIN}; {line}"),
-                input=stdin.encode(),
-                capture_output=True,
-                check=False,
+                words,
+                input=stdin,
                 timeout=timeout,
+                check=False,
+                capture_output=True,
+                text=True,
+                errors="replace",
             )
-            out, code = done.stdout, done.returncode
-            said = done.stderr.decode(errors="replace")
-        except subprocess.TimeoutExpired as late:
-            out, code, said = late.stdout or b"", -1, (late.stderr or b"").decode(errors="replace")
-        begins, is_there, answer = out.decode(errors="replace").partition(f"{_BEGIN}\n")
-        result = CommandResult(answer, said, code, time.monotonic() - started)
+        except subprocess.TimeoutExpired:
+            raise CommandTimedOut(self.name, line, CommandResult("", "", -1, timeout)) from None
+        _, is_there, answer = done.stdout.partition(f"{_BEGIN}\n")
+        code = done.returncode
+        result = CommandResult(answer, done.stderr, code, time.monotonic() - started)
         if code == SSH_FAILED and not is_there:
-            raise self._unreachable(said or begins)
-        if code == -1:
-            raise CommandTimedOut(self.name, line, result)
+            raise self._unreachable(done.stderr)
         if check and code:
             raise CommandFailed(self.name, line, result)
         return result
@@ -91,7 +85,7 @@ class Login:
         """Copy a file or a folder to exactly the path `local`; see `SSH.get`."""
         own_end, theirs = socket.socketpair()
         ours = _Channel(fileno=own_end.detach())
-        command = [*self._words[:1], "-s", *self._words[1:], "sftp"]
+        command = [*self.words[:1], "-s", *self.words[1:], "sftp"]
         its = theirs.fileno()
         with (
             tempfile.TemporaryFile() as said,
@@ -107,15 +101,12 @@ class Login:
                 why = reading.tail(said.read().decode(errors="replace"), 3) or str(error)
                 raise GpubedError(f"{remote} on {self.name} cannot be copied: {why}") from None
 
-    def send(
-        self, folder: Path, names: Iterable[str], remote: str, *, follow: bool = False
-    ) -> None:
-        """Copy files of a folder to a folder there; see the function of this name."""
-        send(self._words, folder, names, remote, follow=follow)
+    def inside(self, path: str) -> str:
+        """Return a path there, where `~` is the user's home."""
+        return path.replace("~", self._home, 1)
 
     @cached_property
-    def home(self) -> str:
-        """The user's home there."""
+    def _home(self) -> str:
         return self.run("cd && pwd -P").stdout.strip()
 
     def _unreachable(self, said: str) -> Unreachable:

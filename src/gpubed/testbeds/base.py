@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation, Cluster, Node
-    from gpubed.nodes.ssh import SSH, CommandResult
+    from gpubed.nodes.openssh import Login
+    from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
@@ -354,30 +355,6 @@ class Ended(NamedTuple):
     kind: str = "exit"
 
 
-class Session(Protocol):
-    """A session with a host; see `nodes.ssh.SSH`."""
-
-    def run(
-        self,
-        command: str,
-        *args: object,
-        timeout: float = ...,
-        check: bool = ...,
-        stdin: str = ...,
-    ) -> CommandResult:
-        """Run a command."""
-
-
-@dataclass(frozen=True)
-class LayerMaker:
-    """A host that adds packages to the Python environment of runs (role python_env)."""
-
-    session: Session
-    program: str  # how `make_layer.py` is called there
-    root: str  # folder of environments
-    environment: Mapping[str, str] = field(default_factory=dict)  # variables to reach an index
-
-
 @dataclass(frozen=True)
 class Task:
     """A job that is ready to be passed to a testbed."""
@@ -393,9 +370,10 @@ class Task:
     per_node: bool = False  # whether a world starts once, and starts its ranks itself
     follow: bool = True  # whether links of the folder stand for what they lead to
     image: str | None = None  # the container image to run in, instead of the testbed's usual one
-    # Adds the packages that the run's copied folder asks for; returns the environment with them,
-    # empty if it asks for none.
-    add_packages: Callable[[LayerMaker, str], str] = lambda _maker, _folder: ""
+    # Has a host add the packages that the run's folder asks for: given a session with it, how
+    # `make_layer.py` is called there, the folder of environments and that of the run, it returns
+    # the environment to start in; empty if nothing is asked for.
+    add_packages: Callable[[SSH | Login, str, str, str], str] = lambda *_: ""
 
 
 class JobService(ABC):

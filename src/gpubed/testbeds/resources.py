@@ -311,10 +311,6 @@ class Volume(_Managed, module="gpubed", name="Volume"):
     delete_first = False
 
 
-class Environment(_Managed, module="gpubed", name="Environment"):
-    """The Python environment of jobs, on a testbed that lends no nodes to configure."""
-
-
 class Node(_Managed, module="gpubed", name="Node"):
     """A node; with `on_failure` among its inputs, one that the cluster may do without."""
 

@@ -53,17 +53,14 @@ class SlurmBackend(JobBackend):
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare the cluster's folder and the Python environment in it; no nodes."""
+        """Declare the cluster's folder, with the Python environment in it, and no nodes."""
         from gpubed.backends.component import Component
-        from gpubed.testbeds.resources import Environment, Volume
+        from gpubed.testbeds.resources import Volume
 
         asked, component = request.config(plan.spec), Component(self.name, plan.cluster)
-        owner = {"cluster": plan.cluster, "uuid": uuid}
-        inputs = {**owner, "folder": asked.folder}
-        folder = Volume("folder", self.name, inputs, component.retained)
-        inputs = {**owner, "folder": folder.result["path"]}
+        inputs = {"cluster": plan.cluster, "uuid": uuid, "folder": asked.folder}
         inputs |= request.environment(asked, plan.spec.recipe)
-        Environment("environment", self.name, inputs, component.children)
+        Volume("folder", self.name, inputs, component.retained)
         return component.grant_none(plan, uuid)
 
     def service(self) -> SlurmService:

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from gpubed.core import wording
 from gpubed.spec.backend_config import BackendConfig
-from gpubed.spec.sections import FILE
 
 _NAMED = wording.pattern(r"^[A-Za-z0-9_.,-]+$", "a name as Slurm lists it")
 _LINE = wording.pattern(r"^[^\s-][^\s]*$", "a word without spaces")
@@ -34,7 +33,7 @@ class Config(BackendConfig):
     )
     folder: str = Field(
         default="~/gpubed",
-        pattern=FILE,
+        pattern=wording.pattern(r"^(~/|/)[A-Za-z0-9._/-]+$", "a path that begins with / or ~/"),
         description="on the cluster's shared file system, where gpubed may write",
     )
     modules: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from gpubed.backends.slurm.config import Config
 from gpubed.backends.slurm.request import PREFIX
 from gpubed.nodes.openssh import Login
 from gpubed.testbeds.base import Existing, JobState, Offer
 
-_JOBS = "squeue --me --noheader --format='%i|%T|%r|%j'"
 _MARK = "== gpubed"
 SECTIONS = {
     "version": "sbatch --version",
@@ -29,99 +28,70 @@ SECTIONS = {
 _GPUS = re.compile(r"gpu:(?:([^:(),]+):)?(\d+)")
 
 
-@dataclass(frozen=True)
-class Partition:
-    """A partition: nodes in all and idle, and the most GPUs of a node, by model."""
-
-    name: str
-    is_up: bool
-    nodes: int
-    idle: int
-    gpus: Mapping[str, int]
-
-    @property
-    def most_gpus(self) -> int:
-        """GPUs of its largest node."""
-        return max(self.gpus.values(), default=0)
-
-    @property
-    def offer(self) -> Offer:
-        """What `gpubed resources` shows of it."""
-        note = "" if self.is_up else "it takes no jobs now"
-        models = ", ".join(filter(None, self.gpus))
-        return Offer(self.name, self.nodes, self.idle, self.most_gpus, models, note)
-
-
 def ask(login: Login, more: Mapping[str, str]) -> dict[str, str]:
     """Ask all of `SECTIONS` and more in one login; return each answer, errors too."""
     asked = {**SECTIONS, **more}
     script = "\n".join(f"echo '{_MARK} {name}'; ( {one}\n) 2>&1" for name, one in asked.items())
     said = login.run(script, check=False, timeout=120).stdout
     parts = re.split(rf"^{_MARK} (\w+)\n", said, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=False))
+    return dict(zip(parts[::2], (one.strip() for one in parts[1::2]), strict=True))
 
 
-def partitions(said: str) -> dict[str, Partition]:
+def partitions(said: str) -> dict[str, Offer]:
     """Read the answer `partitions`: a line per partition, state and kind of node."""
-    found: dict[str, Partition] = {}
+    found: dict[str, Offer] = {}
     for line in said.splitlines():
         if line.count("|") != 4:
             continue
         name, usable, count, state, gres = line.split("|")
-        before = found.get(name, Partition(name, usable == "up", 0, 0, {}))
-        gpus = dict(before.gpus)
-        for model, number in _GPUS.findall(gres):
-            gpus[model] = max(gpus.get(model, 0), int(number))
-        idle = before.idle + (int(count) if state == "idle" else 0)
-        found[name] = Partition(name, before.is_up, before.nodes + int(count), idle, gpus)
+        note = "" if usable == "up" else "it takes no jobs now"
+        one = found.get(name, Offer(name, 0, 0, 0, note=note))
+        gpus = _GPUS.findall(gres)
+        models = {*one.gpu_model.split(", "), *(model for model, _ in gpus)} - {""}
+        found[name] = replace(
+            one,
+            total=(one.total or 0) + int(count),
+            free=(one.free or 0) + (int(count) if state == "idle" else 0),
+            gpus=max(one.gpus or 0, *(int(number) for _, number in gpus), 0),
+            gpu_model=", ".join(sorted(models)),
+        )
     return found
-
-
-def allowed(said: str) -> tuple[list[str], list[str]]:
-    """Read the answer `associations`: the user's accounts and QoS; none if Slurm keeps none."""
-    rows = [line.split("|") for line in said.splitlines() if line.count("|") == 1]
-    qos = {one for row in rows for one in row[1].split(",") if one}
-    return sorted({row[0] for row in rows}), sorted(qos)
 
 
 def refused(asked: Config, gpus: int, answers: Mapping[str, str]) -> tuple[str, str]:
     """Return which option Slurm would refuse and why; two empty texts if none is known."""
     known = partitions(answers.get("partitions", ""))
-    accounts, qos = allowed(answers.get("associations", ""))
-    wanted = (asked.partition or "").split(",") if asked.partition else []
-    names = ", ".join(sorted(known)) or "none that you may see"
+    rows = [one.split("|") for one in answers.get("associations", "").split() if "|" in one]
+    accounts = {row[0] for row in rows}
+    qos = {one for row in rows for one in row[1].split(",") if one}
+    wanted = asked.partition.split(",") if asked.partition else []
     for name in wanted:
-        if name not in known:
-            return "partition", f"there is no partition {name}; there are: {names}"
-        if not known[name].is_up:
-            return "partition", f"partition {name} takes no jobs now; there are: {names}"
-    if asked.account and accounts and asked.account not in accounts:
-        return "account", f"{asked.account} is none of your accounts: {', '.join(accounts)}"
-    if asked.qos and qos and asked.qos not in qos:
-        return "qos", f"{asked.qos} is none of your QoS: {', '.join(qos)}"
-    most = max((known[one].most_gpus for one in wanted or known), default=0)
+        if name not in known or known[name].note:
+            why = (
+                f"partition {name}: {known[name].note}" if name in known else f"no partition {name}"
+            )
+            return "partition", f"{why}; there are: {', '.join(sorted(known)) or 'none for you'}"
+    for option, one, its in (("account", asked.account, accounts), ("qos", asked.qos, qos)):
+        if one and its and one not in its:
+            return option, f"you may not use {option} {one}; there are: {', '.join(sorted(its))}"
+    most = max((known[one].gpus or 0 for one in wanted or known), default=0)
     if gpus > most and known:
         where = f"partition {asked.partition}" if asked.partition else "the cluster"
         return "gpus", f"no node of {where} has {gpus} GPU(s); the largest has {most}"
     return "", ""
 
 
-def jobs(login: Login) -> list[tuple[Existing, JobState]]:
-    """Return the user's jobs that are gpubed's, of all clusters, with why each waits."""
+def jobs(login: Login) -> list[tuple[str, Existing, JobState]]:
+    """Return the user's jobs that are gpubed's, each behind the name of its cluster."""
     found = []
-    for line in login.run(_JOBS).stdout.splitlines():
+    listed = login.run("squeue --me --noheader --format='%i|%T|%r|%j'").stdout
+    for line in listed.splitlines():
         id_, state, reason, name = line.split("|", 3)
         if name.startswith(f"{PREFIX}.") and name.count(".") >= 3:
-            _, uuid, _, run = name.split(".", 3)
+            _, uuid, cluster, run = name.split(".", 3)
             thing = Existing("job", name, id_, uuid, transient=True)
-            why = "" if reason == "None" else reason
-            found.append((thing, JobState(id_, run, state, why)))
+            found.append((cluster, thing, JobState(id_, run, state, reason.replace("None", ""))))
     return found
-
-
-def cluster_of(name: str) -> str:
-    """Return the cluster in the name of a job."""
-    return name.split(".", 3)[2]
 
 
 def refusal(said: Sequence[str]) -> str:

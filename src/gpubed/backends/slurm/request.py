@@ -14,10 +14,9 @@ from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import assets
 from gpubed.nodes import slurm
 from gpubed.recipes import recipe as recipes
+from gpubed.recipes.recipe import Recipe
 from gpubed.spec.clusterspec import ClusterSpec
 
-_MIB = 2**20
-_NEWEST = 30  # minor version of Python 3
 PREFIX = "gpubed"
 PROGRAMS = (
     "templates/slurm/agent.py",
@@ -55,9 +54,9 @@ def options(spec: ClusterSpec, nodes: int) -> list[str]:
         "nodes": nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": math.ceil(group.machine.cpus or 1),
-        "mem": f"{math.ceil(memory / _MIB)}M" if memory else None,
+        "mem": f"{math.ceil(memory / 2**20)}M" if memory else None,
         "gres": f"gpu:{group.gpus}" if group.gpus else None,
-        "time": max(1, math.ceil(spec.lease.duration / 60)),
+        "time": math.ceil(spec.lease.duration / 60),
     }
     return [f"--{name}={value}" for name, value in said.items() if value is not None]
 
@@ -85,24 +84,36 @@ def script(
     exports = "".join(f"export {key}={shlex.quote(one)}\n" for key, one in environment.items())
     agent = f"{folder}/.gpubed/{PROGRAMS[0]}"
     return (
-        "#!/bin/bash -l\n"
-        f"cd {shlex.quote(folder)} || exit 1\n"
-        f"[ ! -e {slurm.CANCELLED} ] || exit 1\n"
+        f"#!/bin/bash -l\ncd {folder} && [ ! -e {slurm.CANCELLED} ] || exit 1\n"
         f"{prelude(asked)}{exports}"
         f"exec {shlex.join([f'{python}/bin/python', agent, 'start', *words])}\n"
     )
 
 
-def pythons(name: str) -> list[str]:
+def pythons(recipe: Recipe) -> list[str]:
     """Return the versions of Python that a recipe goes with, such as 3.11, newest first."""
-    allowed = SpecifierSet(recipes.load(name).python)
-    return [one for n in range(_NEWEST, 0, -1) if allowed.contains(one := f"3.{n}")]
+    allowed = SpecifierSet(recipe.python)
+    return [one for minor in range(30, 0, -1) if allowed.contains(one := f"3.{minor}")]
 
 
-def environment(asked: Config, name: str) -> dict[str, str]:
+def build(recipe: Recipe) -> list[str]:
+    """Return the variables of `prepare.sh`, as words of env(1)."""
+    flags, horovod = ["--gloo"], recipe.horovod
+    if horovod.gpu_operations == "nccl":
+        flags += ["--nccl", *(f"--architecture={one}" for one in recipe.gpus.architectures)]
+    flags += ["--nvcc=NVCC"] if recipe.compiler == "system" else []
+    return [
+        f"pythons={' '.join(pythons(recipe))}",
+        f"horovod={horovod.version}",
+        f"sha256={horovod.sha256}",
+        f"standard={horovod.cxx_standard}",
+        f"options={' '.join(flags)}",
+    ]
+
+
+def environment(asked: Config, recipe: str) -> dict[str, str]:
     """Return what decides the content of a Python environment, and its name."""
-    recipe = recipes.load(name)
     files = [(assets() / one).read_bytes() for one in BUILDERS]
-    said = [recipe.name, recipe.lock_sha256(), *asked.modules, *asked.setup]
+    said = [recipe, recipes.load(recipe).lock_sha256(), *asked.modules, *asked.setup]
     digest = sha256(b"\0".join([*map(str.encode, said), *files])).hexdigest()[:12]
-    return {"recipe": name, "name": f"{name}-{digest}"}
+    return {"recipe": recipe, "name": f"{recipe}-{digest}"}

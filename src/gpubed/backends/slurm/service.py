@@ -14,17 +14,17 @@ from gpubed.core import reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import assets
-from gpubed.nodes import slurm
+from gpubed.nodes import openssh, slurm
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.openssh import Login
 from gpubed.nodes.output import SSH_FAILED, follow
 from gpubed.spec.plan import ClusterPlan, NodePlan
-from gpubed.testbeds.base import Ended, JobService, LayerMaker, Task, World
+from gpubed.testbeds.base import Ended, JobService, Task, World
 
 _EVERY_S = 5  # between two questions about a job: slurmctld answers many users
 _CANCEL_S = 60
+_TRY_S = 30.0  # a login that fails takes less
 _AWAY_S = 600.0  # the login may fail this long; the job goes on
-_LOST = f"{slurm.FINAL}NODE_FAIL"
 _WENT = re.compile(r"srun: error: Node failure on (\S+)")
 
 
@@ -38,12 +38,17 @@ class SlurmService(JobService):
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[Ended]:
         """Run the world to its end; see `JobService.run`."""
         if task.image:
-            raise UsageError(
-                "this Slurm starts no containers",
-                "leave the image out; a command of your own may start apptainer",
-            )
+            hint = "leave the image out; a command of your own may start apptainer"
+            raise UsageError("this Slurm starts no containers", hint)
         [world] = task.worlds
-        return [_Run(cluster, task, world, on_output).to_the_end()]
+        run = _Run(cluster, task, world, on_output)
+        try:
+            return [run.to_the_end()]
+        except _Away:
+            raise
+        except BaseException:
+            run.cancel()
+            raise
 
 
 class _Run:
@@ -52,68 +57,57 @@ class _Run:
     ) -> None:
         self._spec, self._cluster, self._task = cluster.plan.spec, cluster.name, task
         self._world, self._output = world, on_output
-        self._asked = request.config(self._spec)
+        self._asked, uuid = request.config(self._spec), cluster.allocation.uuid
         self._login = Login(self._asked.login)
-        folder = self._asked.folder.replace("~", self._login.home, 1)
-        self._root = request.root(folder, cluster.name, cluster.allocation.uuid)
+        folder = self._login.inside(self._asked.folder)
+        self._root = request.root(folder, cluster.name, uuid)
         self._folder = f"{self._root}/runs/{task.run_id}"
-        self._name = request.job_name(cluster.name, cluster.allocation.uuid, task.run_id)
+        self._name = request.job_name(cluster.name, uuid, task.run_id)
         self._last, self._went = "", list[str]()
 
     def to_the_end(self) -> Ended:
-        try:
-            job = self._submitted()
-            self._output(f"slurm: submitted as job {job}")
-            code = self._follow(job)
-        except _Away:
-            raise
-        except BaseException:
-            with suppress(GpubedError):
-                self._login.run(slurm.cancel(self._folder, self._name, _CANCEL_S), timeout=90)
-            raise
+        job = self._submitted()
+        self._output(f"slurm: submitted as job {job}")
+        code = self._follow(job)
         missing = self._collect()
-        if code or missing:
-            if _LOST in self._last:
-                went = ", ".join(self._went) or "a node"
-                return Ended(f"{went} went, and job {job} with it", "node_lost")
-            return Ended(self._last.removeprefix("slurm: ") if code else missing)
-        return Ended()
+        if f"{slurm.FINAL}NODE_FAIL" in self._last:
+            went = ", ".join(self._went) or "a node"
+            return Ended(f"{went} went, and job {job} with it", "node_lost")
+        return Ended(self._last.removeprefix("slurm: ") if code else missing)
+
+    def cancel(self) -> None:
+        with suppress(GpubedError):
+            self._login.run(slurm.cancel(self._folder, self._name, _CANCEL_S), timeout=90)
 
     def _submitted(self) -> str:
-        task, login, folder = self._task, self._login, self._folder
-        login.send(task.source, task.names, folder, follow=task.follow)
-        login.send(assets(), request.PROGRAMS, f"{folder}/.gpubed")
+        task, login, root, folder = self._task, self._login, self._root, self._folder
+        openssh.send(login.words, task.source, task.names, folder, follow=task.follow)
+        openssh.send(login.words, assets(), request.PROGRAMS, f"{folder}/.gpubed")
         environment = {
             "GPUBED_RUN_DIR": folder,
-            "GPUBED_SHARED": self._root,
-            "GPUBED_DATASETS": f"{self._root}/datasets",
+            "GPUBED_SHARED": root,
+            "GPUBED_DATASETS": f"{root}/datasets",
             "GPUBED_SCRATCH": "",
             **task.environment,
         }
         if kept := environment.get("GPUBED_CHECKPOINTS"):
             inside = PurePosixPath(kept).relative_to(self._spec.storage.shared.path)
-            environment["GPUBED_CHECKPOINTS"] = f"{self._root}/{inside}"
-            login.run("mkdir -p %s/%s", self._root, inside)
-        prelude = request.prelude(self._asked).replace("%", "%%")
-        maker = LayerMaker(
-            login,
-            prelude + f"{self._root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}",
-            f"{self._root}/env",
-        )
-        python = task.add_packages(maker, folder) or f"{self._root}/env/current"
-        slots = str(self._world.ranks // self._world.nodes)
+            environment["GPUBED_CHECKPOINTS"] = f"{root}/{inside}"
+            login.run("mkdir -p %s/%s", root, inside)
+        program = request.prelude(self._asked).replace("%", "%%")
+        program += f"{root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}"
+        python = task.add_packages(login, program, f"{root}/env", folder)
+        words = [str(self._world.ranks // self._world.nodes), *self._world.command]
         script = request.script(
-            self._asked, python, folder, environment, [slots, *self._world.command]
+            self._asked, python or f"{root}/env/current", folder, environment, words
         )
         options = request.options(self._spec, self._world.nodes)
         options += [f"--job-name={self._name}", f"--output={folder}/{slurm.OUTPUT}"]
         submit = f"sbatch --parsable --no-requeue {shlex.join(options)}"
         answer = login.run(submit, check=False, stdin=script)
         if answer.exit_code or not answer.stdout.strip():
-            raise Refused(
-                f"Slurm refuses the job: {queue.refusal(answer.stderr.splitlines())}",
-                f"gpubed doctor {self._cluster}; gpubed resources {self._cluster}",
-            )
+            why = f"Slurm refuses the job: {queue.refusal(answer.stderr.splitlines())}"
+            raise Refused(why, f"gpubed doctor {self._cluster}; gpubed resources {self._cluster}")
         return answer.stdout.strip().split(";")[0]
 
     def _follow(self, job: str) -> int:
@@ -125,7 +119,7 @@ class _Run:
             code = follow(self._login.command(script), self._hear)
             if code != SSH_FAILED or slurm.FINAL in self._last:
                 return code
-            if time.monotonic() - begun > 2 * _EVERY_S:
+            if time.monotonic() - begun > _TRY_S:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _AWAY_S:
                 raise _Away(
