@@ -137,7 +137,7 @@ def test_every_command_of_the_page_does_what_it_says(desk, site):
     assert "digits: ok, world size 3" in said["gpubed run uni digits"]
     points = desk.json("runs")["runs"]
     assert sum(run["job"] == "digits" and run["status"] == "ok" for run in points) == 3
-    assert list(desk.state.glob("reports/**/*.html"))
+    assert list(desk.state.glob("campaigns/points/report/*.html"))
 
 
 def test_horovod_is_built_where_a_compiler_is(desk):
@@ -199,9 +199,9 @@ def test_status_says_why_a_job_waits_and_ctrl_c_cancels_it(desk, site):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"partition": "gpus"}, r"there is no partition gpus; there are: main"),
-        ({"account": "robots"}, r"robots is none of your accounts: "),
-        ({"qos": "urgent"}, r"urgent is none of your QoS: "),
+        ({"partition": "gpus"}, r"no partition gpus; there are: main"),
+        ({"account": "robots"}, r"you may not use account robots; there are: "),
+        ({"qos": "urgent"}, r"you may not use qos urgent; there are: "),
         ({"login": "nowhere.invalid"}, r"the login to nowhere.invalid fails: .*resolve"),
         ({"login": "bob@uni"}, r"the login to bob@uni fails: .*Permission denied"),
         ({"folder": "/proc/gpubed"}, r"/proc/gpubed: "),

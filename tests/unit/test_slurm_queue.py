@@ -60,8 +60,7 @@ def test_a_jobs_script_loads_modules_and_keeps_words_apart():
     first, *lines, last = script.splitlines()
     assert first == "#!/bin/bash -l"
     assert lines == [
-        "cd /s/runs/r || exit 1",
-        "[ ! -e .cancelled ] || exit 1",
+        "cd /s/runs/r && [ ! -e .cancelled ] || exit 1",
         "module load Python/3.12 GCC || exit 1",
         "export A=1",
         "export B='it'\"'\"'s'",
@@ -70,7 +69,7 @@ def test_a_jobs_script_loads_modules_and_keeps_words_apart():
 
 
 def test_partitions_are_read_with_their_gpus_and_free_nodes():
-    offers = {one.name: one.offer for one in queue.partitions(PARTITIONS).values()}
+    offers = {one.name: one for one in queue.partitions(PARTITIONS).values()}
     assert [(o.total, o.free, o.gpus, o.gpu_model) for o in offers.values()] == [
         (3, 2, 0, ""),
         (4, 3, 4, "a100, v100"),
@@ -85,11 +84,16 @@ def test_partitions_are_read_with_their_gpus_and_free_nodes():
     [
         ({}, 4, "", ""),
         ({"partition": "gpus"}, 4, "partition", "no partition gpus; there are: cpu, gpu, old"),
-        ({"partition": "old"}, 2, "partition", "old takes no jobs now"),
+        ({"partition": "old"}, 2, "partition", "partition old: it takes no jobs now"),
         ({"partition": "gpu"}, 8, "gpus", "no node of partition gpu has 8 GPU(s); the largest has"),
         ({"partition": "cpu"}, 1, "gpus", "has 1 GPU(s); the largest has 0"),
-        ({"account": "robots"}, 4, "account", "robots is none of your accounts: speech, vision"),
-        ({"qos": "urgent"}, 4, "qos", "urgent is none of your QoS: long, normal"),
+        (
+            {"account": "robots"},
+            4,
+            "account",
+            "you may not use account robots; there are: speech, vision",
+        ),
+        ({"qos": "urgent"}, 4, "qos", "you may not use qos urgent; there are: long, normal"),
         ({"account": "vision", "qos": "long"}, 4, "", ""),
     ],
 )

@@ -17,6 +17,7 @@ class Config(BackendConfig):
     lends_nodes = False
     releases = False
     plans_addresses = False
+    shared_storage = "volume"
 
     type: Literal["slurm"]
     login: str = Field(

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan
 
 _CANCEL_S, _POLL_S = 60.0, 2.0
-_MARKS = (
-    f'for one in %s/*/{MARK}; do [ ! -e "$one" ] || {{ cat "$one"; echo " ${{one%%/*}}"; }}; done'
-)
+_MARKS = f'for one in %s/*/{MARK}; do [ ! -e "$one" ] || echo $(cat "$one") "${{one%%/*}}"; done'
 
 
 class SlurmTestbed(JobTestbed):
