@@ -222,7 +222,7 @@ def test_bad_options_are_refused_with_what_there_is(desk, change, says):
 
 def test_more_gpus_than_a_node_has_are_refused(desk):
     before = desk.spec
-    desk.edit(lambda spec: spec["nodes"][0].update(gpus=2))
+    desk.write({**before, "nodes": [{**before["nodes"][0], "gpus": 2}], "recipe": "cuda13"})
     try:
         assert "has 2 GPU(s); the largest has 0" in desk.json("plan", rc=4)["obstacles"][0]
     finally:

@@ -157,7 +157,7 @@ def test_a_container_is_refused(site):
 def test_a_login_that_fails_says_what_must_work(site):
     ssh = site / "bin" / "ssh"
     for said, hint in (
-        ("me@uni: Permission denied (publickey).", "ssh-add"),
+        ("me@uni: Permission denied (publickey).", "must work without a question"),
         ("Host key verification failed.", "compare the host key"),
         ("ssh: Could not resolve hostname uni", "correct backend.login"),
     ):

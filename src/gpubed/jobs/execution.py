@@ -41,7 +41,6 @@ from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import openssh, selection
 from gpubed.nodes.allocation import Allocation, Cluster, Node
-from gpubed.nodes.openssh import Login
 from gpubed.nodes.output import SSH_FAILED
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
@@ -314,10 +313,9 @@ class _Run:
                 others.append(line.run)
             launch = self._prepare(head, words)
             if not image:  # which brings its own
-                root = f"{self.cluster.plan.spec.storage.shared.path}/env"
-                launch.environment["GPUBED_PYTHON"] = self._add_packages(
-                    terms, head, packages.PROGRAM, root, launch.folder
-                )
+                place = packages.on_head(self.cluster, head)
+                environment = self._add_packages(terms, place, launch.folder)
+                launch.environment["GPUBED_PYTHON"] = environment
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
@@ -398,9 +396,7 @@ class _Run:
             made["GPUBED_CHECKPOINTS"] = checkpoint_files.folder(self.cluster.plan, str(name))
         return made
 
-    def _add_packages(
-        self, terms: Terms, session: SSH | Login, program: str, root: str, folder: str
-    ) -> str:
+    def _add_packages(self, terms: Terms, place: packages.Place, folder: str) -> str:
         """Return the environment with the packages of the folder, the job and `cluster.yml`.
 
         Empty if none are wanted.
@@ -413,7 +409,7 @@ class _Run:
             with suppress(reading.Missing):
                 kept = self.cluster.paths.runs / former / record.ORIGIN / packages.LOCK
                 lock = reading.file(kept).text()
-        path, lock = packages.provide(self.cluster, (session, program, root), folder, wanted, lock)
+        path, lock = packages.provide(self.cluster, place, folder, wanted, lock)
         files.write(self._lock, lock.encode())
         return path
 

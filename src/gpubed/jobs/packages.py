@@ -16,8 +16,10 @@ from gpubed.testbeds import registry
 
 LOCK = "packages.txt"
 """The exact packages of a run, with their hashes; in its folder `origin`."""
-PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
+_PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
 _TIMEOUT_S = 3600.0
+Place = tuple[SSH | Login, str, str]
+"""A session with a host, how it calls `make_layer.py`, and the folder of environments."""
 
 
 class _Told(BaseModel):
@@ -35,17 +37,17 @@ def wants(names: Collection[str], packages: Collection[str]) -> bool:
     return bool(packages) or listed
 
 
+def on_head(cluster: Cluster, head: SSH) -> Place:
+    """Return where a cluster's own runs get packages."""
+    return head, _PROGRAM, f"{cluster.plan.spec.storage.shared.path}/env"
+
+
 def provide(
-    cluster: Cluster,
-    place: tuple[SSH | Login, str, str],
-    folder: str,
-    packages: Iterable[str],
-    lock: str,
+    cluster: Cluster, place: Place, folder: str, packages: Iterable[str], lock: str
 ) -> tuple[str, str]:
     """Return the environment that a run starts in, and the lock of what was added to it.
 
     Args:
-        place: A session with a host, how it calls `make_layer.py`, and the folder of environments.
         folder: The run's folder on shared storage.
         packages: Requirements beside those of the folder.
         lock: That of the run that this one repeats; it counts if both want the same.

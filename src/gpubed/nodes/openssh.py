@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import paramiko
@@ -103,22 +102,16 @@ class Login:
 
     def inside(self, path: str) -> str:
         """Return a path there, where `~` is the user's home."""
-        return path.replace("~", self._home, 1)
-
-    @cached_property
-    def _home(self) -> str:
-        return self.run("cd && pwd -P").stdout.strip()
+        home = self.run("cd && pwd -P").stdout.strip() if path.startswith("~") else ""
+        return path.replace("~", home, 1)
 
     def _unreachable(self, said: str) -> Unreachable:
-        shown, hint = reading.tail(said, 3), f"ssh {self.name}   must work without a question"
+        hint = f"ssh {self.name}   must work without a question (docs/how-to/slurm.md)"
         if "Host key verification failed" in said:
             hint = f"ssh {self.name}   once, and compare the host key with what its owners publish"
-        elif "Permission denied" in said:
-            hint += "; a key with a passphrase: ssh-add; a second factor: ControlMaster in "
-            hint += "~/.ssh/config, and a connection that is open"
         elif "resolve hostname" in said:
             hint = f"correct backend.login, or name {self.name} in ~/.ssh/config"
-        return Unreachable(f"the login to {self.name} fails: {shown}", hint)
+        return Unreachable(f"the login to {self.name} fails: {reading.tail(said, 3)}", hint)
 
 
 def send(

@@ -1,12 +1,15 @@
-"""Follows the output of a job, line by line."""
+"""Follows the output of a job, line by line; jobs of Slurm by scripts where its commands are."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
 from typing import cast
+
+from gpubed.core.paths import assets
 
 OnOutput = Callable[[str], None]
 SSH_FAILED = 255
@@ -16,6 +19,15 @@ OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 # What a rank printed without a line end is followed by a line of another one.
 _GLUED = re.compile(r"(?<=.)(?=\[(?:\d+,)?\d{1,6}\]<(?:stdout|stderr)>:)")
 _LONGEST_LINE = 2**16  # characters
+SLURM_LOG, SLURM_CANCELLED, SLURM_END = "slurm.log", ".cancelled", "ended: JobState="
+"""The output in a run's folder, the mark of a run that must not start, and how an end is told."""
+_PATIENCE_S = 600  # for which Slurm may give no answer about a job
+# slurmctld may be restarting, so repeat until it reports an empty queue, or the time is up.
+_CANCEL = (
+    f"cd {{folder}} && {{lock}}touch {SLURM_CANCELLED}; end=$(($(date +%s) + {{patience}})); "
+    "until scancel --name={name}; queue=$(squeue --noheader --name={name}) && "
+    '[ -z "$queue" ]; do [ $(date +%s) -lt $end ] || exit 1; sleep 0.5; done'
+)
 
 
 def parted(line: str) -> list[str]:
@@ -60,3 +72,17 @@ def follow(command: Sequence[str], on_output: OnOutput) -> int:
     finally:
         process.kill()
         process.wait()
+
+
+def slurm_follow(folder: str, job: str, every_s: int = 1, lines: str = "+1") -> str:
+    """Return the script that prints what a job of Slurm writes to `SLURM_LOG`; see `follow.sh`."""
+    words = shlex.join([folder, job, str(every_s), lines, str(_PATIENCE_S)])
+    return f"set -- {words}\n{(assets() / 'templates/slurm/follow.sh').read_text()}"
+
+
+def slurm_cancel(folder: str, name: str, patience_s: int, lock: str = "") -> str:
+    """Return a script that cancels the jobs of a name, and fails if some are left in the queue.
+
+    `lock` is the beginning of a command that holds a lock.
+    """
+    return _CANCEL.format(folder=shlex.quote(folder), name=name, patience=patience_s, lock=lock)

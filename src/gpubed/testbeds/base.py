@@ -373,7 +373,7 @@ class Task:
     # Has a host add the packages that the run's folder asks for: given a session with it, how
     # `make_layer.py` is called there, the folder of environments and that of the run, it returns
     # the environment to start in; empty if nothing is asked for.
-    add_packages: Callable[[SSH | Login, str, str, str], str] = lambda *_: ""
+    add_packages: Callable[[tuple[SSH | Login, str, str], str], str] = lambda *_: ""
 
 
 class JobService(ABC):
@@ -400,6 +400,20 @@ class JobBackend(Backend):
     Only its own service can pass jobs to it, which a run names as a launcher by the backend's name.
     """
 
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Return what no testbed has that runs jobs only."""
+        from gpubed.spec.clusterspec import Problem
+
+        found = list[Problem]()
+        if spec.networks.experiment:
+            why = f"{self.name} has no network to declare: jobs use its own"
+            found.append(Problem(("networks", "experiment"), why, "leave networks out"))
+        for service in ("docker", "monitoring", "slurm"):
+            if getattr(spec.services, service) is not None:
+                why = f"{self.name} lends no nodes to run it on"
+                found.append(Problem(("services", service), why, "leave it out"))
+        return found
+
     @abstractmethod
     def service(self) -> JobService:
         """Return the service that takes jobs."""
@@ -411,6 +425,10 @@ class JobBackend(Backend):
 
 class JobTestbed(Testbed):
     """A testbed that runs jobs."""
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return nothing: there are no nodes."""
+        return {}
 
     @abstractmethod
     def jobs(self, uuid: str) -> list[JobState]:

@@ -47,7 +47,7 @@ class GpulabBackend(JobBackend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs in containers cannot do."""
-        return [*_nodes(spec), *_rest(spec)]
+        return [*_nodes(spec), *super().check(spec), *_rest(spec)]
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -86,12 +86,6 @@ def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _rest(spec: ClusterSpec) -> Iterator[Problem]:
-    if spec.networks.experiment:
-        why = "there is no network between GPULab's jobs"
-        yield Problem(("networks", "experiment"), why, "leave networks out")
-    for service in ("docker", "monitoring", "slurm"):
-        if getattr(spec.services, service) is not None:
-            yield Problem(("services", service), "GPULab has no nodes to run it on", "leave it out")
     if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
         why = "GPULab ends every job after two weeks"
         yield Problem(("lease", "duration"), why, "1 min to 14 d")

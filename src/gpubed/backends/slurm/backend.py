@@ -34,20 +34,13 @@ class SlurmBackend(JobBackend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs of Slurm cannot do."""
-        found, machine = list[Problem](), spec.nodes[0].machine
+        found, machine = super().check(spec), spec.nodes[0].machine
         if len(spec.nodes) > 1:
             why = "all nodes of a job have the same number of GPUs and CPUs"
             found.append(Problem(("nodes", 1), why, "one group with `count`"))
         if machine.cpus is None or machine.cpus != int(machine.cpus):
             why = "Slurm must be told whole CPUs per node"
             found.append(Problem(("nodes", 0, "machine"), why, "machine: {cpus: 8}"))
-        if spec.networks.experiment:
-            why = "the cluster's own network is as it is"
-            found.append(Problem(("networks", "experiment"), why, "leave networks out"))
-        for service in ("docker", "monitoring", "slurm"):
-            if getattr(spec.services, service) is not None:
-                why = "this Slurm lends no nodes to run it on"
-                found.append(Problem(("services", service), why, "leave it out"))
         return found
 
     def component(

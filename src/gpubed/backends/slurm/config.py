@@ -8,7 +8,7 @@ from gpubed.core import wording
 from gpubed.spec.backend_config import BackendConfig
 
 _NAMED = wording.pattern(r"^[A-Za-z0-9_.,-]+$", "a name as Slurm lists it")
-_LINE = wording.pattern(r"^[^\s-][^\s]*$", "a word without spaces")
+_WORD = wording.pattern(r"^[^\s-]\S*$", "a word without spaces")
 
 
 class Config(BackendConfig):
@@ -21,23 +21,21 @@ class Config(BackendConfig):
 
     type: Literal["slurm"]
     login: str = Field(
-        pattern=wording.pattern(r"^[^\s-]\S*$", "user@host, user@host:port, or a host's alias"),
+        pattern=_WORD,
         description="where `sbatch` is: user@host[:port], or an alias of ~/.ssh/config",
     )
     account: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --account")
     partition: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --partition")
     qos: str | None = Field(default=None, pattern=_NAMED, description="sbatch's --qos")
     constraint: str | None = Field(
-        default=None,
-        pattern=wording.pattern(r"^\S+$", "features as sbatch takes them, such as a100|h100"),
-        description="sbatch's --constraint: features that nodes must have",
+        default=None, pattern=_WORD, description="sbatch's --constraint, such as a100|h100"
     )
     folder: str = Field(
         default="~/gpubed",
         pattern=wording.pattern(r"^(~/|/)[A-Za-z0-9._/-]+$", "a path that begins with / or ~/"),
         description="on the cluster's shared file system, where gpubed may write",
     )
-    modules: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
+    modules: tuple[Annotated[str, Field(pattern=_WORD)], ...] = Field(
         default=(), description="environment modules to load, such as Python/3.12"
     )
     setup: tuple[str, ...] = Field(

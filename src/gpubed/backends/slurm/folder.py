@@ -45,7 +45,8 @@ class FolderDriver(Driver):
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Make the folder, for its owner only, and build the environment on the login's host."""
-        path = request.root(self._login.inside(inputs["folder"]), inputs["cluster"], inputs["uuid"])
+        folder = self._login.inside(inputs["folder"])
+        path, _ = request.names(folder, inputs["cluster"], inputs["uuid"], "")
         mark = f"{inputs['uuid']} {inputs['cluster']}"
         self._login.run(_MAKE, path, path, path, mark, path)
         return path, self.update(path, inputs, inputs)
@@ -81,7 +82,8 @@ class FolderDriver(Driver):
 
     def _prove(self, path: str, inputs: Properties) -> None:
         """Have a node import torch and write to the folder; a full queue proves nothing."""
-        spec, name = self._spec(), request.job_name(inputs["cluster"], inputs["uuid"], "proof")
+        spec = self._spec()
+        _, name = request.names(path, inputs["cluster"], inputs["uuid"], "proof")
         options = [f"--job-name={name}", f"--output={path}/proof.log", "--wait"]
         options += [*request.options(spec, 1), "--time=5"]
         script = f"timeout {_PROOF_S} sbatch {shlex.join(options)}; code=$?; "

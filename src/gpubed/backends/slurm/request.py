@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from gpubed.backends.slurm.config import Config
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import assets
-from gpubed.nodes import slurm
+from gpubed.nodes.output import SLURM_CANCELLED
 from gpubed.recipes import recipe as recipes
 from gpubed.recipes.recipe import Recipe
 from gpubed.spec.clusterspec import ClusterSpec
@@ -61,14 +61,9 @@ def options(spec: ClusterSpec, nodes: int) -> list[str]:
     return [f"--{name}={value}" for name, value in said.items() if value is not None]
 
 
-def job_name(cluster: str, uuid: str, run: str) -> str:
-    """Return the name of a job in the queue, which says whose it is."""
-    return f"{PREFIX}.{uuid}.{cluster}.{run}"
-
-
-def root(folder: str, cluster: str, uuid: str) -> str:
-    """Return a cluster's own folder in the folder where gpubed may write."""
-    return f"{folder}/{cluster}-{uuid[:8]}"
+def names(folder: str, cluster: str, uuid: str, run: str) -> tuple[str, str]:
+    """Return a cluster's own folder, and the name of a run's job in the queue."""
+    return f"{folder}/{cluster}-{uuid[:8]}", f"{PREFIX}.{uuid}.{cluster}.{run}"
 
 
 def prelude(asked: Config) -> str:
@@ -84,7 +79,7 @@ def script(
     exports = "".join(f"export {key}={shlex.quote(one)}\n" for key, one in environment.items())
     agent = f"{folder}/.gpubed/{PROGRAMS[0]}"
     return (
-        f"#!/bin/bash -l\ncd {folder} && [ ! -e {slurm.CANCELLED} ] || exit 1\n"
+        f"#!/bin/bash -l\ncd {folder} && [ ! -e {SLURM_CANCELLED} ] || exit 1\n"
         f"{prelude(asked)}{exports}"
         f"exec {shlex.join([f'{python}/bin/python', agent, 'start', *words])}\n"
     )

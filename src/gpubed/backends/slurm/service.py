@@ -14,10 +14,10 @@ from gpubed.core import reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import assets
-from gpubed.nodes import openssh, slurm
+from gpubed.nodes import openssh, output
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.openssh import Login
-from gpubed.nodes.output import SSH_FAILED, follow
+from gpubed.nodes.ssh import Unreachable
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Ended, JobService, Task, World
 
@@ -44,8 +44,8 @@ class SlurmService(JobService):
         run = _Run(cluster, task, world, on_output)
         try:
             return [run.to_the_end()]
-        except _Away:
-            raise
+        except Unreachable:
+            raise  # the job goes on
         except BaseException:
             run.cancel()
             raise
@@ -60,9 +60,8 @@ class _Run:
         self._asked, uuid = request.config(self._spec), cluster.allocation.uuid
         self._login = Login(self._asked.login)
         folder = self._login.inside(self._asked.folder)
-        self._root = request.root(folder, cluster.name, uuid)
+        self._root, self._name = request.names(folder, cluster.name, uuid, task.run_id)
         self._folder = f"{self._root}/runs/{task.run_id}"
-        self._name = request.job_name(cluster.name, uuid, task.run_id)
         self._last, self._went = "", list[str]()
 
     def to_the_end(self) -> Ended:
@@ -70,14 +69,14 @@ class _Run:
         self._output(f"slurm: submitted as job {job}")
         code = self._follow(job)
         missing = self._collect()
-        if f"{slurm.FINAL}NODE_FAIL" in self._last:
+        if f"{output.SLURM_END}NODE_FAIL" in self._last:
             went = ", ".join(self._went) or "a node"
             return Ended(f"{went} went, and job {job} with it", "node_lost")
         return Ended(self._last.removeprefix("slurm: ") if code else missing)
 
     def cancel(self) -> None:
         with suppress(GpubedError):
-            self._login.run(slurm.cancel(self._folder, self._name, _CANCEL_S), timeout=90)
+            self._login.run(output.slurm_cancel(self._folder, self._name, _CANCEL_S), timeout=90)
 
     def _submitted(self) -> str:
         task, login, root, folder = self._task, self._login, self._root, self._folder
@@ -96,13 +95,13 @@ class _Run:
             login.run("mkdir -p %s/%s", root, inside)
         program = request.prelude(self._asked).replace("%", "%%")
         program += f"{root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}"
-        python = task.add_packages(login, program, f"{root}/env", folder)
+        python = task.add_packages((login, program, f"{root}/env"), folder)
         words = [str(self._world.ranks // self._world.nodes), *self._world.command]
         script = request.script(
             self._asked, python or f"{root}/env/current", folder, environment, words
         )
         options = request.options(self._spec, self._world.nodes)
-        options += [f"--job-name={self._name}", f"--output={folder}/{slurm.OUTPUT}"]
+        options += [f"--job-name={self._name}", f"--output={folder}/{output.SLURM_LOG}"]
         submit = f"sbatch --parsable --no-requeue {shlex.join(options)}"
         answer = login.run(submit, check=False, stdin=script)
         if answer.exit_code or not answer.stdout.strip():
@@ -115,14 +114,14 @@ class _Run:
         heard, lines = time.monotonic(), "+1"
         while True:
             begun = time.monotonic()
-            script = slurm.follow(self._folder, job, _EVERY_S, lines)
-            code = follow(self._login.command(script), self._hear)
-            if code != SSH_FAILED or slurm.FINAL in self._last:
+            script = output.slurm_follow(self._folder, job, _EVERY_S, lines)
+            code = output.follow(self._login.command(script), self._hear)
+            if code != output.SSH_FAILED or output.SLURM_END in self._last:
                 return code
             if time.monotonic() - begun > _TRY_S:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _AWAY_S:
-                raise _Away(
+                raise Unreachable(
                     f"the login to {self._login.name} fails; job {job} is no longer followed",
                     f"gpubed status {self._cluster} tells what becomes of it; "
                     f"gpubed down {self._cluster} cancels it",
@@ -149,7 +148,3 @@ class _Run:
         except GpubedError as error:
             return f"its results are in {self._folder} on {self._login.name} only: {error.message}"
         return ""
-
-
-class _Away(GpubedError):
-    """The login has failed for long; the job goes on."""

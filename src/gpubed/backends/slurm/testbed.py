@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,8 @@ from gpubed.testbeds.base import Existing, Finding, Identity, JobState, JobTestb
 from gpubed.testbeds.driver import Driver
 
 if TYPE_CHECKING:
-    from gpubed.nodes.allocation import Allocation
     from gpubed.spec.plan import ClusterPlan
 
-_CANCEL_S, _POLL_S = 60.0, 2.0
 _MARKS = f'for one in %s/*/{MARK}; do [ ! -e "$one" ] || echo $(cat "$one") "${{one%%/*}}"; done'
 
 
@@ -61,10 +58,6 @@ class SlurmTestbed(JobTestbed):
         found = [Finding("slurm.login", True, f"{login.name} answers")]
         return [*found, *_findings(spec, answers)]
 
-    def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return nothing: there are no nodes."""
-        return {}
-
     def identity(self) -> Identity:
         """Return the cluster, user and folder: another folder knows nothing of the cluster."""
         said = self._login.run(f"{queue.SECTIONS['config']}; id -un").stdout.split("\n")
@@ -86,11 +79,8 @@ class SlurmTestbed(JobTestbed):
         if thing.kind == "folder":
             self.driver("volume").delete(thing.id, {"uuid": thing.uuid})
             return
-        left, until = "scancel %s; squeue --noheader --jobs=%s", time.monotonic() + _CANCEL_S
-        while self._login.run(left, thing.id, thing.id, check=False).stdout.strip():
-            if time.monotonic() > until:
-                break
-            time.sleep(_POLL_S)
+        left = "for _ in $(seq 30); do squeue --noheader --jobs=%s | grep -q . || exit 0; sleep 2; "
+        self._login.run(f"scancel %s; {left}done", thing.id, thing.id, check=False, timeout=120)
 
     def jobs(self, uuid: str) -> list[JobState]:
         """Return the cluster's jobs that are in the queue, with why each waits."""
@@ -119,11 +109,9 @@ def _findings(spec: ClusterSpec, answers: dict[str, str]) -> list[Finding]:
     fix = f"gpubed resources {spec.name} lists partitions and their GPUs"
     is_writable = answers["folder"].endswith("yes")
     folder = asked.folder if is_writable else f"{asked.folder}: {answers['folder']}"
-    horovod = "g++ and make are there, to build Horovod"
-    if not answers["compiler"].endswith("make"):
-        horovod = (
-            "Horovod is left out, for want of g++ or make: torch.distributed and torchrun work"
-        )
+    horovod = "Horovod is left out, for want of g++ or make: torch.distributed works"
+    if answers["compiler"].endswith("make"):
+        horovod = "g++ and make are there, to build Horovod"
     python = answers["python"]
     return [
         Finding("slurm.commands", True, version),

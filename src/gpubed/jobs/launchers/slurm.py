@@ -15,9 +15,8 @@ from pathlib import PurePosixPath
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs.launcher import Launch, Launcher, on_head
-from gpubed.nodes import slurm
 from gpubed.nodes.allocation import Cluster
-from gpubed.nodes.output import OnOutput, follow
+from gpubed.nodes.output import SLURM_LOG, OnOutput, follow, slurm_cancel, slurm_follow
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
@@ -26,7 +25,7 @@ _CANCEL_TIMEOUT_S = 60
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
     f"--job-name=%s --nodes=%s --nodelist=%s --partition=%s --exclusive --mem=0 --no-requeue "
-    f"--output={slurm.OUTPUT} --wrap %s"
+    f"--output={SLURM_LOG} --wrap %s"
 )
 
 
@@ -51,10 +50,10 @@ class SlurmLauncher(Launcher):
         try:
             job = _submit(cluster, launch, name)
             on_output(f"slurm: submitted as job {job}")
-            return follow(on_head(cluster, slurm.follow(launch.folder, job)), on_output)
+            return follow(on_head(cluster, slurm_follow(launch.folder, job)), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
-                cancel = slurm.cancel(launch.folder, name, _CANCEL_TIMEOUT_S, "flock .submit ")
+                cancel = slurm_cancel(launch.folder, name, _CANCEL_TIMEOUT_S, "flock .submit ")
                 subprocess.run(
                     on_head(cluster, cancel),
                     stdin=subprocess.DEVNULL,
