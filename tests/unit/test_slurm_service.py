@@ -142,7 +142,7 @@ def test_an_interruption_cancels_the_job(site, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpubed.backends.slurm.service.follow", interrupt)
+    monkeypatch.setattr("gpubed.nodes.output.follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(site, script="sleep 1\n")
     assert (site / "cancelled").read_text() == f"--name=gpubed.{UUID}.uni.r1\n"
