@@ -120,10 +120,12 @@ def ranks(slots: int) -> list[dict[str, str]]:
     places = json.loads(os.environ["GPUBED_PLACES"])
     address = own_address(places[:number] or places[1:])
     here = 1 if os.environ.get("GPUBED_PER_NODE") else slots
-    gpus = list[str]()
-    if int(os.environ.get("SLURM_GPUS_ON_NODE") or 0):
+    gpus, wanted = list[str](), int(os.environ.get("GPUBED_GPUS") or 0)
+    if wanted:
         with suppress(OSError, subprocess.CalledProcessError):
             gpus = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+        if len(gpus) < wanted:  # ranks would compute on the CPU, and nobody would know
+            sys.exit(f"{os.environ['SLURMD_NODENAME']} has {len(gpus)} of {wanted} GPU(s) to use")
     shared = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GPUBED_NODE": os.environ["SLURMD_NODENAME"],

@@ -5,6 +5,9 @@ set -eu
 root=$1 target=$1/env/$2
 files=$root/programs/roles/python_env/files
 cd "$root"
+# One at a time, where the file system has locks: an `up` that was cut off may still build here.
+exec 9>.building
+! command -v flock >/dev/null || flock -w 7000 9 || true
 [ ! -e "$target/.complete" ] || { cat "$target/.complete"; exit; }
 
 for python in python3 $(printf 'python%s ' $pythons) none; do

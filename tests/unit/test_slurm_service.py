@@ -43,6 +43,7 @@ code=0; for one in $all; do wait $one || code=$?; done; exit $code""",
   echo "JobState=$state Reason=None ExitCode=$code:0" ;;
 esac""",
     "squeue": ":",
+    "nvidia-smi": "[ -e $HERE/blind ] || printf 'A100\\nA100\\n'",
     "scancel": "echo $* >>$HERE/cancelled",
 }
 
@@ -118,6 +119,18 @@ def test_what_starts_its_own_ranks_starts_once_per_node(site):
     assert ended.reason == ""
     said = [(here / f"n{n}.txt").read_text() for n in (0, 1)]
     assert said == ["2 x 2 is_host=1\n", "2 x 2 is_host=0\n"]
+
+
+def test_each_rank_has_a_gpu_or_none_starts(site):
+    script = "echo $GPUBED_DEVICE $GPUBED_DEVICE_NAME >$RANK.txt\n"
+    ended, _, here, _ = run(site, script=script)
+    assert ended.reason == ""
+    assert (here / "3.txt").read_text() == "cuda:1 cuda:A100\n"
+    (site / "blind").touch()
+    (site / "code").unlink()
+    ended, lines, *_ = run(site, script=script)
+    assert "ended: JobState=FAILED" in ended.reason
+    assert "n1 has 0 of 2 GPU(s) to use" in lines
 
 
 def test_a_rank_that_fails_ends_its_node_and_is_written_down(site):

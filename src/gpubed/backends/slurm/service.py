@@ -87,6 +87,7 @@ class _Run:
             "GPUBED_SHARED": root,
             "GPUBED_DATASETS": f"{root}/datasets",
             "GPUBED_SCRATCH": "",
+            "GPUBED_GPUS": str(self._spec.nodes[0].gpus),
             **task.environment,
         }
         if kept := environment.get("GPUBED_CHECKPOINTS"):
