@@ -21,7 +21,7 @@ from gpubed.jobs import execution
 from gpubed.jobs.runs.record import Request
 from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.testbeds import history, registry
-from gpubed.testbeds.base import Existing, Identity
+from gpubed.testbeds.base import Ended, Existing, Identity
 from gpubed.testbeds.specification import load_plan
 from support.bound import kind
 from support.known import apply, last
@@ -290,7 +290,7 @@ def test_no_job_starts_where_no_note_leads(lab, monkeypatch):
     monkeypatch.setattr(
         GpulabLauncher,
         "run",
-        lambda _s, _c, task, _o: ran.append(task) or ["" for _ in task.worlds],
+        lambda _s, _c, task, _o: ran.append(task) or [Ended() for _ in task.worlds],
     )
     edited(lab, JOB, patience=60)
     execution.run(cluster, request)

@@ -144,10 +144,10 @@ def test_one_world_over_several_jobs_is_refused_with_the_reason_and_both_ways_ou
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ({"networks": {"experiment": {"rate": "1 Gbit/s"}}}, "no network between GPULab's jobs"),
-        ({"services": {"slurm": {}}}, "services.slurm: GPULab has no nodes"),
-        ({"services": {"docker": {}}}, "services.docker: GPULab has no nodes"),
-        ({"services": {"monitoring": {}}}, "services.monitoring: GPULab has no nodes"),
+        ({"networks": {"experiment": {"rate": "1 Gbit/s"}}}, "gpulab has no network to declare"),
+        ({"services": {"slurm": {}}}, "services.slurm: gpulab lends no nodes"),
+        ({"services": {"docker": {}}}, "services.docker: gpulab lends no nodes"),
+        ({"services": {"monitoring": {}}}, "services.monitoring: gpulab lends no nodes"),
         ({"lease": {"duration": "30 d"}}, "after two weeks"),
         ({"nodes": [{"count": 1}]}, "must be told cpus and memory"),
         (

@@ -12,6 +12,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import slurm
+from gpubed.nodes import output
 from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
@@ -159,10 +160,10 @@ def test_of_a_job_that_the_controller_has_forgotten_the_accounting_knows_the_end
 
 
 def test_who_never_answers_is_not_asked_for_ever_and_the_job_may_go_on(followed, monkeypatch):
-    monkeypatch.setattr(slurm, "_PATIENCE_S", 1)
+    monkeypatch.setattr(output, "_PATIENCE_S", 1)
     code, lines = followed(AWAY)
     assert code == 1
     assert lines[-1] == (
         "slurm: no answer for 1 s: job 7 may go on and hold its nodes. "
-        "On the head, once Slurm answers: squeue --jobs=7; scancel 7"
+        "Where Slurm's commands are, once it answers: squeue --jobs=7; scancel 7"
     )

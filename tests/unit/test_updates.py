@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gpubed.jobs import launcher
 from gpubed.jobs.rank_output import Updates
+from gpubed.nodes import output
 from support import terminal
 
 # tqdm begins each update with a carriage return, and horovodrun ends a line there.
@@ -18,7 +18,7 @@ def settled(text):
     """What stays of a run's output."""
     stream = io.TextIOWrapper(io.BytesIO(text.encode()))
     updates = Updates()
-    kept = [line for raw in launcher.lines(stream) if (line := updates.settle(raw)) is not None]
+    kept = [line for raw in output.lines(stream) if (line := updates.settle(raw)) is not None]
     return kept + updates.rest()
 
 

@@ -42,8 +42,9 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     Raises `GpubedError` if the cluster does not have the service.
     """
     if not cluster.allocation.nodes and name != STATUS:
-        # The testbed's own notebooks have their own login.
-        return urls(cluster)[0]["url"]
+        for service in urls(cluster):
+            return service["url"]  # the testbed's own notebooks have their own login
+        cluster.allocation.require_nodes()
     for service in urls(cluster):
         if service["name"] == name:
             return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"

@@ -50,6 +50,18 @@ class Component(pulumi.ComponentResource):
         self.register_outputs({"allocation": self.allocation})
         return self.allocation
 
+    def grant_none(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Set and return an `allocation` without nodes, of a testbed that runs jobs."""
+        data: dict[str, Any] = {"cluster": plan.cluster, "backend": plan.backend, "nodes": ()}
+        data |= {"control": _network(plan.control)}
+        self.allocation = uuid.apply(
+            lambda known: Allocation.model_validate({**data, "uuid": known}).model_dump(mode="json")
+        )
+        self.register_outputs({"allocation": self.allocation})
+        return self.allocation
+
 
 def allocation(
     plan: ClusterPlan,

@@ -10,7 +10,8 @@ from pathlib import Path
 from gpubed.cli import run_detached
 from gpubed.cli.ui import UI
 from gpubed.jobs.job_progress import Estimate
-from gpubed.jobs.rank_output import OF_RANK, RankOutput
+from gpubed.jobs.rank_output import RankOutput
+from gpubed.nodes.output import OF_RANK
 
 _LAST = 20  # lines; last words have fewer
 _LIVE = 8  # lines that replace themselves at once

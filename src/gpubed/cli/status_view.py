@@ -181,7 +181,8 @@ def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
     if document["state"] == "ready":
-        ui.say(f"next: gpubed run {name} digits    gpubed resources {name}    gpubed open {name}")
+        page = f"    gpubed open {name}" if document["services"] else ""
+        ui.say(f"next: gpubed run {name} digits    gpubed resources {name}{page}")
 
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
 
@@ -34,16 +35,17 @@ from gpubed.jobs import (
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
-from gpubed.jobs.rank_output import SSH_FAILED, RankOutput, Updates
+from gpubed.jobs.rank_output import RankOutput, Updates
 from gpubed.jobs.runs import checkpoints, concurrent, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
-from gpubed.nodes import selection
+from gpubed.nodes import openssh, selection
 from gpubed.nodes.allocation import Allocation, Cluster, Node
+from gpubed.nodes.output import SSH_FAILED
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import history, registry
-from gpubed.testbeds.base import JobBackend, JobService, Task, World
+from gpubed.testbeds.base import Ended, JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
@@ -127,7 +129,7 @@ def run(
     # An elastic training locks its checkpoints itself, across all of its runs.
     mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
     with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
-        result = run.by_service(keep) if run.service else run.over_ssh(keep, terms)
+        result = run.by_service(keep, terms) if run.service else run.over_ssh(keep, terms)
         if result.failures and not result.cause:
             result.cause = Cause(kind="sanity", message=result.failures[0], at=record.now())
         result.seconds = time.monotonic() - started
@@ -165,7 +167,8 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     values = job.values(request.job, request.settings)
     used = selection.choose(cluster.allocation, **request.choice.model_dump())
     cluster = replace(cluster, allocation=used)
-    ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))
+    world = chosen.worlds(plan)[0] if isinstance(chosen, JobService) else used.nodes
+    ranks = sum(node.slots for node in world)
     if not ranks:
         raise UsageError(
             f"cluster {cluster.name} has no node that ranks could start on",
@@ -236,13 +239,15 @@ def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | Job
     backend = registry.backend(plan.backend)
     own = backend.name if isinstance(backend, JobBackend) else None
     name = wanted or own or job.launcher
+    if isinstance(backend, JobBackend) and name == own:
+        return backend.service()
     chosen = launchers.named(name)
-    if own and name != own:
+    if own:
         raise UsageError(
             f"launcher {name} starts jobs on nodes, and {plan.backend} has none",
             f"--launcher {own}",
         )
-    if not own and isinstance(chosen, JobService):
+    if isinstance(chosen, JobService):
         raise UsageError(f"launcher {name} needs a testbed that runs jobs", "--launcher ssh")
     return chosen
 
@@ -318,7 +323,9 @@ class _Run:
                 others.append(line.run)
             launch = self._prepare(head, words)
             if not image:  # which brings its own
-                self._add_packages(head, launch, terms.again or terms.resumes)
+                place = packages.on_head(self.cluster, head)
+                environment = self._add_packages(terms, place, launch.folder)
+                launch.environment["GPUBED_PYTHON"] = environment
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
@@ -376,7 +383,13 @@ class _Run:
         folder = f"{storage.shared.path}/runs/{self.record.run_id}"
         here, names = _files(self.request)
         if self.request.command:
-            source.send(self.cluster, here, names, folder)
+            login = [
+                "ssh",
+                "-F",
+                str(self.cluster.paths.ssh_config),
+                self.cluster.allocation.head.name,
+            ]
+            openssh.send(login, here, names, folder)
         else:
             head.put(here, folder)
         environment = {
@@ -401,19 +414,22 @@ class _Run:
             made["GPUBED_CHECKPOINTS"] = checkpoint_files.folder(self.cluster.plan, str(name))
         return made
 
-    def _add_packages(self, head: SSH, launch: Launch, former: str) -> None:
-        """Start ranks with the packages of the folder, of the job and of `cluster.yml`."""
+    def _add_packages(self, terms: Terms, place: packages.Place, folder: str) -> str:
+        """Return the environment with the packages of the folder, the job and `cluster.yml`.
+
+        Empty if none are wanted.
+        """
         wanted = (*self.cluster.plan.spec.python.packages, *self.job.python.packages)
         if not packages.wants(_files(self.request)[1], wanted):
-            return
+            return ""
         lock = ""
-        if former:
+        if former := terms.again or terms.resumes:
             with suppress(reading.Missing):
                 kept = self.cluster.paths.runs / former / record.ORIGIN / packages.LOCK
                 lock = reading.file(kept).text()
-        path, lock = packages.provide(self.cluster, head, launch.folder, wanted, lock)
-        launch.environment["GPUBED_PYTHON"] = path
+        path, lock = packages.provide(self.cluster, place, folder, wanted, lock)
         files.write(self._lock, lock.encode())
+        return path
 
     def ended(self, begun: Record, result: JobResult) -> Record:
         """Return the run's record with its result."""
@@ -476,20 +492,22 @@ class _Run:
         known = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
         return tuple(sorted({found.simulated for found in known if found.simulated}))
 
-    def by_service(self, keep: Callable[[str], None]) -> JobResult:
-        """Let the testbed run the job: each node of the plan is a world of its own."""
+    def by_service(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
+        """Let the testbed run the job, as one world or as several."""
         service = cast("JobService", self.launcher)
         name, settings = self.request.job, self.request.settings
-        several = len(self.cluster.plan.nodes) > 1
+        planned = service.worlds(self.cluster.plan)
+        several = len(planned) > 1
         worlds = [
             World(
                 label=f"trial {number}" if several else "",
                 here=self.here / f"trial-{number}" if several else self.here,
                 command=self.request.command
                 or self.job.words(name, _seeded(self.job, settings, number)),
-                ranks=node.slots,
+                ranks=sum(node.slots for node in nodes),
+                nodes=len(nodes),
             )
-            for number, node in enumerate(self.cluster.plan.nodes)
+            for number, nodes in enumerate(planned)
         ]
         folder, names = _files(self.request)
         task = Task(
@@ -504,6 +522,7 @@ class _Run:
             per_node=self.request.per_node,
             follow=not self.request.command,
             image=self.request.container or self.job.container,
+            add_packages=partial(self._add_packages, terms),
         )
         said = [RankOutput(world.ranks) for world in worlds]
 
@@ -516,15 +535,20 @@ class _Run:
 
         for world in worlds:
             world.here.mkdir(exist_ok=True)
-        reasons = service.run(self.cluster, task, hear)
-        trials = [*map(self._world_result, worlds, reasons, said)]
+        ends = service.run(self.cluster, task, hear)
+        trials = [*map(self._world_result, worlds, ends, said)]
         return self._several(trials) if several else trials[0]
 
-    def _world_result(self, world: World, reason: str, said: RankOutput) -> JobResult:
-        result = JobResult(self.request.job, str(world.here), world.ranks)
+    def _world_result(self, world: World, ended: Ended, said: RankOutput) -> JobResult:
+        result, reason = JobResult(self.request.job, str(world.here), world.ranks), ended.reason
         if reason:
-            places = [world.label or self.cluster.plan.backend] * world.ranks
-            if cause := said.cause(places, {}):
+            several = 1 if self.request.per_node else world.ranks // world.nodes
+            places = [name for name, _ in world.places() for _ in range(several)]
+            places = places or [world.label or self.cluster.plan.backend] * world.ranks
+            if ended.kind == "node_lost":
+                result.cause = Cause(kind="node_lost", message=reason, at=record.now())
+                result.cut_off = True
+            elif cause := said.cause(places, causes.ends(world.here, len(places))):
                 result.cause, result.last_words = cause, said.last_words
                 reason = f"{cause.message}; {reason}"
             result.failures.append(reason)

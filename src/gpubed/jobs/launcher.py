@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
-from typing import cast
 
-from gpubed.jobs.rank_output import parted
 from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.output import OnOutput
 from gpubed.nodes.ssh import in_sh
 from gpubed.spec.plan import ClusterPlan
-
-OnOutput = Callable[[str], None]
-_LONGEST_LINE = 2**16  # characters
 
 
 @dataclass(frozen=True)
@@ -77,42 +71,3 @@ def on_head(cluster: Cluster, script: str) -> list[str]:
     """Return the command that runs a shell script on the head."""
     head = cluster.allocation.head.name
     return ["ssh", "-F", str(cluster.paths.ssh_config), head, in_sh(script)]
-
-
-def lines(stream: TextIOWrapper) -> Iterator[str]:
-    """Yield each line that a job prints; a very long one in pieces, to bound memory.
-
-    A line that a carriage return ended, which the next one of its stream replaces, keeps it.
-    """
-    stream.reconfigure(newline="")
-    goes_on = False
-    while piece := stream.readline(_LONGEST_LINE):
-        if not (goes_on and piece in ("\n", "\r\n")):  # the line end of the piece before
-            ended = piece.endswith(("\n", "\r"))
-            *others, last = parted(piece.rstrip() if ended else piece)
-            yield from others
-            yield last + "\r" * piece.endswith("\r")
-        goes_on = not piece.endswith(("\n", "\r"))
-
-
-def follow(command: Sequence[str], on_output: OnOutput) -> int:
-    """Run a command to its end, passing on each line; return its exit code.
-
-    An interruption kills the command here; the caller ends what it started elsewhere.
-    """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout  # noqa: S101
-    try:
-        for line in lines(cast("TextIOWrapper", process.stdout)):
-            on_output(line)
-        return process.wait()
-    finally:
-        process.kill()
-        process.wait()

@@ -10,13 +10,16 @@ from pydantic import BaseModel
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.openssh import Login
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
 
 LOCK = "packages.txt"
 """The exact packages of a run, with their hashes; in its folder `origin`."""
-_PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py run %s %s"  # role python_env
+_PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
 _TIMEOUT_S = 3600.0
+Place = tuple[SSH | Login, str, str]
+"""A session with a host, how it calls `make_layer.py`, and the folder of environments."""
 
 
 class _Told(BaseModel):
@@ -34,8 +37,13 @@ def wants(names: Collection[str], packages: Collection[str]) -> bool:
     return bool(packages) or listed
 
 
+def on_head(cluster: Cluster, head: SSH) -> Place:
+    """Return where a cluster's own runs get packages."""
+    return head, _PROGRAM, f"{cluster.plan.spec.storage.shared.path}/env"
+
+
 def provide(
-    cluster: Cluster, head: SSH, folder: str, packages: Iterable[str], lock: str
+    cluster: Cluster, place: Place, folder: str, packages: Iterable[str], lock: str
 ) -> tuple[str, str]:
     """Return the environment that a run starts in, and the lock of what was added to it.
 
@@ -51,11 +59,11 @@ def provide(
         "note",
         message="looking for the project's packages; those that are missing are installed once",
     )
-    root = f"{cluster.plan.spec.storage.shared.path}/env"
+    session, program, root = place
     environment = registry.backend(cluster.plan.backend).environment()
     asked = {"folder": folder, "lock": lock, "environment": environment, "packages": [*packages]}
-    answer = head.run(
-        *(_PROGRAM, f"{root}/current", f"{root}/layers"),
+    answer = session.run(
+        *(f"{program} run %s %s", f"{root}/current", f"{root}/layers"),
         stdin=json.dumps(asked),
         timeout=_TIMEOUT_S,
         check=False,

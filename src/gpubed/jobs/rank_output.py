@@ -19,13 +19,8 @@ from gpubed.core import reading
 from gpubed.jobs import causes
 from gpubed.jobs.causes import CONSEQUENCE, End
 from gpubed.jobs.runs.record import Cause
+from gpubed.nodes.output import OF_RANK, SSH_FAILED
 
-SSH_FAILED = 255
-"""OpenSSH's own exit code: of a connection that was lost, or never came about."""
-OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
-"""A line of a rank: number, stream and text. MPI prefixes it with the number of the job, too."""
-# What a rank printed without a line end is followed by a line of another one.
-_GLUED = re.compile(r"(?<=.)(?=\[(?:\d+,)?\d{1,6}\]<(?:stdout|stderr)>:)")
 _TRACEBACK = "Traceback (most recent call last):"
 # torch prefixes each line of a traceback with the rank.
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]: ?")
@@ -64,11 +59,6 @@ def is_said(line: str) -> bool:
     """
     of_rank = OF_RANK.fullmatch(line)
     return of_rank is not None and of_rank[2] == "stdout"
-
-
-def parted(line: str) -> list[str]:
-    """Return the lines of several ranks that came as one."""
-    return _GLUED.split(line) if OF_RANK.match(line) else [line]
 
 
 class Updates:

@@ -1,4 +1,4 @@
-"""Selects the files of a command's folder that are sent to the nodes, and sends them."""
+"""Selects the files of a command's folder that are sent to the nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shlex
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -16,16 +15,14 @@ from pathlib import Path, PurePath
 import pathspec
 
 from gpubed.core import reading
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import UsageError
 from gpubed.core.text import nearest_name
-from gpubed.nodes.allocation import Cluster
 
 IGNORE = ".gpubedignore"
 """Patterns of files that stay here, in the syntax of `.gitignore`."""
 ASK_FROM = 256 * 2**20
 """Bytes; a larger folder is sent only after a question."""
 _MOST = 50_000  # files
-_SENT = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
 
 
 def files(folder: Path) -> list[str]:
@@ -71,40 +68,6 @@ def largest(folder: Path, names: Sequence[str]) -> str:
         tops,
         key=lambda top: size(folder, (name for name in names if PurePath(name).parts[0] == top)),
     )
-
-
-def send(cluster: Cluster, folder: Path, names: Iterable[str], remote: str) -> None:
-    """Copy files of a folder to a folder of the head, keeping links and permissions.
-
-    Raises:
-        GpubedError: A file cannot be read here or written there.
-    """
-    login = ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name]
-    unpack = f"mkdir -p {shlex.quote(remote)} && {_SENT % shlex.quote(remote)}"
-    with tempfile.TemporaryFile() as names_file, tempfile.TemporaryFile() as said:
-        names_file.write(b"".join(os.fsencode(name) + b"\0" for name in names))
-        names_file.seek(0)
-        pack = subprocess.Popen(
-            [
-                *("tar", "--create", f"--directory={folder}"),
-                *("--no-recursion", "--null", "--files-from=-"),
-            ],
-            stdin=names_file,
-            stdout=subprocess.PIPE,
-            stderr=said,
-        )
-        unpacked = subprocess.run(
-            [*login, f"sh -c {shlex.quote(unpack)}"], stdin=pack.stdout, stderr=said, check=False
-        )
-        if pack.stdout:
-            pack.stdout.close()
-        # 1: a file, such as a log, grew while it was read (tar(1), "Return value").
-        if pack.wait() > 1 or unpacked.returncode:
-            said.seek(0)
-            why = said.read().decode(errors="replace").strip().splitlines()[-3:]
-            raise GpubedError(
-                f"{folder} could not be sent to the head: {' '.join(why) or 'the connection ended'}"
-            )
 
 
 def starts_ranks(command: Sequence[str]) -> bool:

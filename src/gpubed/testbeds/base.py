@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation, Cluster, Node
+    from gpubed.nodes.openssh import Login
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
@@ -340,6 +342,23 @@ class World:
     here: Path  # the local folder for its results; it exists when the world runs
     command: Sequence[str]  # what each rank runs
     ranks: int  # world size
+    nodes: int = 1
+
+    def places(self) -> list[tuple[str, int]]:
+        """Return the nodes that it ran on, each with its slots, if its results name them."""
+        try:
+            lines = reading.file(self.here / "hostfile").text().splitlines()
+            words = [line.split(" slots=") for line in lines]
+            return [(reading.short(name, 64), int(slots)) for name, slots in words]
+        except (GpubedError, ValueError):
+            return []
+
+
+class Ended(NamedTuple):
+    """How a world ended: why it failed, empty if it did not, and the kind of that cause."""
+
+    reason: str = ""
+    kind: str = "exit"
 
 
 @dataclass(frozen=True)
@@ -351,12 +370,16 @@ class Task:
     names: Sequence[str]  # the files of it, relative to it
     run_id: str  # unique in the cluster
     here: Path  # the run's local folder
-    worlds: Sequence[World]  # as many as the plan has nodes
+    worlds: Sequence[World]  # as many as `JobService.worlds` says
     own: frozenset[str]  # names of gpubed's own files in a run's folder, which no result may have
     environment: Mapping[str, str]  # variables of each rank
     per_node: bool = False  # whether a world starts once, and starts its ranks itself
     follow: bool = True  # whether links of the folder stand for what they lead to
     image: str | None = None  # the container image to run in, instead of the testbed's usual one
+    # Has a host add the packages that the run's folder asks for: given a session with it, how
+    # `make_layer.py` is called there, the folder of environments and that of the run, it returns
+    # the environment to start in; empty if nothing is asked for.
+    add_packages: Callable[[tuple[SSH | Login, str, str], str], str] = lambda *_: ""
 
 
 class JobService(ABC):
@@ -364,20 +387,38 @@ class JobService(ABC):
 
     ends_early: bool = False
 
+    def worlds(self, plan: ClusterPlan) -> Sequence[Sequence[NodePlan]]:
+        """Return the nodes of each world of a task; by default each node is one."""
+        return [[node] for node in plan.nodes]
+
     @abstractmethod
-    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[Ended]:
         """Run all worlds to their ends; an interruption stops all of them on the testbed.
 
-        `on_output` is called with each line that a world prints. Returns for each world why it
-        failed, with the end of its log; empty if it did not.
+        `on_output` is called with each line that a world prints. Returns how each world ended,
+        with the end of its log if it failed.
         """
 
 
 class JobBackend(Backend):
     """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
-    Only the launcher of the same name can pass jobs to it.
+    Only its own service can pass jobs to it, which a run names as a launcher by the backend's name.
     """
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Return what no testbed has that runs jobs only."""
+        from gpubed.spec.clusterspec import Problem
+
+        found = list[Problem]()
+        if spec.networks.experiment:
+            why = f"{self.name} has no network to declare: jobs use its own"
+            found.append(Problem(("networks", "experiment"), why, "leave networks out"))
+        for service in ("docker", "monitoring", "slurm"):
+            if getattr(spec.services, service) is not None:
+                why = f"{self.name} lends no nodes to run it on"
+                found.append(Problem(("services", service), why, "leave it out"))
+        return found
 
     @abstractmethod
     def service(self) -> JobService:
@@ -390,6 +431,10 @@ class JobBackend(Backend):
 
 class JobTestbed(Testbed):
     """A testbed that runs jobs."""
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return nothing: there are no nodes."""
+        return {}
 
     @abstractmethod
     def jobs(self, uuid: str) -> list[JobState]:

@@ -47,7 +47,7 @@ class GpulabBackend(JobBackend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs in containers cannot do."""
-        return [*_nodes(spec), *_rest(spec)]
+        return [*_nodes(spec), *super().check(spec), *_rest(spec)]
 
     def component(
         self,
@@ -58,20 +58,8 @@ class GpulabBackend(JobBackend):
     ) -> pulumi.Output[dict[str, Any]]:
         """Declare an allocation without nodes; its uuid labels the jobs."""
         from gpubed.backends.component import Component
-        from gpubed.nodes.allocation import Allocation, Network
 
-        def allocation(known: str) -> dict[str, Any]:
-            return Allocation(
-                cluster=plan.cluster,
-                uuid=known,
-                backend=self.name,
-                nodes=(),
-                control=Network(subnet=str(plan.control.subnet)),
-            ).model_dump(mode="json")
-
-        made = uuid.apply(allocation)
-        Component(self.name, plan.cluster, opts).register_outputs({"allocation": made})
-        return made
+        return Component(self.name, plan.cluster, opts).grant_none(plan, uuid)
 
     def service(self) -> GpulabLauncher:
         """Return the service that submits and follows jobs, and collects their results."""
@@ -102,12 +90,6 @@ def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _rest(spec: ClusterSpec) -> Iterator[Problem]:
-    if spec.networks.experiment:
-        why = "there is no network between GPULab's jobs"
-        yield Problem(("networks", "experiment"), why, "leave networks out")
-    for service in ("docker", "monitoring", "slurm"):
-        if getattr(spec.services, service) is not None:
-            yield Problem(("services", service), "GPULab has no nodes to run it on", "leave it out")
     if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
         why = "GPULab ends every job after two weeks"
         yield Problem(("lease", "duration"), why, "1 min to 14 d")

@@ -26,7 +26,7 @@ from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes.allocation import Cluster
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.base import JobService, Task, World
+from gpubed.testbeds.base import Ended, JobService, Task, World
 
 RECORD = "jobs.json"  # in a run's folder, since the service lists only one page of jobs
 _POLL_S = 2.0
@@ -88,7 +88,7 @@ class GpulabLauncher(JobService):
 
     times = (_POLL_S, _SILENCE_S, _SETTLE_S, _LATE_S)
 
-    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[Ended]:
         """Run all worlds to their ends; see `JobService.run`."""
         run = _Run(self, cluster, task, on_output)
         try:
@@ -99,7 +99,7 @@ class GpulabLauncher(JobService):
         except BaseException:
             run.cancel_all()
             raise
-        return [job.failure for job in run.jobs]
+        return [Ended(job.failure) for job in run.jobs]
 
 
 class _Run:

@@ -18,7 +18,6 @@ from gpubed.spec.plan import plan as make_plan
 from gpubed.testbeds.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
 
 if TYPE_CHECKING:
-    from gpubed.nodes.allocation import Allocation
     from gpubed.spec.plan import ClusterPlan
 
 _EXPIRES_SOON_D = 14
@@ -41,10 +40,6 @@ class GpulabTestbed(JobTestbed):
         except GpubedError as error:
             return [Finding("gpulab.certificate", False, error.message, error.hint)]
         return _service(client, spec)
-
-    def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return nothing: there are no nodes."""
-        return {}
 
     def identity(self) -> Identity:
         """Return the service and user: a user sees only own jobs."""

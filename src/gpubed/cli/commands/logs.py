@@ -8,9 +8,10 @@ from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.engines import interruption
 from gpubed.jobs.job_progress import Estimate
-from gpubed.jobs.rank_output import OF_RANK, RankOutput
+from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import active, record
 from gpubed.jobs.runs.record import Record
+from gpubed.nodes.output import OF_RANK
 
 EXAMPLE = "gpubed logs lab last --follow"
 PLACE = ("Work", 30)

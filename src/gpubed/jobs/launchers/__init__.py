@@ -1,4 +1,7 @@
-"""How a job starts on a cluster: a module with `create` each, and each testbed that runs jobs."""
+"""How a job starts on a cluster: a module with `create` each, and each testbed that runs jobs.
+
+A testbed's own way may have the name of a module, which then starts jobs on nodes.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,7 @@ if TYPE_CHECKING:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
-    own = modules_with(Path(__file__).resolve().parent, "create")
-    return tuple(sorted((*own, *_testbeds())))
+    return tuple(sorted({*_own(), *_testbeds()}))
 
 
 @cache
@@ -34,10 +36,14 @@ def named(name: str) -> Launcher | JobService:
     """
     if name not in names():
         raise UsageError(f"there is no launcher {name!r}", nearest_name(name, names()))
-    if name in _testbeds():
+    if name not in _own():
         return cast("JobBackend", registry.backend(name)).service()
     made: Launcher = import_module(f"gpubed.jobs.launchers.{name}").create()
     return made
+
+
+def _own() -> list[str]:
+    return [*modules_with(Path(__file__).resolve().parent, "create")]
 
 
 def _testbeds() -> list[str]:

@@ -14,72 +14,19 @@ from pathlib import PurePosixPath
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.jobs.launcher import Launch, Launcher, OnOutput, follow, on_head
+from gpubed.jobs.launcher import Launch, Launcher, on_head
 from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.output import SLURM_LOG, OnOutput, follow, slurm_cancel, slurm_follow
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
 _CANCEL_TIMEOUT_S = 60
-_OUTPUT = "slurm.log"
 # Submission and cancellation share a lock: a job that was cancelled first is never submitted.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
     f"--job-name=%s --nodes=%s --nodelist=%s --partition=%s --exclusive --mem=0 --no-requeue "
-    f"--output={_OUTPUT} --wrap %s"
+    f"--output={SLURM_LOG} --wrap %s"
 )
-# slurmctld may be restarting, so repeat until it reports an empty queue, or the time is up.
-_CANCEL = (
-    "cd {folder} && flock .submit touch .cancelled; end=$(($(date +%s) + {patience})); "
-    "until scancel --name={name}; queue=$(squeue --noheader --name={name}) && "
-    '[ -z "$queue" ]; do [ $(date +%s) -lt $end ] || exit 1; sleep 0.5; done'
-)
-# How many seconds Slurm may give no answer about a job, and the states of jobs that have ended
-# (squeue(1), job state codes).
-_PATIENCE_S = 600
-_ENDS = (
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
-    "REVOKED TIMEOUT"
-)
-# slurmctld forgets a job minutes after its end; the accounting has it then. A queued job's reason
-# to wait is printed. The sleep at the end waits for output that arrives after the job's end.
-_FOLLOW = rf"""
-ask() {{{{
-  told=$(scontrol --oneliner show job {{job}} 2>&1) && return
-  case $told in *"Invalid job id"*) ;; *) return 1 ;; esac
-  told=$(sacct --noheader --parsable2 --allocations --jobs={{job}} --format=State,ExitCode |
-    sed -E 's/^([A-Z_]+)[^|]*[|]/JobState=\1 ExitCode=/')
-  [ "$told" ]
-}}}}
-cd {{folder}} && touch {_OUTPUT} || exit 1
-tail --lines=+1 --follow {_OUTPUT} & tail=$!
-heard=$(date +%s)
-while :; do
-  if ask; then
-    state=$(echo "$told" | grep -Eo 'JobState=[A-Z_]+' | cut -d = -f 2)
-    [ ! "$silent" ] || echo "slurm: answers again, job {{job}} is $state"
-    heard=$(date +%s) silent=
-    case " {_ENDS} " in *" $state "*) break ;; esac
-    why="$state ($(echo "$told" | grep -Eo 'Reason=[^ ]+' | cut -d = -f 2))"
-    [ "$why" = "$last" ] || case $state in PENDING) echo "slurm: job {{job}} is $why" ;; esac
-    last=$why
-  elif [ $(($(date +%s) - heard)) -ge {{patience}} ]; then
-    kill $tail
-    echo "slurm: no answer for {{patience}} s: job {{job}} may go on and hold its nodes." \
-      "On the head, once Slurm answers: squeue --jobs={{job}}; scancel {{job}}"
-    exit 1
-  elif [ ! "$silent" ]; then
-    echo "slurm: no answer about job {{job}}, asking on for up to {{patience}} s: $told"
-    silent=yes
-  fi
-  sleep 1
-done
-sleep 1
-kill $tail
-[ $state != COMPLETED ] || exit 0
-echo "slurm: job {{job}} ended:" $(echo "$told" | grep -Eo '(JobState|Reason|ExitCode)=[^ ]+')
-code=$(echo "$told" | sed -E 's/.*ExitCode=([0-9]+):.*/\1/')
-exit $((code ? code : 1))
-"""
 
 
 class SlurmLauncher(Launcher):
@@ -103,14 +50,10 @@ class SlurmLauncher(Launcher):
         try:
             job = _submit(cluster, launch, name)
             on_output(f"slurm: submitted as job {job}")
-            folder = shlex.quote(launch.folder)
-            script = _FOLLOW.format(folder=folder, job=job, patience=_PATIENCE_S)
-            return follow(on_head(cluster, script), on_output)
+            return follow(on_head(cluster, slurm_follow(launch.folder, job)), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
-                cancel = _CANCEL.format(
-                    folder=shlex.quote(launch.folder), name=name, patience=_CANCEL_TIMEOUT_S
-                )
+                cancel = slurm_cancel(launch.folder, name, _CANCEL_TIMEOUT_S, "flock .submit ")
                 subprocess.run(
                     on_head(cluster, cancel),
                     stdin=subprocess.DEVNULL,

@@ -21,8 +21,9 @@ from io import TextIOWrapper
 from typing import cast
 
 from gpubed.jobs import job_progress
-from gpubed.jobs.launcher import Launch, Launcher, OnOutput, lines, on_head
+from gpubed.jobs.launcher import Launch, Launcher, on_head
 from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.output import OnOutput, lines
 
 HEARTBEAT = "GPUBED_HEARTBEAT"
 """The variable by which a process of a job names its heartbeat's file."""

@@ -1,0 +1,80 @@
+"""A Slurm cluster that exists as a kind of testbed: it runs jobs and lends no nodes."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from gpubed.backends.slurm import request
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.testbeds.base import JobBackend
+
+# Pulumi's library is slow to import, and most verbs do not need it.
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.backends.slurm.service import SlurmService
+    from gpubed.backends.slurm.testbed import SlurmTestbed
+    from gpubed.core.paths import ClusterPaths
+    from gpubed.spec.plan import ClusterPlan
+    from gpubed.testbeds.options import TestbedOptions
+
+
+class SlurmBackend(JobBackend):
+    """What a user of a Slurm cluster can do."""
+
+    name = "slurm"
+    the_way_back = "put `backend.login` and `backend.folder` of cluster.yml back"
+
+    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlurmTestbed:
+        """Return the testbed for a cluster."""
+        from gpubed.backends.slurm.testbed import SlurmTestbed
+
+        return SlurmTestbed(self, reach, paths)
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Return what jobs of Slurm cannot do."""
+        found, machine = super().check(spec), spec.nodes[0].machine
+        if len(spec.nodes) > 1:
+            why = "all nodes of a job have the same number of GPUs and CPUs"
+            found.append(Problem(("nodes", 1), why, "one group with `count`"))
+        if machine.cpus is None or machine.cpus != int(machine.cpus):
+            why = "Slurm must be told whole CPUs per node"
+            found.append(Problem(("nodes", 0, "machine"), why, "machine: {cpus: 8}"))
+        return found
+
+    def component(
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        public_key: pulumi.Output[str],
+        opts: pulumi.ResourceOptions | None,
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare the cluster's folder, with the Python environment in it, and no nodes."""
+        from gpubed.backends.component import Component
+        from gpubed.testbeds.resources import Volume
+
+        asked, component = request.config(plan.spec), Component(self.name, plan.cluster, opts)
+        inputs = {"cluster": plan.cluster, "uuid": uuid, "folder": asked.folder}
+        inputs |= request.environment(asked, plan.spec.recipe)
+        Volume("folder", self.name, inputs, component.retained)
+        return component.grant_none(plan, uuid)
+
+    def service(self) -> SlurmService:
+        """Return the service that submits and follows jobs, and collects their results."""
+        from gpubed.backends.slurm.service import SlurmService
+
+        return SlurmService()
+
+    def links(self, spec: ClusterSpec) -> dict[str, str]:
+        """Return nothing: a Slurm cluster has no pages of its own that all have."""
+        return {}
+
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return how a job is asked for."""
+        return [f"a job is asked for by: sbatch {shlex.join(request.options(spec, spec.count))}"]
+
+
+def create() -> SlurmBackend:
+    """Make the backend; the registry calls this."""
+    return SlurmBackend()
