@@ -50,7 +50,7 @@ def said(done):
 @pytest.mark.parametrize(
     ("option", "given", "says", "helps"),
     [
-        ("project", "myprojct", "no project 'myprojct': did you mean 'myproject'?", "project list"),
+        ("project", "horovd-lab", "did you mean 'horovod-lab'?", "project list"),
         ("infra", "be-gent1-bi-vm2", f"did you mean {INFRA!r}?", "slices bi infra list"),
         ("flavor", "mediun", "no flavor 'mediun': did you mean 'medium'?", "slices bi flavor list"),
     ],
@@ -83,7 +83,7 @@ def test_a_missing_command_and_a_missing_login_are_told_with_the_way_out(site, t
 def test_what_slices_cannot_give_is_refused_by_check(site, tmp_path):
     made = Cluster(tmp_path / "project", "bad", site, flavors={"head": FLAVOR})
     made.edit(lambda spec: spec["nodes"][0].pop("image"))
-    made.edit(lambda spec: spec.update(networks={"experiment": {}}))
+    made.edit(lambda spec: spec.update(networks={"experiment": {"rate": "1 Gbit/s"}}))
     errors = made.json("check", rc=2)["errors"]
     assert {error["path"] for error in errors} == {
         "backend.flavors.head",
@@ -134,12 +134,8 @@ def _live(made, site):
     states = {node["name"]: node["state"] for node in made.json("status", rc=None)["nodes"]}
     assert states == {"node-0": "ready", "node-1": "missing"}
     again = made.json("up", "-y")["nodes"]
-    assert [
-        node["id"] == former["id"] for node, former in zip(again, up["nodes"], strict=True)
-    ] == [
-        True,
-        False,
-    ]
+    stays = [node["id"] == former["id"] for node, former in zip(again, up["nodes"], strict=True)]
+    assert stays == [True, False]
     assert made.node("node-1", "hostname") == "node-1\n"
 
     before = made.json("status")["lease"]["remaining_s"]
