@@ -1,4 +1,7 @@
-"""SLICES through its command, for which a STAND-IN stands; its machines are real nodes."""
+"""SLICES through its command, for which a STAND-IN stands; its machines are real nodes.
+
+The verbs are those of docs/how-to/slices.md.
+"""
 
 import json
 import os

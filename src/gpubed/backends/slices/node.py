@@ -78,12 +78,9 @@ class NodeDriver(Driver):
     def _request(self, tool: Tool, name: str, inputs: Properties) -> None:
         public = secret.ensure_key(self._key(inputs))
         private = reading.file(self._key(inputs)).text()
-        data = {
-            "hostname": inputs["name"],
-            "ssh_authorized_keys": [inputs["public_key"]],
-            "ssh_deletekeys": True,
-            "ssh_keys": {"ed25519_private": private, "ed25519_public": public},
-        }
+        keys = {"ed25519_private": private, "ed25519_public": public}
+        data = {"hostname": inputs["name"], "ssh_deletekeys": True, "ssh_keys": keys}
+        data["ssh_authorized_keys"] = [inputs["public_key"]]
         user_data = "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=1000)
         until = datetime.now(UTC) + timedelta(seconds=inputs["lease_s"])
         with _ONE_BY_ONE:  # all nodes are in the experiment
@@ -94,15 +91,10 @@ class NodeDriver(Driver):
             raise NodeFailed(f"{inputs['name']}: {error.message}") from None
 
     def _result(self, config: Config, found: Machine, inputs: Properties) -> dict[str, Any]:
-        login = found.ssh_logins[0]
-        return {
-            "id": found.id,
-            "control_address": login.host,
-            "port": login.port,
-            "user": login.username,
-            "host_keys": [secret.public_key(self._key(inputs))],
-            "via": [_hop(config, login.jump_proxy)] if login.jump_proxy else [],
-        }
+        login, keys = found.ssh_logins[0], [secret.public_key(self._key(inputs))]
+        via = [_hop(config, login.jump_proxy)] if login.jump_proxy else []
+        there = {"control_address": login.host, "port": login.port, "user": login.username}
+        return {"id": found.id, **there, "host_keys": keys, "via": via}
 
 
 def _asked(inputs: Properties) -> tuple[Config, Tool, str]:

@@ -36,15 +36,15 @@ class SlicesTestbed(Testbed):
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node: ready, missing, or else SLICES' word."""
-        states = {machine.id: machine.status for machine in self._tool.machines()}
-        found = {node.name: states.get(node.id, "missing") for node in allocation.nodes}
-        return {name: "ready" if state == "up" else state for name, state in found.items()}
+        said = {machine.id: machine.status for machine in self._lent(allocation)}
+        words = {id_: "ready" if status == "up" else status for id_, status in said.items()}
+        return {node.name: words.get(node.id, "missing") for node in allocation.nodes}
 
     def identity(self) -> Identity:
         """Return project, experiment and place: machines are listed by them."""
-        config, experiment = of(self.reach.specification), self._tool.experiment
-        called = f"experiment {experiment} of project {config.project} at {config.infra}"
-        return Identity(f"{config.project} {experiment} {config.infra}", called)
+        config, name = of(self.reach.specification), self._tool.experiment
+        called = f"experiment {name} of project {config.project} at {config.infra}"
+        return Identity(f"{config.project} {name} {config.infra}", called)
 
     def existing(self) -> list[Existing]:
         """List the experiment's machines that carry the cluster's name, whatever its UUID."""

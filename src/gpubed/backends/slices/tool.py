@@ -67,15 +67,14 @@ class Tool:
             "SLICES_PROJECT": config.project,
             "SLICES_EXPERIMENT": self.experiment,
             "SLICES_BI_INFRA_ID": config.infra,
-            "SLICES_BI_SITE_ID": config.infra,  # its name in older versions
+            "SLICES_BI_SITE_ID": config.infra,  # in older versions
             "COLUMNS": "1000",  # tables are not cut
         }
 
     def run(self, *words: str) -> str:
         """Run a sub-command and return what it prints.
 
-        Raises `PrerequisiteMissing` if the command is missing or not logged in, `Refused` with the
-        last line that it printed if it fails.
+        Raises `PrerequisiteMissing` if it is missing or not logged in, `Refused` if it fails.
         """
         shown, env = " ".join(("slices", *words)), {**os.environ, **self._variables}
         kept, none = subprocess.PIPE, subprocess.DEVNULL
