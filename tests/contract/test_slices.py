@@ -122,6 +122,12 @@ def _live(made, site):
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     first = set(site.machines)
+    known = site.known_hosts.read_text()
+    site.known_hosts.unlink()
+    refused = made.call("up", "-y", rc=None)
+    assert refused.returncode
+    assert "the host key of the bastion" in said(refused)
+    site.known_hosts.write_text(known)
     up = made.json("up", "-y")
     assert [node["state"] for node in up["nodes"]] == ["ready", "ready"]
     lent = site.machines
