@@ -160,5 +160,9 @@ def _live(made, site):
     made.edit(lambda spec: spec["backend"].update(flavor="mediun"))
     assert "did you mean 'medium'?" in said(made.call("up", "-y", rc=None))
     assert len(site.machines) == 2
+    site.token.rename(site.folder / "kept")
+    assert "slices auth login" in said(made.call("down", "-y", rc=None))
+    (site.folder / "kept").rename(site.token)
+    assert len(site.machines) == 2
     made.call("down", "-y")
     assert site.machines == {}

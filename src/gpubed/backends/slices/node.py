@@ -88,7 +88,8 @@ class NodeDriver(Driver):
         try:
             tool.request(name, inputs["flavor"], inputs["image"], user_data, until)
         except Refused as error:
-            raise NodeFailed(f"{inputs['name']}: {error.message}") from None
+            if tool.machine(name) is None:  # else the command of a killed run went on and made it
+                raise NodeFailed(f"{inputs['name']}: {error.message}") from None
 
     def _result(self, config: Config, found: Machine, inputs: Properties) -> dict[str, Any]:
         login, keys = found.ssh_logins[0], [secret.public_key(self._key(inputs))]

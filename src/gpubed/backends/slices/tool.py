@@ -29,7 +29,7 @@ _ROUNDED = timedelta(hours=1)  # durations are whole hours
 _INSTALL = "install it: https://doc.slices-ri.eu/SupportingServices/slicescli.html"
 # The command's words for a token that ran out, and for an experiment that is not there.
 _LOGGED_OUT = re.compile(r"credential|log in again|unauthor", re.IGNORECASE)
-_GONE = re.compile(r"expired|not found|no resources", re.IGNORECASE)
+_GONE = re.compile(r"failed: .*(experiment.*(expired|not found)|no resources)", re.IGNORECASE)
 _NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -86,9 +86,7 @@ class Tool:
             raise PrerequisiteMissing("there is no command `slices` here", _INSTALL) from None
         except subprocess.TimeoutExpired:
             raise GpubedError(f"{shown} does not end within {_ANSWER_S:g} s") from None
-        out, said = (
-            printable(text.decode(errors="replace")) for text in (done.stdout, done.stderr)
-        )
+        out, said = (printable(x.decode(errors="replace")) for x in (done.stdout, done.stderr))
         said = f"{out}\n{said}" if done.returncode else said
         if _LOGGED_OUT.search(said):
             raise PrerequisiteMissing("slices is not logged in, or no longer", "slices auth login")
