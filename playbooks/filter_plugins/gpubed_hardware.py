@@ -39,10 +39,10 @@ def driver(
 ) -> dict[str, Any]:
     """Choose a driver: `{node: facts file} | gpubed_driver({source: [offer]})`.
 
-    Offers are as `drivers.Offer`, the rest as in `drivers.Wanted`, where 0 and an empty text ask
-    for nothing; `asked` is how many GPUs nodes are to have.
+    Offers are as `nvidia_driver.Offer`, the rest as in `nvidia_driver.Wanted`, where 0 and an empty
+    text ask for nothing; `asked` is how many GPUs nodes are to have.
     """
-    facts, drivers = _hardware("facts"), _hardware("drivers")
+    facts, drivers = _hardware("facts"), _hardware("nvidia_driver")
     found = {node: facts.load(Path(path)) for node, path in files.items()}
     if missing := [node for node, known in found.items() if known is None]:
         raise AnsibleFilterError(

@@ -17,6 +17,12 @@ BACKENDS = {
         "access_from": ["198.51.100.0/24"],
         "flavor": "g.large",
     },
+    "slices": {
+        "type": "slices",
+        "project": "mine",
+        "infra": "be-gent1-bi-vm1",
+        "flavor": "medium",
+    },
     "static": {
         "type": "static",
         "user": "me",

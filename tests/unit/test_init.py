@@ -43,6 +43,7 @@ def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     [
         ("gpulab", ["backend.project"]),
         ("openstack", ["backend.access_from.0"]),
+        ("slices", ["backend.project"]),
         ("virtualwall", ["backend.project"]),
         ("geni", ["backend.project"]),
         ("static", ["backend.hosts.node.0.address", "backend.hosts.node.1.address"]),

@@ -91,5 +91,5 @@ def test_auto_storage_is_what_the_testbed_has():
 
 def test_only_what_is_lent_for_a_time_costs_node_hours():
     hours = {name: sample(name, "cpu", "none", 0).node_hours for name in BACKENDS}
-    assert hours.pop("virtualwall") == 2 * 24
+    assert hours.pop("virtualwall") == hours.pop("slices") == 2 * 24
     assert set(hours.values()) == {None}
