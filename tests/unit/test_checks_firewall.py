@@ -1,5 +1,7 @@
 """Who knocks, and where; sessions are STAND-INs that say which ports answer."""
 
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,3 +73,23 @@ def test_what_answers_there_is_a_failure(cloud, port):
     found, _, _ = cloud(22, port)
     assert found["node-0"].result == "fail"
     assert str(port) in found["node-0"].reason
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("owners", "told"), [("tcp:80 udp:9100 tcp:22", "[::]:9100"), (None, None)]
+)
+def test_ports_of_a_hosts_owner_are_not_knocked_at(tmp_path, owners, told):
+    listening = ["0.0.0.0:22", "*:80", "0.0.0.0:80", "[::]:9100"]
+    ss = tmp_path / "ss"  # STAND-IN
+    ss.write_text("".join(f"echo 'LISTEN 0 5 {one} *:*'\n" for one in listening))
+    ss.chmod(0o755)
+    ports = tmp_path / "owner.ports"
+    if owners:
+        ports.write_text(f"{owners}\n")
+    command = firewall._LISTENING.replace("/etc/gpubed/owner.ports", str(ports))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-ec", command], capture_output=True, text=True, check=True, env={"PATH": path}
+    )
+    assert done.stdout.split() == ([told] if told else listening)

@@ -57,6 +57,17 @@ def test_a_second_time_exchanges_the_key_and_leaves_others_whole(host):
     assert keys(host).parent.stat().st_mode & 0o777 == 0o755, "the owner's folder is the owner's"
 
 
+def test_what_its_owner_used_is_written_down_once(host):
+    membership.admit(host, owner("a1"), KEY, "forward tcp:22 tcp:8080")
+    membership.admit(host, owner("a1"), KEY)  # other services listen by now
+    ports = host.etc / "gpubed/owner.ports"
+    assert ports.read_text() == "forward tcp:22 tcp:8080\n"
+    membership.release(host, "a1", stays=True)
+    assert ports.exists(), "it becomes another node"
+    membership.release(host, "a1")
+    assert not ports.exists()
+
+
 def test_the_mark_comes_before_the_key(host):
     # Cut short where the key is about to be written.
     host.program("sed", '[ "$1" != -i ] || exit 1; PATH=/usr/bin:/bin exec sed "$@"')
@@ -98,7 +109,7 @@ def test_a_host_that_somebody_keeps_busy_is_refused_in_words(host, monkeypatch):
     monkeypatch.setattr(membership, "_PATIENCE", 0)
     held = os.open(host.etc / "gpubed", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(GpubedError, match="is kept busy"):
+    with pytest.raises(GpubedError, match="is busy"):
         membership.admit(host, owner("a1"), KEY)
     os.close(held)
     assert not mark(host).exists()

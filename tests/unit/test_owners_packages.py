@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,12 +54,13 @@ def host(tmp_path, monkeypatch):
     """A function that lets `doctor` look at a host that tells this; returns the findings."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
 
-    def look(base, facts=None, gpus=0, recipe="cpu"):
+    def look(base, facts=None, gpus=0, recipe="cpu", id_="node-0-1"):
         paths = Project(tmp_path).cluster("own")
         paths.spec.parent.mkdir(parents=True, exist_ok=True)
         paths.spec.write_text(SPEC.replace("GPUS", str(gpus)).replace("RECIPE", recipe))
         plan = load_plan(paths.spec)
-        session = Session(plan.nodes[0], {"base": base, "hardware": facts})
+        node = SimpleNamespace(name=plan.nodes[0].name, id=id_)
+        session = Session(node, {"base": base, "hardware": facts})
         hosts = "gpubed.backends.static.testbed.StaticTestbed.hosts"
         monkeypatch.setattr(hosts, lambda *_: [session])
         look.session = session
@@ -75,6 +77,18 @@ def told(age=60.0, changes=(), failed="", unfinished=()):
         "unfinished": list(unfinished),
         "roles": [role],
     }
+
+
+def test_what_a_host_would_get_is_told_until_it_is_a_node(host):
+    base = told() | {"edits": ["/etc/hosts"]}
+    base["roles"][0]["comes"] = ["docker.io", "runc"]
+    _, *news = [finding.message for finding in host(base, id_="")]
+    packages, units, files = news
+    assert packages == "node-0 would get the packages docker.io, runc"
+    assert "docker.service, " in units
+    assert files == "node-0 has files that roles would edit: /etc/hosts"
+    assert "/etc/docker/daemon.json" in json.loads(host.session.asked[-1][-1])["edits"]
+    assert len(host(base)) == 1
 
 
 GOES = {
@@ -145,13 +159,13 @@ def test_a_driver_that_does_not_serve_is_asked_about(host, version, asked):
 
 MANY = """
 import threading
-from gpubed.configuration import packages
+from gpubed.configuration import package_changes
 from support.samples import sample_plan
 plan = sample_plan()
 ready = threading.Barrier(8)
 def ask():
     ready.wait()
-    found = packages.listed(plan, "nfs", plan.nodes[0], "packages")
+    found = package_changes.listed(plan, "nfs", plan.nodes[0], "packages")
     assert found == ["nfs-kernel-server"]
 asking = [threading.Thread(target=ask) for _ in range(8)]
 for one in asking: one.start()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import machines
+from support import machines, role_variables
 from support.shell_host import ShellHost
 
 pytestmark = pytest.mark.process
@@ -61,3 +61,25 @@ def test_rules_that_proved_good_are_kept(host):
     call(host, "try", "60")
     assert call(host, "keep").returncode == 0
     assert not host.armed.exists()
+
+
+@pytest.mark.parametrize("owners", ["", "tcp:8080 tcp:22 udp:68", "forward tcp:22"])
+def test_what_the_owner_used_stays_open(owners):
+    """`owner.ports` is written when a host becomes a node; nodes made for a cluster have none."""
+    rules = role_variables.template(
+        "firewall",
+        "rules.nft.j2",
+        "debian-12",
+        ansible_managed="",
+        gpubed_nodes=[{"control_address": "192.0.2.7", "experiment_address": None}],
+        gpubed_networks={"experiment": None},
+        __firewall_sshd={"stdout": "port 22\n"},
+        __firewall_connection={},
+        __firewall_owners={"stdout": owners},
+    )
+    lines = [line.strip() for line in rules.splitlines()]
+    assert ("meta l4proto != { 6, 17 } accept" in lines) == bool(owners)
+    assert ("tcp dport { 22, 8080 } accept" in lines) == ("8080" in owners)
+    assert ("udp dport { 68 } accept" in lines) == ("udp" in owners)
+    assert ("chain forward {" in lines) == ("forward" not in owners)
+    assert rules.count("{") == rules.count("}")

@@ -1,5 +1,6 @@
 """A role is complete, or it is not a role."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -110,3 +111,17 @@ def _with_borrowed(role: Path) -> list[dict[str, Any]]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
+
+
+def test_every_entry_of_another_role_is_there() -> None:
+    """Ansible finds out only when it gets there: in the last phase of an `up`."""
+    asked = re.compile(r"name: (\w+)\n +tasks_from: (?:(\w+)|\"\{\{ (.*) \}\}\")")
+    missing, found = [], 0
+    for path in (assets() / "roles").glob("*/tasks/*.yml"):
+        for role, entry, template in asked.findall(path.read_text()):
+            for name in [entry] if entry else re.findall(r"'(\w+)'", template):
+                found += 1
+                if not (assets() / "roles" / role / "tasks" / f"{name}.yml").is_file():
+                    missing.append(f"{path.parts[-3]}/{path.name}: {role}, {name}")
+    assert not missing
+    assert found > 30

@@ -56,6 +56,7 @@ unfinished=
 free_gib=99
 addresses=192.0.2.7
 own_address=192.0.2.7
+ports=tcp:22
 gpu_ids=
 owner={owner}
 """
@@ -340,6 +341,7 @@ def test_an_alias_is_named_with_what_it_stands_for(lab, monkeypatch, tmp_path):
     [found] = lab.testbed.doctor(load_plan(lab.paths.spec).spec)
     assert "gpu1 is an alias in your ssh configuration" in found.message
     assert "address: 192.0.2.7, port: 2222, user: bob; bastions: gate" in found.fix
+    assert "gpubed init NAME --from ~/.ssh/config" in found.fix
 
 
 @pytest.fixture
@@ -367,6 +369,47 @@ def judged(lab, monkeypatch):
         return [f.message for f in found if not f.ok] or [f.message for f in found]
 
     return judge
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"image": "fedora-42"}, "node-1 (192.0.2.8) runs fedora-42, but cluster.yml says image:"),
+        ({"ports": ""}, "node-1 (192.0.2.8) has no ss"),
+    ],
+)
+def test_a_host_that_cannot_be_a_node_is_named(judged, facts, said):
+    assert said in "\n".join(judged(**facts))
+
+
+@pytest.mark.parametrize(
+    ("rules", "refused"),
+    [
+        ("", False),
+        ("on", True),
+        ("on 192.0.2.9", True),
+        ("on 192.0.2.0/25", True),
+        ("on 192.0.0.0/16", False),
+        ("on Anywhere", False),
+    ],
+)
+def test_a_ufw_that_keeps_nodes_apart_is_named_with_the_rule(lab, monkeypatch, rules, refused):
+    lab.names((ADDRESS, 22), ELSEWHERE, count=2)
+    lab.known.write_text("".join(f"{a} {KEYS['own']}\n" for a in (ADDRESS, ELSEWHERE[0])))
+    usual = LOOK.format(clock=int(time.time()), owner="") + f"ufw={rules}\n"
+    session(monkeypatch, lambda *_: usual, lambda *_: "")
+    found = lab.testbed.refusals(load_plan(lab.paths.spec))
+    assert all("sudo ufw allow from 192.0.2.0/24" in one.message for one in found)
+    assert bool(found) == refused
+
+
+def test_plan_tells_what_the_firewall_leaves_open(lab, monkeypatch):
+    usual = LOOK.format(clock=int(time.time()), owner="")
+    usual = usual.replace("ports=tcp:22", "ports=udp:68 tcp:8080 tcp:22 $(x)\nforwards=1")
+    session(monkeypatch, lambda *_: usual)
+    [found] = lab.testbed.fits(load_plan(lab.paths.spec))
+    assert found.ok
+    assert "leaves open tcp 22, tcp 8080, udp 68, and what the host forwards" in found.message
 
 
 def reply(said):

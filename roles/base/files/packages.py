@@ -15,6 +15,7 @@ Standard library only. REQUEST is JSON:
     unless: Programs by role; where one is there, the role installs nothing.
     replaced: Versions by role; all packages of that version would be replaced.
     may_change: Packages that may change though they are not gpubed's.
+    edits: Files; the answer names those that exist.
     whole_host: Whether the host was made for the cluster: then only holds protect a package.
     lock_timeout: Seconds to wait for another process to leave apt.
 """
@@ -263,6 +264,7 @@ def main(verb: str, request: dict[str, Any]) -> dict[str, Any]:
         "schema": "gpubed/packages/1",
         "lists_age_s": lists_age(),
         "unfinished": left,
+        "edits": [path for path in request.get("edits", []) if Path(path).exists()],
         "roles": roles,
     }
 

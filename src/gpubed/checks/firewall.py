@@ -33,7 +33,11 @@ _START = (
     "f=$(mktemp); (timeout 20 python3 -c %s >$f 2>/dev/null </dev/null &) ; "
     "for i in $(seq 50); do [ -s $f ] && break; sleep 0.1; done; cat $f; rm $f"
 )
-_LISTENING = "ss -Hltn | awk '{print $4}'"
+# Role firewall leaves open the ports that a host's owner used before.
+_LISTENING = (
+    "ss -Hltn | awk '{print $4}' | grep -Evx \".*:($(grep -os 'tcp:[0-9]*' "
+    '/etc/gpubed/owner.ports | cut -d : -f 2 | paste -sd "|"))" || true'
+)
 _PORTS = 65535
 _REACH = "timeout 3 bash -c %s"
 

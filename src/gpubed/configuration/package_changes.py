@@ -53,6 +53,7 @@ class Installation(_Model):
     """Changes by a role's packages; `failed` is why apt cannot predict them."""
 
     role: reading.Name
+    comes: tuple[reading.Name, ...] = ()
     changes: tuple[Change, ...] = ()
     failed: reading.Line = ""
 
@@ -64,6 +65,7 @@ class Looked(_Model):
     lists_age_s: float | None  # none if it has no package lists
     # Packages whose installation dpkg began and did not end
     unfinished: tuple[reading.Name, ...] = ()
+    edits: tuple[reading.Line, ...] = ()  # files of those asked for that exist
     roles: tuple[Installation, ...] = ()
 
 
@@ -78,10 +80,13 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
         "unless": {role: roles.meta(role).packages_unless for role in active},
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
+        "edits": sorted({path for role in active for path in listed(plan, role, node, "edits")}),
     }
     said = run_program(ssh, "base/files/packages.py", "look", json.dumps(asked))
     looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
-    return list(_findings(looked.json(Looked), plan, node))
+    found = looked.json(Looked)
+    news = [] if ssh.node.id else _news(found, plan, node)
+    return [*_findings(found, plan, node), *news]
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
@@ -146,6 +151,26 @@ def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Fin
         said.append(f"its package lists are {days} old; with newer ones more may change")
     if said or not refused:
         yield Finding(id_, True, f"{name}: {'; '.join(said) or 'no package of its owner changes'}")
+
+
+def _news(looked: Looked, plan: ClusterPlan, node: NodePlan) -> list[Finding]:
+    """Describe what a host that is no node yet would get: packages, edited files, units."""
+    comes = sorted({package for one in looked.roles for package in one.comes})
+    units = {
+        one.name
+        for one in roles.units(plan)
+        if one.node in (None, node.name) and not (one.where_enabled or one.is_file)
+    }
+    said = {
+        "would get the packages": comes,
+        "would run the units": sorted(units),
+        "has files that roles would edit:": looked.edits,
+    }
+    return [
+        Finding(f"news.{node.name}", True, f"{node.name} {what} {', '.join(names)}")
+        for what, names in said.items()
+        if names
+    ]
 
 
 def _value(known: Mapping[str, Any], template: str) -> Any:

@@ -74,6 +74,8 @@ class RoleMeta(BaseModel):
         packages: The packages that it installs, a template over the role's own variables: `plan`
             and `doctor` tell what they would change on own hosts.
         packages_unless: A program; on a node that has it, the role installs none of them.
+        edits: Files that it edits where they exist, a template over the role's own variables:
+            `plan` and `doctor` name those of own hosts.
         units: The systemd units that it keeps running, and the files that it keeps there, by
             absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
             `server` of the shared storage, or wherever they are `enabled`, for what a role decides
@@ -92,6 +94,7 @@ class RoleMeta(BaseModel):
     code: tuple[str, ...] = ()
     packages: str = ""
     packages_unless: str = ""
+    edits: str = ""
     units: dict[str, Where] | str = {}
 
 

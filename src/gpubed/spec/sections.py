@@ -140,7 +140,8 @@ def _without_port(address: str) -> str:
     host, colon, port = address.partition(":")
     if colon and port.isdecimal():
         raise ValueError(
-            f"names a port: write address: {host} and, as a key of its own, port: {port}"
+            f"names a port: write address: {host} and, as a key of its own, port: {port} "
+            "(gpubed init NAME --from FILE takes a list of host:port)"
         )
     return address
 

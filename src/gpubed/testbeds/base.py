@@ -312,7 +312,7 @@ class Testbed(ABC):
         return []
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the cluster cannot be had now; empty if it can, or if that is unknown."""
+        """Return why the cluster cannot be had now, and what else `plan` is to tell (`ok`)."""
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:

@@ -108,7 +108,8 @@ def known_keys(
     if alias := _alias(address):
         raise unknown(
             f"{address} is an alias in your ssh configuration, which gpubed does not read",
-            f"write its address into cluster.yml: {alias}",
+            f"write its address into cluster.yml: {alias}; or take the aliases' hosts and jumps "
+            "into a new one: gpubed init NAME --from ~/.ssh/config",
         )
     name = allocation.known_as(address, port)
     if never:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_network
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,7 +20,7 @@ from gpubed.core.errors import PrerequisiteMissing
 from gpubed.hardware.table import chip_of
 from gpubed.nodes.ssh import SSH, Unreachable, run_program
 from gpubed.recipes import recipe as recipes
-from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.clusterspec import ClusterSpec, systems
 from gpubed.testbeds.base import Finding
 from gpubed.testbeds.driver import Properties
 
@@ -46,6 +49,13 @@ echo "unfinished=$(dpkg-query --show --showformat='${db:Status-Status} ${Package
 echo "free_gib=$(df --output=avail -BG / | tail -n 1 | tr -dc 0-9)"
 echo "addresses=$(hostname -I)"
 echo "own_address=$(echo $SSH_CONNECTION | cut -d ' ' -f 3)"
+echo "ports=$(ss -Hltun |
+  awk '$5 !~ /^(127|\[::1\]|\[::ffff:127)/ { sub(/.*:/, "", $5); print $1 ":" $5 }' |
+  sort -u | tr '\n' ' ')"
+echo "forwards=$(cd /proc/sys/net && cat ipv4/ip_forward ipv6/conf/all/forwarding | tr -dc 1)"
+echo "ufw=$(LC_ALL=C sudo -n ufw status 2> /dev/null |
+  sed -n 's/^Status: active/on/p; s/^Anywhere\( on [^ ]*\)\? *ALLOW\( IN\)\? *\([^ ]*\).*/\3/p' |
+  tr '\n' ' ')"
 gpus=
 for device in /sys/bus/pci/devices/*; do
   case "$(cat $device/vendor $device/class 2> /dev/null | tr '\n' ' ')" in
@@ -56,6 +66,9 @@ echo "gpu_ids=$gpus"
 echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _Words = Annotated[tuple[str, ...], BeforeValidator(lambda it: tuple(it.split()))]
+_Ports = Annotated[
+    tuple[str, ...], BeforeValidator(lambda it: re.findall(r"\b(?:tcp|udp):\d{1,5}\b", it))
+]
 _Yes = Annotated[bool, BeforeValidator(bool)]
 
 
@@ -91,6 +104,9 @@ class Found(BaseModel):
     free_gib: int
     addresses: _Words
     own_address: str  # of this SSH connection
+    ports: _Ports = ()  # on which something listens, loopback aside, such as `tcp:22`
+    forwards: _Yes = False  # whether the host forwards packets, as with Docker
+    ufw: _Words = ()  # `on` if ufw is, then the networks that it lets in everywhere
     gpu_ids: _Words  # PCI device ids of its NVIDIA GPUs, four hexadecimal digits each
     owner: dict[str, str] = {}  # the mark of the cluster whose node it is
     shut_out: tuple[str, ...] = ()  # sshd settings that refuse an account of the cluster
@@ -99,6 +115,11 @@ class Found(BaseModel):
     def gpus(self) -> int:
         """Number of NVIDIA GPUs."""
         return len(self.gpu_ids)
+
+    @property
+    def stays_open(self) -> str:
+        """What role firewall leaves open, as it came before the cluster; empty for a node."""
+        return "" if self.owner else " ".join(["forward"] * self.forwards + [*self.ports])
 
 
 def look(ssh: SSH) -> Found:
@@ -151,7 +172,27 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
     asked = json.dumps({"accounts": accounts, "addresses": addresses})
     said = run_program(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", asked, check=False)
     lines = said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
-    return found.model_copy(update={"shut_out": tuple(lines)})
+    return found.model_copy(update={"shut_out": (*lines, *_kept_apart(found, spec))})
+
+
+def _kept_apart(found: Found, spec: ClusterSpec) -> list[str]:
+    """Say that the host's ufw lets in nothing from the network that jobs communicate over."""
+    subnet = (spec.networks.experiment or spec.networks.control).subnet
+    if "on" not in found.ufw or subnet is None or spec.count == 1:
+        return []
+    for source in found.ufw[1:]:
+        with suppress(ValueError):  # such as "Anywhere" for a service
+            network = ip_network(source, strict=False)
+            if network.version == subnet.version and subnet.subnet_of(network):
+                return []
+    return (
+        []
+        if "Anywhere" in found.ufw
+        else [
+            f"has ufw on, which lets in nothing from {subnet}, where jobs communicate: on it, "
+            f"sudo ufw allow from {subnet}"
+        ]
+    )
 
 
 def is_node(found: Found, inputs: Properties) -> bool:
@@ -178,15 +219,19 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
             not found.sudo,
             f"does not let {found.user} use sudo without a password and a terminal: "
             f"{found.sudo_said}",
-            f"on it, in `sudo visudo -f /etc/sudoers.d/gpubed`, write: {allowing}",
+            "gpubed asks for no password, since roles and services use sudo, too: on it, in "
+            f"`sudo visudo -f /etc/sudoers.d/gpubed` (remove it after `down`), write: {allowing}",
         ),
         (not found.systemd, "does not run systemd", ""),
         (not found.python, "has no python3", "on it: sudo apt-get install python3"),
         (
             found.image != image,
             f"runs {found.image}, but cluster.yml says image: {image}",
-            f"correct image, or name a host that runs {image}",
+            f"correct image, or name a host that runs {image}"
+            if found.image in systems()
+            else f"name a host that runs one of {', '.join(systems())}",
         ),
+        (not found.ports, "has no ss", "on it: sudo apt-get install iproute2"),
         (
             found.free_gib < _FREE_GIB,
             f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed",

@@ -54,6 +54,7 @@ _ADMIT = rf"""
 set -eu
 sudo -n install -d -m 755 /etc/gpubed
 {_LOCKED}
+[ -z "$open" ] || echo "$open" | sudo -n tee /etc/gpubed/owner.ports > /dev/null
 echo "$mark" | sudo -n tee /etc/gpubed/owner.json > /dev/null
 # The key is in the home of the account that the cluster logs in to, not in root's.
 {{ printf "#!/bin/sh\nHOME='%s' user='%s'\n" ~ "$(id -un)"; printf %s "$program"; }} |
@@ -109,6 +110,7 @@ if [ -z "$how" ] && sudo -n test -e $ledger; then
   sudo -n rm -rf /var/lib/gpubed /etc/gpubed
 else
   sudo -n rm -f /etc/gpubed/owner.json /etc/gpubed/release
+  [ -n "$how" ] || sudo -n rm -f /etc/gpubed/owner.ports
 fi
 """
 _BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has here, as `down` does.
@@ -120,10 +122,14 @@ fi
 """
 
 
-def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
-    """Mark a host as a node (`uuid`, `cluster`, `node`, `id`), then add the cluster's key."""
+def admit(ssh: SSH, owner: dict[str, str], public_key: str, stays_open: str = "") -> None:
+    """Mark a host as a node (`uuid`, `cluster`, `node`, `id`), then add the cluster's key.
+
+    `stays_open` is what role firewall leaves open; empty for a node, which has it written down.
+    """
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}
+    words["open"] = stays_open
     _run(ssh, _script(_ADMIT, **words, program=program))
 
 

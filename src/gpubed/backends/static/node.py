@@ -123,7 +123,7 @@ class NodeDriver(Driver):
                     membership.release(ssh, uuid, stays=True)
                 id_ = id_ or f"{name}-{secrets.token_hex(4)}"
                 owner = {"uuid": uuid, "cluster": inputs["cluster"], "node": name, "id": id_}
-                membership.admit(ssh, owner, inputs["public_key"])
+                membership.admit(ssh, owner, inputs["public_key"], found.stays_open)
                 return id_, _result(ssh, id_, found, inputs)
         except NodeFailed:
             raise

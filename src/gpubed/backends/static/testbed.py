@@ -190,6 +190,8 @@ class StaticTestbed(Testbed):
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
         for host, name, about in seen:
+            if isinstance(about, Found) and about.stays_open and plan.spec.firewall.enabled:
+                found.append(Finding("static.firewall", True, f"{name}: {_left_open(about)}"))
             if name in gpus and isinstance(about, Found):
                 for why in lacking(about, gpus[name], plan.spec.recipe):
                     message = f"{name} ({host.address}) {why}"
@@ -243,3 +245,14 @@ class StaticTestbed(Testbed):
     def _on(self, config: Config, host: Host, name: str, do: Callable[[SSH], T]) -> T:
         with self._session(config, host, name) as ssh:
             return do(ssh)
+
+
+def _left_open(found: Found) -> str:
+    """Describe what role firewall would change on a host."""
+    ports = sorted(found.ports, key=lambda port: (port[:3], int(port[4:])))
+    said = ", ".join(port.replace(":", " ") for port in ports)
+    forwarded = ", and what the host forwards" if found.forwards else ""
+    return (
+        f"the firewall leaves open {said}{forwarded}; to other ports only nodes connect, unless "
+        "firewall.open names them"
+    )

@@ -45,13 +45,13 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     hours = plan.node_hours
     testbed = registry.bound(plan.backend, paths)
     # What is refused now may be what does not fit, either.
-    packages = doctor.owners_packages(paths, plan)
-    refused = [*seen.refused, *testbed.fits(plan), *(one for one in packages if not one.ok)]
+    found = [*testbed.fits(plan), *doctor.owners_packages(paths, plan)]
+    refused = [*seen.refused, *(one for one in found if not one.ok)]
     obstacles = {one.message: one for one in refused}
     remedies = {why: of_cluster(one.fix or "", paths.name) for why, one in obstacles.items()}
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
-    warnings += [one.message for one in packages if one.ok]
+    warnings += [one.message for one in found if one.ok]
     ui.document(
         "plan",
         {
