@@ -9,7 +9,7 @@ import pytest
 from paramiko.sftp import CMD_NAME
 
 from gpubed.core import copying
-from gpubed.core.copying import Beyond
+from gpubed.core.copying import LimitExceeded
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
@@ -42,24 +42,24 @@ def named(name, mode=stat.S_IFREG):
 
 
 def test_a_folder_that_is_listed_without_end_ends_the_copying(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "_MOST", 1000)
+    monkeypatch.setattr(copying, "_MOST_ENTRIES", 1000)
     page = [named(f"file-{number}") for number in range(100)]
     monkeypatch.setattr(paramiko.SFTPHandle, "_get_next_files", lambda _: page)
-    with pytest.raises(Beyond) as caught:
+    with pytest.raises(LimitExceeded) as caught:
         head.get(str(run), tmp_path / "here")
     assert caught.value.message == (
-        f"cannot copy files with node-0: more than 1000 things are listed in {run}, the last ones "
+        f"cannot copy files with node-0: the node lists more than 1000 entries in {run}, the last "
         f"in {str(run)!r}"
     )
-    assert "look at the node" in caught.value.hint
+    assert "inspect the node" in caught.value.hint
 
 
 def test_and_folders_that_have_folders_without_end(head, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(copying, "_MOST", 50)
+    monkeypatch.setattr(copying, "_MOST_ENTRIES", 50)
     folders = [named(f"folder-{number}", stat.S_IFDIR) for number in range(3)]
     monkeypatch.setattr(Disk, "list_folder", lambda *_: folders)
     monkeypatch.setattr(Disk, "lstat", lambda *_: named("folder", stat.S_IFDIR))
-    with pytest.raises(Beyond, match=rf"more than 50 things are listed in {run}, .*/folder-0.*'\n"):
+    with pytest.raises(LimitExceeded, match=rf"more than 50 entries in {run}, .*/folder-0.*'\n"):
         head.get(str(run), tmp_path / "here")
     assert len([*(tmp_path / "here").rglob("*")]) <= 50
 
@@ -67,7 +67,7 @@ def test_and_folders_that_have_folders_without_end(head, run, tmp_path, monkeypa
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(copying, "_LONGEST_S", 0.5)
-    monkeypatch.setattr(copying, "_LOOK_S", 0.05)
+    monkeypatch.setattr(copying, "_CHECK_EVERY_S", 0.05)
 
 
 def test_a_server_that_takes_for_ever_ends_it_though_it_is_never_silent(
@@ -85,7 +85,9 @@ def test_a_server_that_takes_for_ever_ends_it_though_it_is_never_silent(
                 return
 
     monkeypatch.setattr(paramiko.SFTPServer, "_read_folder", babble)
-    with pytest.raises(Beyond, match=rf"node-0: after .* s, {run} was not wholly here: 0 bytes"):
+    with pytest.raises(
+        LimitExceeded, match=rf"copying {run} took longer than allowed: 0 bytes in .* s"
+    ):
         head.get(str(run), tmp_path / "here")
 
 

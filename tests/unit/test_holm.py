@@ -11,10 +11,10 @@ from gpubed.core.intervals import P
 
 def test_a_family_is_corrected_as_by_hand() -> None:
     found = holm.corrected([P(0.01, 0.01), P(0.02, 0.04), None, P(0.03, 0.03), P(0, 0.005)])
-    assert [one and round(one.among, 6) for one in found] == [0.03, 0.06, None, 0.06, 0.02]
+    assert [one and round(one.corrected, 6) for one in found] == [0.03, 0.06, None, 0.06, 0.02]
     assert {one.count for one in found if one} == {4}
-    assert [one and one.shows for one in found] == [True, False, None, False, True]
-    assert [one and one.would_show for one in found] == [False, True, None, True, False]
+    assert [one and one.is_significant for one in found] == [True, False, None, False, True]
+    assert [one and one.lost_by_correction for one in found] == [False, True, None, True, False]
 
 
 def test_one_comparison_is_what_it_is_by_itself() -> None:
@@ -45,5 +45,5 @@ def test_19_of_20_families_without_a_difference_tell_none(
             intervals.ratio(sample(1), baseline if shared else sample(0)) for _ in range(count)
         ]
         found = holm.corrected([one and one.p for one in ratios])
-        alarms += any(one and one.shows for one in found)
+        alarms += any(one and one.is_significant for one in found)
     assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)

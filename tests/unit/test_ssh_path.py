@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubed.configuration import configure, inventory
-from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
+from gpubed.core.text import ssh_path
 from gpubed.nodes.allocation import Cluster
 from support.samples import sample_allocation, sample_plan
 

@@ -12,10 +12,9 @@ import typer
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
 from gpubed.core import reading, record
-from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.core.text import nearest_name
+from gpubed.core.text import nearest_name, ssh_path
 from gpubed.core.units import parse_seconds
 
 _LONGEST = 255  # bytes of a folder's name

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gpubed.cli.options import seconds
 from gpubed.cli.ui import UI
-from gpubed.core import command_words
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
+from gpubed.core.text import word_fault
 from gpubed.core.units import format_bytes
 from gpubed.jobs import checkpoint_files, jobfile, source
 from gpubed.jobs import elastic as training
@@ -173,7 +173,7 @@ def of_command(words: Sequence[str], per_node: bool | None, given: dict[str, str
             "--set is for jobs: write the arguments of a command behind it",
             f"-- COMMAND …; only --set {jobfile.CHECKPOINT}=NAME is for commands, too",
         )
-    if why := next(filter(None, map(command_words.fault, words)), ""):
+    if why := next(filter(None, map(word_fault, words)), ""):
         raise UsageError(f"a word of the command {why}", "give all of it as UTF-8")
     alone = source.starts_ranks(words) if per_node is None else per_node
     return Request(
@@ -208,7 +208,7 @@ def placed(
 ) -> Request:
     """Return the request with the nodes, image, launcher and stall time that were named."""
     after = None if stall_after is None else seconds("--stall-after", stall_after, "10 min")
-    if container and (why := command_words.fault(container)):
+    if container and (why := word_fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
     said: dict[str, object] = {"container": container, "launcher": launcher, "stall_after_s": after}
     said |= {} if choice == Choice() else {"choice": choice}

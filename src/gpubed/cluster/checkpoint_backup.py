@@ -286,7 +286,7 @@ class _Saving:
                 damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
                 return False if is_here else None  # the copy here was made while it was intact
         left_out = self._bring(folder, one, wanted, into)
-        if lacks := [why for why in left_out if why.endswith(copying.ELSEWHERE)]:
+        if lacks := [why for why in left_out if why.endswith(copying.NOT_COPIED_TARGETS)]:
             raise GpubedError("; ".join(lacks))
         told += [f"{_shown(one.path)}: {why}" for why in left_out]
         for other in into.iterdir() if changed >= memory.changed.get(key, changed) else ():

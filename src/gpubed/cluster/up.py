@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from gpubed.cluster.probe import Condition, Seen
 from gpubed.cluster.status import current_lease
 from gpubed.configuration import due, jupyterlab_port, owners_variables, shared_storage
 from gpubed.configuration.due import Due
-from gpubed.core import parallel, progress, record, runlock
+from gpubed.core import progress, record, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
@@ -300,7 +301,8 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
     if not refresh:
         leases.check_not_expired(paths)
     planned, told = None, list[ResourceEvent | LogEvent]()
-    with parallel.beside(lambda: probe.before_up(paths, run.plan)) as looking:
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(probe.before_up, paths, run.plan)
         # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
         # which nodes an earlier run left out only once this run has begun.
         if not refresh and not record.read(paths).left_out and stack.has_resources():

@@ -12,8 +12,8 @@ import yaml
 
 from gpubed.configuration import roles
 from gpubed.core import files
-from gpubed.core.command_words import ssh_path
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.text import ssh_path
 from gpubed.nodes.allocation import Allocation, Cluster, Hop, Node, load
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan

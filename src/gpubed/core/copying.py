@@ -27,26 +27,26 @@ from gpubed.core.units import duration
 
 # Drops a node's setuid, setgid and sticky bits, and lets only the owner write.
 _ACCESS = 0o755
-# The prefetch waits in memory, and its requests fit an SSH channel's window. More of them would
-# block a server that does not read while it waits to be read.
-_AHEAD = 16 * 2**20
+# Bytes requested ahead: they are held in memory, and their requests must fit an SSH channel's
+# window, since a server may not read requests while it waits to send.
+_PREFETCH = 16 * 2**20
 _PIECE = 32 * 2**10  # paramiko copies its whole buffer for each chunk that it reads
 _LARGEST = 64 * 2**30  # a sparse file may claim any size
-_SHARE = 0.9  # of the free disk
+_DISK_SHARE = 0.9  # of the free disk
 _DEEPEST = 100  # nested folders; each is a recursive call
-_NAMED = 20  # sentences
-_MOST = 500_000  # entries in all; their names are held in memory
+_MOST_SENTENCES = 20
+_MOST_ENTRIES = 500_000  # entries in all; their names are held in memory
 _LONGEST_NAME = 255  # bytes, as of any file
-_LONGEST_S = 2 * 3600.0  # for what has no bytes
+_LONGEST_S = 2 * 3600.0  # time limit, beside the time for bytes at the slowest rate
 _SLOWEST = 100 * 2**10  # bytes a second
-_LOOK_S = 5.0
-_HINT = "no run writes so much, and no network is so slow: look at the node"
+_CHECK_EVERY_S = 5.0
+_HINT = "a run writes less, and a network is faster: inspect the node"
 
 _LEADS_OUT = "it is a link that leads out of the folder"
 _NOT_FOLLOWED = "it is a link that may not be followed"
 _OTHER = "it is neither file nor folder"
-ELSEWHERE = (_LEADS_OUT, _NOT_FOLLOWED)
-"""Ends of the sentences about links whose files are not in what was copied."""
+NOT_COPIED_TARGETS = (_LEADS_OUT, _NOT_FOLLOWED)
+"""Reasons for leaving out a link whose target may lie outside the copied folder."""
 
 
 class NotAName(GpubedError):
@@ -57,13 +57,13 @@ class MayNotBeRead(GpubedError):
     """The server denied access to a part of a folder; the rest was copied."""
 
 
-class Beyond(GpubedError):
+class LimitExceeded(GpubedError):
     """A server sent more, or took longer, than the limits; earlier files were copied."""
 
 
 def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
     """Copy a file, or a folder with its content, to exactly the path `remote`."""
-    if why := cannot_go(local):
+    if why := copy_fault(local):
         raise GpubedError(f"{str(local)!r} cannot be copied: {why}", "move it elsewhere")
     if not local.is_dir():
         sftp.put(str(local), str(remote))
@@ -73,14 +73,14 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         sftp.mkdir(str(remote))
         sftp.chmod(str(remote), 0o755)  # the remote umask may differ
     except OSError:
-        # It exists already, or one of the two calls says what is wrong.
+        # An existing folder is no error.
         if not stat.S_ISDIR(sftp.stat(str(remote)).st_mode or 0):
             raise
     for child in sorted(local.iterdir()):
         put(sftp, child, remote / child.name)
 
 
-def cannot_go(local: Path) -> str:
+def copy_fault(local: Path) -> str:
     """Return why `put` cannot copy a file or folder, or "" if it can."""
     try:
         local.name.encode()
@@ -91,23 +91,23 @@ def cannot_go(local: Path) -> str:
 
 
 def get(
-    sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, own: Collection[str] = ()
+    sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, reserved: Collection[str] = ()
 ) -> list[str]:
     """Copy a file, or a folder with its files and folders, to exactly the path `local`.
 
-    Left out are `own` names in the folder; links to folders and out of the folder; pipes and
+    Leaves out `reserved` names in the folder; links to folders and out of the folder; pipes and
     devices; names that are not UTF-8; and files that are larger than 64 GiB, or than nine tenths of
-    the free disk. Sentences that say so are returned.
+    the free disk. Returns a sentence for each entry left out.
 
-    Raises `NotAName`, `MayNotBeRead` after the rest was copied, and `Beyond`.
+    Raises `NotAName`, `MayNotBeRead` after the rest was copied, and `LimitExceeded`.
     """
-    copy = _Copy(sftp, remote, own)
+    copy = _Copy(sftp, remote, reserved)
     with copy.in_time():
         found = sftp.stat(str(remote))
         if not stat.S_ISDIR(found.st_mode or 0):
             copy.top = remote.parent
             copy.file(remote, remote, local, found)
-            return copy.told()
+            return copy.sentences()
         copy.real = PurePosixPath(sftp.normalize(str(remote)))
         try:
             copy.folder(remote, local)
@@ -115,14 +115,14 @@ def get(
             copy.denied.append(error.filename or str(remote))
     if copy.denied:
         raise MayNotBeRead(
-            f"not all of {remote} is here, since this may not be read: {', '.join(copy.denied)}",
+            f"not all of {remote} was copied, access was denied to: {', '.join(copy.denied)}",
             "let the cluster's account read it, or remove it there",
         )
-    return copy.told()
+    return copy.sentences()
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return whether a server did not answer in time; a disk's time-out has an errno instead."""
+    """Return whether a server did not answer in time; unlike a disk's timeout, without errno."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
@@ -131,14 +131,14 @@ def as_name(listed: str) -> str:
     if listed in ("", ".", "..") or "/" in listed or "\0" in listed:
         raise NotAName(
             f"{reading.short(listed, 100)!r} was listed as a file's name",
-            "no server does that which is not made to write elsewhere: look at the node",
+            "such a name would write outside the folder: the node may be compromised, inspect it",
         )
     return listed
 
 
-def too_large(wanted: int, into: Path, came: int = 0) -> str:
-    """Return why a folder cannot take `wanted` bytes after `came` others, or "" if it can."""
-    most = max(0, int((shutil.disk_usage(into).free + came) * _SHARE) - came)
+def too_large(wanted: int, into: Path, before: int = 0) -> str:
+    """Return why a folder cannot take `wanted` bytes after `before` others, or "" if it can."""
+    most = max(0, int((shutil.disk_usage(into).free + before) * _DISK_SHARE) - before)
     if wanted > _LARGEST:
         return f"it has {files.size(wanted)}, more than {files.size(_LARGEST)}"
     if wanted > most:
@@ -147,33 +147,32 @@ def too_large(wanted: int, into: Path, came: int = 0) -> str:
 
 
 def _folded(name: str) -> str:
-    # As file systems that ignore case or Unicode form (macOS's).
+    # Compares names like file systems that ignore case and Unicode form (macOS).
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 @dataclass
 class _Copy:
     sftp: paramiko.SFTPClient
-    top: PurePosixPath  # as it was asked for
-    own: Collection[str]  # reserved names in `top`
+    top: PurePosixPath  # the requested path
+    reserved: Collection[str]  # names in `top` that are left out
     real: PurePosixPath = field(default_factory=PurePosixPath)  # of `top`; links may not leave it
     left_out: dict[str, str] = field(default_factory=dict)  # why, by path
-    denied: list[str] = field(default_factory=list)  # paths that may not be read
-    things: int = 0  # listed entries
-    came: int = 0  # bytes of files
+    denied: list[str] = field(default_factory=list)  # unreadable paths
+    entries: int = 0  # listed entries
+    received: int = 0  # bytes of files
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Close the connection and raise `Beyond` once the copy takes too long.
+        """Close the connection and raise `LimitExceeded` once the copy takes too long.
 
-        What a server sends may keep paramiko itself busy without end.
+        A thread does so, because a server's packets may keep paramiko itself busy without end.
         """
         started, over, ended = time.monotonic(), threading.Event(), threading.Event()
-        what = self.top
 
         def watch() -> None:
-            while not (ended.wait(_LOOK_S) or over.is_set()):
-                if time.monotonic() - started > _LONGEST_S + self.came / _SLOWEST:
+            while not (ended.wait(_CHECK_EVERY_S) or over.is_set()):
+                if time.monotonic() - started > _LONGEST_S + self.received / _SLOWEST:
                     over.set()
                     self.sftp.close()
 
@@ -183,9 +182,9 @@ class _Copy:
         except Exception:
             if not over.is_set():
                 raise
-            took = duration(time.monotonic() - started)
-            came = f"{files.size(self.came)} have come"
-            raise Beyond(f"after {took}, {what} was not wholly here: {came}", _HINT) from None
+            came = f"{files.size(self.received)} in {duration(time.monotonic() - started)}"
+            why = f"copying {self.top} took longer than allowed: {came}"
+            raise LimitExceeded(why, _HINT) from None
         finally:
             ended.set()
 
@@ -200,7 +199,7 @@ class _Copy:
                 self._leave(remote / shown, "its name is not UTF-8")
                 continue
             child = remote / name
-            if remote == self.top and _folded(name) in map(_folded, self.own):
+            if remote == self.top and _folded(name) in map(_folded, self.reserved):
                 self._leave(child, "gpubed's own files have this name")
                 continue
             try:
@@ -211,10 +210,10 @@ class _Copy:
             except PermissionError as error:
                 self.denied.append(error.filename or str(child))
 
-    def told(self) -> list[str]:
-        told = [f"{name!r} is left out: {why}" for name, why in self.left_out.items()]
-        more = len(told) - _NAMED
-        return [*told[:_NAMED], f"{more} more are left out"] if more > 0 else told
+    def sentences(self) -> list[str]:
+        all_ = [f"{name!r} is left out: {why}" for name, why in self.left_out.items()]
+        more = len(all_) - _MOST_SENTENCES
+        return [*all_[:_MOST_SENTENCES], f"{more} more are left out"] if more > 0 else all_
 
     def file(
         self,
@@ -225,9 +224,9 @@ class _Copy:
     ) -> None:
         """Copy a file; an existing local file is replaced once the copy is complete."""
         size = found.st_size or 0
-        why = "here, a folder has its name" if local.is_dir() else ""
-        if why := why or too_large(size, local.parent, self.came):
-            self._leave(name, why)
+        fault = "a local folder has its name" if local.is_dir() else ""
+        if fault := fault or too_large(size, local.parent, self.received):
+            self._leave(name, fault)
             return
         with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
             partial = Path(folder) / "file"
@@ -249,7 +248,7 @@ class _Copy:
         elif not stat.S_ISDIR(mode):
             self._leave(remote, _OTHER)
         elif local.exists() and not local.is_dir():
-            self._leave(remote, "here, a file has its name")
+            self._leave(remote, "a local file has its name")
         elif len(remote.relative_to(self.top).parts) > _DEEPEST:
             self._leave(remote, f"it is in more than {_DEEPEST} folders")
         else:
@@ -266,7 +265,7 @@ class _Copy:
             self._leave(link, _NOT_FOLLOWED)
             return
         except OSError as error:
-            # No errno: a failure without an SFTP code, such as a link loop, or a lost connection.
+            # Without errno: a failure that has no SFTP code (a link loop), or a lost connection.
             channel = self.sftp.get_channel()
             lost = channel is None or channel.closed or is_silence(error)
             if lost or error.errno not in (None, errno.ENOENT):
@@ -280,7 +279,7 @@ class _Copy:
         elif not stat.S_ISREG(found.st_mode or 0):
             self._leave(link, _OTHER)
         else:
-            # Open the target: the link may point elsewhere by then.
+            # Open the target, because the link may change meanwhile.
             self.file(link, target, local, found)
 
     def _listed(self, folder: PurePosixPath) -> list[bytes]:
@@ -288,7 +287,7 @@ class _Copy:
         inner: Any = self.sftp  # paramiko has no public call for this
         attributes: Any = paramiko.SFTPAttributes
         names = []
-        with self._given_up_at_once():
+        with self._closed_on_interrupt():
             kind, reply = inner._request(CMD_OPENDIR, str(folder))
             if kind != CMD_HANDLE:
                 raise paramiko.SFTPError("Expected handle")
@@ -300,24 +299,24 @@ class _Copy:
                         raise paramiko.SFTPError("Expected name response")
                     for _ in range(reply.get_int()):
                         names.append(name := reply.get_binary())
-                        self.things += 1
-                        if len(name) > _LONGEST_NAME or self.things > _MOST:
-                            many = (
-                                f"more than {_MOST} things are listed in {self.top}, the last ones"
-                            )
-                            what = many if self.things > _MOST else f"{len(name)} bytes are a name"
-                            raise Beyond(f"{what} in {reading.short(str(folder), 200)!r}", _HINT)
+                        self.entries += 1
+                        if len(name) > _LONGEST_NAME or self.entries > _MOST_ENTRIES:
+                            what = f"a name of {len(name)} bytes"
+                            if self.entries > _MOST_ENTRIES:
+                                what = f"more than {_MOST_ENTRIES} entries in {self.top}, the last"
+                            place = reading.short(str(folder), 200)
+                            raise LimitExceeded(f"the node lists {what} in {place!r}", _HINT)
                         reply.get_binary()  # the long name, as in `ls -l`
                         attributes._from_msg(reply)
             inner._request(CMD_CLOSE, handle)
         return [name for name in names if name not in (b".", b"..")]
 
     @contextmanager
-    def _given_up_at_once(self) -> Iterator[None]:
+    def _closed_on_interrupt(self) -> Iterator[None]:
         """Close the connection if a signal or a timeout interrupts the work.
 
-        The interrupt may come within a packet, after which the stream cannot be parsed, and waiting
-        for a reply, as closing a file does, may never end.
+        After an interrupt within a packet, the stream cannot be parsed, and closing a file would
+        wait for a reply without end.
         """
         try:
             yield
@@ -327,18 +326,18 @@ class _Copy:
             raise
 
     def _read(self, remote: PurePosixPath, local: Path, size: int) -> None:
-        """Read `size` bytes of a file, `_AHEAD` bytes of prefetch at a time."""
+        """Read `size` bytes of a file, `_PREFETCH` bytes of prefetch at a time."""
         with (
             self.sftp.open(str(remote), "rb") as source,
             local.open("wb") as target,
-            self._given_up_at_once(),
+            self._closed_on_interrupt(),
         ):
-            for start in range(0, size, _AHEAD):
-                end = min(start + _AHEAD, size)
+            for start in range(0, size, _PREFETCH):
+                end = min(start + _PREFETCH, size)
                 source.prefetch(end)
                 for at in range(start, end, _PIECE):
                     piece = source.read(min(_PIECE, end - at))
                     target.write(piece)
-                    self.came += len(piece)
+                    self.received += len(piece)
                     if len(piece) < min(_PIECE, end - at):
                         raise OSError(f"{remote} became shorter while it was copied")

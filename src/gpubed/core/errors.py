@@ -43,7 +43,7 @@ class PrerequisiteMissing(GpubedError):
 
 
 def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
-    """Return the error about an unwritable file; `path` overrides the file that `error` names."""
+    """Return the error about an unwritable file: `path`, or the one that `error` names."""
     what = path or error.filename2 or error.filename or "a file of the project"
     return PrerequisiteMissing(
         f"{what} cannot be written: {error.strerror}",
@@ -52,18 +52,18 @@ def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
 
 
 def in_the_way(error: OSError) -> PrerequisiteMissing:
-    """Return the error about a file or folder of the project whose name something else has."""
+    """Return the error about a path of the project at which something else exists."""
     what = error.filename2 or error.filename or "a file of the project"
-    if error.errno == errno.ENOTDIR:  # it does not exist: what should be its folder is a file
-        what = next((one for one in Path(what).parents if one.is_file()), what)
+    if error.errno == errno.ENOTDIR:  # one of the path's folders is a file
+        what = next((folder for folder in Path(what).parents if folder.is_file()), what)
     return PrerequisiteMissing(
         f"{what} is not what gpubed keeps there: {error.strerror}",
-        f"look what it is, and move it away: {shlex.join(['mv', f'{what}', f'{what}.aside'])}",
+        f"move it away: {shlex.join(['mv', f'{what}', f'{what}.aside'])}",
     )
 
 
 def is_about_a_name(error: OSError) -> bool:
-    """Return whether something else has the name of a file or folder."""
+    """Return whether something else exists at the path."""
     kinds = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EFBIG)
     return error.errno in kinds
 

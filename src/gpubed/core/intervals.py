@@ -1,7 +1,7 @@
 """95 % confidence intervals of means, and of ratios of means, from few repetitions.
 
-Values are taken as independent and roughly normal (their logarithms, for a ratio); outliers stay.
-An interval and its p value are for one comparison; `families` corrects for several.
+Assumes independent and roughly normal values (for a ratio: logarithms); keeps outliers.
+An interval and its p value are for one comparison; `holm` corrects the p values of several.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ _WIDE = 10
 
 
 class P(NamedTuple):
-    """The p value of a difference.
+    """The p value of a difference, for each of two degrees of freedom.
 
     Attributes:
-        strict: With those of the smallest set of values, for use among several comparisons: Welch's
-            estimate may be too high by chance, which matters at the far end.
+        alone: With Welch's degrees of freedom, as the interval.
+        strict: With those of the smallest set of values, for the correction of several comparisons:
+            Welch's may be too high by chance, which makes small p values too small.
     """
 
-    alone: float  # with the degrees of freedom of the interval
+    alone: float
     strict: float
 
 
@@ -63,13 +64,13 @@ def quotient(
 ) -> Estimate | None:
     """Return a quotient of products of geometric means, compared with 1.
 
-    Welch's interval with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2 (1946),
-    110-114), for a sum of as many means of logarithms as there are sets of values.
+    Computes Welch's interval of the sum of the sets' mean logarithms, with Satterthwaite's degrees
+    of freedom (Biometrics Bulletin 2 (1946), 110-114).
 
-    Sets of values, `above` and `below` the line, are independent: leave out one that is in both.
-    The factor `times` is applied before the comparison. None if a set has fewer than two values, or
-    only equal ones (computed from a seed, so not a random sample); if a value is not positive and
-    finite; or if a bound is not a number.
+    Sets of values, `above` and `below` the line, must be independent: leave out a set that is in
+    both. The factor `times` is applied before the comparison. None if a set has fewer than two
+    values, or only equal ones (computed from a seed, so not a random sample); if a value is not
+    positive and finite; or if a bound is not a number.
     """
     sets = [*above, *below]
     if any(len(values) < 2 or len(set(values)) < 2 for values in sets):
@@ -77,9 +78,9 @@ def quotient(
     if not all(0 < value < math.inf for values in sets for value in values):
         return None
     logs = [[math.log(value) for value in values] for values in sets]
-    means = [statistics.fmean(one) for one in logs]
+    means = list(map(statistics.fmean, logs))
     middle = sum(means[: len(above)]) - sum(means[len(above) :]) + math.log(times)
-    return _powers(_welch(middle, [(statistics.variance(one), len(one)) for one in logs]))
+    return _exp(_welch(middle, list(map(_spread, logs))))
 
 
 def difference(
@@ -92,7 +93,7 @@ def difference(
     if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
         return None
     middle = statistics.fmean(a) - statistics.fmean(b)
-    return _welch(middle, [(statistics.variance(one), len(one)) for one in (a, b)], compared_with)
+    return _welch(middle, [_spread(a), _spread(b)], compared_with)
 
 
 def mean_logarithm(values: Sequence[float]) -> Estimate | None:
@@ -103,7 +104,11 @@ def mean_logarithm(values: Sequence[float]) -> Estimate | None:
     if len(values) < 2 or not all(0 < value < math.inf for value in values):
         return None
     logs = [math.log(value) for value in values]
-    return _welch(statistics.fmean(logs), [(statistics.variance(logs), len(logs))])
+    return _welch(statistics.fmean(logs), [_spread(logs)])
+
+
+def _spread(values: Sequence[float]) -> tuple[float, int]:
+    return statistics.variance(values), len(values)
 
 
 def _welch(
@@ -115,7 +120,7 @@ def _welch(
     if not whole:
         certain = 0.0 if off else 1.0
         return Estimate(middle, middle, middle, P(certain, certain))
-    # Computed from shares of the whole, whose squares neither vanish nor overflow.
+    # Shares of the whole, because their squares neither underflow nor overflow.
     freedom = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
     error = math.sqrt(whole)
     width, fewest = _quantile(freedom) * error, min(count for _, count in sets) - 1
@@ -123,7 +128,7 @@ def _welch(
     return Estimate(middle, middle - width, middle + width, p)
 
 
-def _powers(logarithm: Estimate) -> Estimate | None:
+def _exp(logarithm: Estimate) -> Estimate | None:
     try:
         value, low, high = map(math.exp, logarithm[:3])
     except OverflowError:
@@ -151,7 +156,7 @@ def sample(values: Sequence[float]) -> Sample | None:
 def ratio_of(a: Sample, b: Sample) -> Estimate | None:
     """Return the ratio of two means like `ratio`, from their summaries.
 
-    The standard deviation of the logarithms is taken as sd / mean (the delta method), good for
+    Approximates the standard deviation of the logarithms by sd / mean (the delta method), good for
     deviations of a few per cent. None for fewer than two values on a side, a deviation of zero, a
     mean that is not positive, or a bound that is not a number.
     """
@@ -159,12 +164,12 @@ def ratio_of(a: Sample, b: Sample) -> Estimate | None:
         return None
     middle = math.log(a.mean) - math.log(b.mean)
     try:
-        squares = [((one.sd or 0.0) / one.mean) ** 2 for one in (a, b)]
+        squares = [(a.sd / a.mean) ** 2, (b.sd / b.mean) ** 2]
     except OverflowError:
         return None
-    if not all(map(math.isfinite, squares)):  # a quotient overflows without an error
+    if not all(map(math.isfinite, squares)):  # a division overflows without an error
         return None
-    return _powers(_welch(middle, list(zip(squares, (a.n, b.n), strict=True))))
+    return _exp(_welch(middle, list(zip(squares, (a.n, b.n), strict=True))))
 
 
 def _quantile(freedom: float) -> float:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed.core import files
-from gpubed.core.command_words import ssh_path
 from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.text import ssh_path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]

@@ -17,7 +17,8 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from gpubed.core import command_words, files
+from gpubed.core import files
+from gpubed.core.text import word_fault
 
 _Loader = SafeConstructor
 Key = str | int
@@ -177,7 +178,7 @@ def _text(data: bytes) -> str:
 
 def _require_text(value: object, line: int) -> None:
     r"""Refuse texts with an escape such as "\0", which cannot go into a command or a file."""
-    if isinstance(value, str) and (why := command_words.fault(value)):
+    if isinstance(value, str) and (why := word_fault(value)):
         raise MalformedYamlError(f"the text {value[:80]!r} {why}", line)
 
 

@@ -23,11 +23,11 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import command_words, reading, wording
+from gpubed.core import reading, wording
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
-from gpubed.core.text import nearest_name
+from gpubed.core.text import nearest_name, word_fault
 from gpubed.jobs import launchers
 from gpubed.jobs.checkpoint_files import folder_fault, folder_name
 from gpubed.spec.sections import Python
@@ -138,7 +138,7 @@ class Argument(_Model):
         """Say what is wrong with a value; empty where nothing is."""
         adapter, wanted = _TYPES[self.kind]
         shown = reading.short(repr(value))
-        if isinstance(value, str) and (why := command_words.fault(value)):
+        if isinstance(value, str) and (why := word_fault(value)):
             return f"{shown} {why}"
         try:
             read = adapter.validate_python(value)

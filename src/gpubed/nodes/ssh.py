@@ -23,7 +23,7 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from gpubed.core import copying, reading
-from gpubed.core.copying import Beyond
+from gpubed.core.copying import LimitExceeded
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, assets
 from gpubed.nodes.allocation import Allocation, Node, door, known_as
@@ -381,8 +381,8 @@ class SSH:
             raise GpubedError(
                 f"{cannot}: a name there is not UTF-8: {error.object!r}", "rename it there"
             ) from None
-        except Beyond as error:
-            raise Beyond(f"{cannot}: {error.message}", error.hint) from None
+        except LimitExceeded as error:
+            raise LimitExceeded(f"{cannot}: {error.message}", error.hint) from None
         except CONNECTION_ERRORS as error:
             if copying.is_silence(error):
                 raise GpubedError(

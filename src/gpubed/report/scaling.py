@@ -85,7 +85,7 @@ class Comparison:
     @property
     def tells(self) -> bool:
         """Whether the values differ by more than chance, among all comparisons of the report."""
-        return self.chance is not None and self.chance.shows
+        return self.chance is not None and self.chance.is_significant
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""

@@ -147,7 +147,7 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
         for place, pairs in times.items():
             ratios[place].append([own / others for own, others in pairs])
     chances = holm.corrected([_is_even(of) for of in ratios.values()])
-    slow = {place for place, one in zip(ratios, chances, strict=True) if one and one.shows}
+    slow = {place for place, one in zip(ratios, chances, strict=True) if one and one.is_significant}
     for group, times in each:
         once = max((own / others for of in times.values() for own, others in of), default=1.0)
         found = []
@@ -242,7 +242,7 @@ def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
     chances = holm.corrected([one.p for one in listed])
     return tuple(
         one
-        if chance and chance.shows
+        if chance and chance.is_significant
         else replace(one, kind="not shown" if chance else "not known")
         for one, chance in zip(listed, chances, strict=True)
     )

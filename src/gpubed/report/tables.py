@@ -167,13 +167,13 @@ def _ratios(analysis: Analysis) -> Table:
             wording.setting(one.factor, one.against),
             one.group.named(one.factor),
             summary.bounds(one.ratio),
-            holm.written(one.chance),
+            holm.format_p(one.chance),
             "not known" if one.chance is None else "yes" if one.tells else "not shown",
         ]
         for one in analysis.comparisons
     ]
     count = max((one.chance.count for one in analysis.comparisons if one.chance), default=0)
-    note = holm.told(count) if count > 1 else ""
+    note = holm.footnote(count) if count > 1 else ""
     title = f"Ratios of {wording.metric(analysis.throughput or '')}"
     return Table(title, ("", "over", "with", "ratio", "p", "differs"), rows, note)
 

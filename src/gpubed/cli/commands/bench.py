@@ -181,7 +181,7 @@ class _Telling:
             )
             count = max((one.chance.count for one in compared if one.chance), default=0)
             if count > 1:
-                ui.say(holm.told(count))
+                ui.say(holm.footnote(count))
         there = bench.folder.path.exists()
         ui.say(f"{'results:' if there else 'results would be in'} {bench.folder.path}")
 
@@ -226,7 +226,7 @@ def _compared(one: Comparison, unit: str) -> list[object]:
     means = ["" if mean is None else formatted(mean, unit) for mean in (one.before, one.now)]
     ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
     interval = bounds(one.low, one.high)
-    return [one.id, *means, ratio, interval, holm.written(one.chance), one.verdict]
+    return [one.id, *means, ratio, interval, holm.format_p(one.chance), one.verdict]
 
 
 def _mean(values: list[float], unit: str) -> str:

@@ -276,7 +276,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if any(max(one.runs) > 1 for each in ratios_of for one in each):
         ui.say("Of several runs, before and now are geometric means, as ratios are of these.")
     if count > 1:
-        ui.say(holm.told(count))
+        ui.say(holm.footnote(count))
     ui.document("runs", {"comparisons": pairs})
     return 0
 
@@ -295,7 +295,7 @@ def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.R
         "now": lambda one: formatted(one.now, units.get(one.metric, none).unit),
         "ratio": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
         "95 % interval": lambda one: compare.bounds(one.low, one.high),
-        "p": lambda one: holm.written(one.chance),
+        "p": lambda one: holm.format_p(one.chance),
         "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
         "verdict": lambda one: one.verdict,
     }

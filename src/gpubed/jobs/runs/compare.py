@@ -97,10 +97,10 @@ def judged(
         spread: Whether the values of each side differ.
         same: Whether the means are equal.
     """
-    if chance and chance.would_show:
+    if chance and chance.lost_by_correction:
         return f"may be chance, as one of {chance.count}"
     if chance:
-        return "differs" if chance.shows else "within the noise"
+        return "differs" if chance.is_significant else "within the noise"
     if min(runs) < 2:
         return "unknown: no repetition"
     if same and not any(spread):

@@ -491,7 +491,7 @@ def _copied(folder: Path, way: tuple[Path, ...], found: Iterator[int]) -> Iterat
             raise _misleading(path, "nowhere")
         if link and (real := real.resolve()) in way:
             raise _misleading(path, "to a folder that it is in")
-        if why := copying.cannot_go(path):
+        if why := copying.copy_fault(path):
             raise UsageError(f"{str(path)!r} cannot be copied: {why}", "move it elsewhere")
         if path.is_file():
             yield path
