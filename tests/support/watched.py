@@ -23,7 +23,7 @@ class World:
         self.cluster, self.now = cluster, datetime(2030, 1, 1, tzinfo=UTC)
         self.states, self.rest, self.unwell = {}, {}, []
         self.asks, self.fails, self.heals = (), None, True
-        self.restarts, self.given_time = (), None
+        self.restarts, self.overdue = (), None
         self.repairs, self.events = [], []
         monkeypatch.setattr(lease, "now", lambda: self.now)
         monkeypatch.setattr(probe, "look", self.look_at_nodes)
@@ -35,13 +35,13 @@ class World:
         nodes = dict.fromkeys(NAMES, "ready") | self.states
         return Condition(nodes, **self.rest, unwell=tuple(self.unwell))
 
-    def up(self, cluster, _engine, *, approve, still_wanted, given_time):
+    def up(self, cluster, _engine, *, approve, still_wanted, overdue):
         with runlock.hold(cluster.state, "up"):
             still_wanted()
             if self.asks:
                 approve(self.asks)
             self.repairs.append(self.now)
-            self.given_time = given_time
+            self.overdue = overdue
             if self.fails:
                 raise self.fails
             if self.heals:

@@ -165,7 +165,7 @@ def test_results_outlive_the_cluster_and_so_does_the_log_of_a_watch(
         folder.mkdir(parents=True)
     paths.logs.mkdir()
     mark(paths, reshaped=True)
-    take_down(tmp_path, monkeypatch, whose=whose)
+    take_down(tmp_path, monkeypatch, originator=whose)
     stays = sorted(path.name for path in paths.state.iterdir())
     assert stays == ["campaigns", "checkpoints", *log, "reports", "runs"]
     assert points.is_dir()

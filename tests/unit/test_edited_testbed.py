@@ -206,8 +206,8 @@ def test_without_any_specification_nothing_is_forgotten(two_services):
     for path in (lab.paths.spec, *lab.paths.specifications.iterdir()):
         path.unlink()
     refused = down().exception
-    assert "may have been kept" in refused.message
-    assert f"restore {lab.paths.spec}; or if nothing of it is anywhere" in refused.hint
+    assert "may exist, but its specification" in refused.message
+    assert f"restore {lab.paths.spec}; or if it has no resources" in refused.hint
 
 
 def test_data_that_is_kept_is_kept_elsewhere_too(two_services):

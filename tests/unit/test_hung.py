@@ -56,9 +56,9 @@ class Ground:
         self.says.pop(node.name, None)
         self.says |= {name: error for name, error in self.after.items() if name == node.name}
 
-    def bring_back(self, *silent, unheard=False, approve=None, **options):
+    def bring_back(self, *silent, all_silent=False, approve=None, **options):
         states = dict.fromkeys(NAMES, "ready") | dict.fromkeys(silent, "unreachable")
-        found = Condition(states, unheard=unheard)
+        found = Condition(states, all_silent=all_silent)
         cluster = Cluster(self.paths, self.plan, self.allocation)
         return probe.restart_hung(cluster, found, approve or self.approved.append, **options)
 
@@ -104,10 +104,10 @@ def test_a_node_that_stays_silent_is_restarted_and_told(ground, tmp_path, monkey
 
 def test_a_node_that_was_given_its_time_is_tried_once_more_and_not_waited_for(ground):
     ground.says = {"node-1": Unreachable("no")}
-    ground.bring_back("node-1", given_time={"node-1"})
+    ground.bring_back("node-1", overdue={"node-1"})
     assert ground.waited == [0, 600]
     ground.says = {}
-    assert ground.bring_back("node-1", given_time={"node-1"}) == ()
+    assert ground.bring_back("node-1", overdue={"node-1"}) == ()
     assert ground.restarted == ["node-1"], "once it answers, it is left alone"
 
 
@@ -132,8 +132,8 @@ def test_what_answers_or_cannot_be_seen_is_never_restarted(ground, said):
 def test_all_silent_at_once_is_the_way_and_none_is_restarted(ground):
     ground.says = dict.fromkeys(NAMES, Unreachable("no"))
     with pytest.raises(GpubedError, match="no node of lab answers") as caught:
-        ground.bring_back(*NAMES, unheard=True)
+        ground.bring_back(*NAMES, all_silent=True)
     assert (ground.restarted, ground.approved) == ([], [])
     assert "gpubed up lab" in caught.value.hint
     del ground.says["node-0"]
-    assert ground.bring_back(*NAMES, unheard=True) == ("node-1", "node-2"), "one has answered"
+    assert ground.bring_back(*NAMES, all_silent=True) == ("node-1", "node-2"), "one has answered"

@@ -158,7 +158,7 @@ def test_what_cannot_be_saved_is_no_success_and_the_rest_comes(storage):
         storage.collect()
     assert storage.here() == {"c1/images-1.pt": "1"}
     first, *said = caught.value.message.split("; ")
-    assert first.startswith(f"2 thing(s) in {storage.there} are not in {storage.paths.checkpoints}")
+    assert first.startswith(f"2 path(s) in {storage.there} could not be copied to ")
     assert [first.partition(": ")[2], *said] == [
         "checkpoints/loose.pt: it is in no folder: move it into one",
         "checkpoints/c1/caf\N{REPLACEMENT CHARACTER}.pt: a name is not UTF-8: rename it there",

@@ -60,7 +60,7 @@ def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
     forge(shared.runs / mine.name, mine)
     came = lease_policy.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (mine.name,)
-    assert len(came.told) == 5, came.told
+    assert len(came.notes) == 5, came.notes
     after = {path.name: path.read_text() for path in mine.iterdir()}
     assert after == before | {"metrics.json": "{}"}
     assert record.read(mine).state == "failed"
@@ -74,7 +74,7 @@ def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     forge(shared.runs / new, mine, run_id=new, started="2026-11-27T00:00:01Z")
     came = lease_policy.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (new,)
-    assert came.told[-1].startswith(f"{new}: from the cluster; this controller has no record")
+    assert came.notes[-1].startswith(f"{new}: this controller has no record")
     assert [path.name for path in (cluster.runs / new).iterdir()] == ["metrics.json"]
     assert record.find(cluster, "last").run_id == mine.name
     assert record.every(cluster)[1] == []
@@ -93,12 +93,12 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     assert came.runs == ("good", "two\nlines")
     assert sorted(path.name for path in cluster.runs.iterdir()) == ["good", "two\nlines"]
     where = f"in {shared.runs} is left out"
-    assert came.told[:3] == (
+    assert came.notes[:3] == (
         f"caf\N{REPLACEMENT CHARACTER} {where}: its name is not UTF-8",
         f"elsewhere {where}: it is no folder",
         f"notes {where}: it is no folder",
     )
-    assert "good: 'round' is left out: it is a link that leads nowhere" in came.told
+    assert "good: 'round' is left out: it is a link that leads nowhere" in came.notes
 
 
 def test_a_run_that_fails_keeps_no_other_from_coming(cluster):

@@ -103,6 +103,6 @@ def test_the_command_is_run_once_before_an_end_whatever_becomes_of_the_rest(
             with pytest.raises(GpubedError, match="no room"):
                 lease_policy.prepare(cluster)
     assert lease_policy.prepare(cluster)[-1].startswith("collected 0 run(s)")
-    lease.ended(cluster.paths, lease.last(cluster.paths))
+    lease.mark_prepared(cluster.paths, lease.last(cluster.paths))
     assert lease_policy.prepare(cluster)[-1].startswith("collected 0 run(s)")
     assert (tmp_path / "asked").read_text() == "asked\n"

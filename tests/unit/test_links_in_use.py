@@ -63,5 +63,5 @@ def test_no_run_begins_during_the_checks_of_an_up(cluster, check):
         seen.append(refused.value.hint)
 
     check(look)
-    assert seen == ["wait for its end; gpubed runs lab lists what is at work"]
+    assert seen == ["wait for its end; gpubed runs lab lists the active runs"]
     assert runlock.measurer(cluster.state) is None

@@ -110,7 +110,7 @@ def all_say(make, *names):
 def test_what_becomes_of_a_silent_node_is_its_testbeds_own(found):
     now = found(answers={"node-1": Unreachable("no")}, backend=WALL)
     assert now.words == ["node-1 is unreachable: restarted"]
-    assert (now.unheard, now.unknown) == (False, {})
+    assert (now.all_silent, now.unknown) == (False, {})
 
 
 def test_a_node_behind_a_host_that_fails_is_hidden_and_not_silent(found, monkeypatch):
@@ -131,10 +131,10 @@ def test_a_node_behind_a_host_that_fails_is_hidden_and_not_silent(found, monkeyp
 def test_where_no_node_answers_it_may_be_the_way(found):
     for make in (lambda: Unreachable("no"), lambda: on_the_way(Unreachable("gate says no"))):
         now = found(answers=all_say(make), backend=WALL)
-        assert now.unheard
+        assert now.all_silent
         assert len(now.unknown) == 3
         assert "see to your network" in now.words[0]
-        assert not found(answers=all_say(make)).unheard, "to this machine's own, no way fails"
+        assert not found(answers=all_say(make)).all_silent, "to this machine's own, no way fails"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_where_no_node_answers_it_may_be_the_way(found):
     ids=["one-answers", "one-is-known-of", "all-refuse", "all-are-slow"],
 )
 def test_where_anything_is_known_it_is_not_the_way(found, testbed, says):
-    assert not found(testbed, says, backend=WALL).unheard
+    assert not found(testbed, says, backend=WALL).all_silent
 
 
 def alone(**changes):
@@ -160,7 +160,7 @@ def alone(**changes):
 
 
 @pytest.mark.parametrize(
-    ("via", "error", "unheard"),
+    ("via", "error", "all_silent"),
     [
         ((), lambda: Unreachable("no"), True),
         ((GATE,), lambda: Unreachable("no"), False),
@@ -168,17 +168,17 @@ def alone(**changes):
     ],
     ids=["direct", "gate-vouches", "gate-fails"],
 )
-def test_of_a_single_node_a_host_on_the_way_vouches_for_that(found, via, error, unheard):
-    assert found(answers={"node-0": error()}, backend=WALL, **alone(via=via)).unheard is unheard
+def test_of_a_single_node_a_host_on_the_way_vouches_for_that(found, via, error, all_silent):
+    assert found(answers={"node-0": error()}, backend=WALL, **alone(via=via)).all_silent is all_silent
 
 
 def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
     """As a cloud's head, reached through its other address; what answers there is alive."""
     own = GATE.model_copy(update={"host_keys": ("ssh-ed25519 KEY0",)})
-    for error, unheard in ((Unreachable("no"), True), (LoginRefused("no such key"), False)):
+    for error, all_silent in ((Unreachable("no"), True), (LoginRefused("no such key"), False)):
         says = {"node-0": on_the_way(error)}
         now = found(answers=says, backend=WALL, **alone(via=(own,)))
-        assert (now.nodes, now.unheard) == ({"node-0": "unreachable"}, unheard)
+        assert (now.nodes, now.all_silent) == ({"node-0": "unreachable"}, all_silent)
 
 
 @pytest.mark.parametrize(

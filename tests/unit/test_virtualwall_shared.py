@@ -53,6 +53,6 @@ def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
     """It alone says by now on which testbed the data is."""
     kept.spec.write_text("nodes: none yet")
     done = down("-y")
-    assert "something of wall may have been kept, and its specification" in done.exception.message
+    assert "resources of wall may exist, but its specification" in done.exception.message
     assert done.exception.hint.startswith("gpubed check wall; or if nothing of it is anywhere: rm ")
     assert record.uuid(kept) == UUID

@@ -74,16 +74,16 @@ class Unused:
         self.told.append(("back" if back else "warn", text))
 
     def prepare(self, _cluster, again=False):
-        assert again == self.world.watch().telling.memory.warned.saved
+        assert again == self.world.watch().journal.memory.warned.saved
         self.saved += 1
         self.saving()
         return ["collected 2 run(s)"]
 
-    def down(self, cluster, _engine, *, keep_data, whose):
+    def down(self, cluster, _engine, *, keep_data, originator):
         with runlock.hold(cluster.state, "down"):
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
-            mark(cluster, removing=whose)
+            mark(cluster, removing=originator)
             # What depends on nodes goes before them, and the state once all of it is gone.
             drivers.driver("configuration").delete("lab/configuration", {"cluster": "lab"})
             if self.breaks:
@@ -153,7 +153,7 @@ def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
 def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
     unused.fails = GpubedError("node-1 does not answer")
     world.looks(200)
-    assert (unused.told, unused.downs, world.watch().telling.memory.warned) == ([], [], None)
+    assert (unused.told, unused.downs, world.watch().journal.memory.warned) == ([], [], None)
     unused.fails = None
     world.looks(32)
     assert unused.downs == [True]
@@ -197,7 +197,7 @@ def half_way(world, unused):
     def half_way(*ends, silent="all"):
         def end(how):
             world.states, unused.silent = {"node-1": "missing"}, silent
-            world.rest = {"unheard": True} if silent == "all" else {}
+            world.rest = {"all_silent": True} if silent == "all" else {}
             if isinstance(how, Exception):
                 raise how
             unused.forget_state()

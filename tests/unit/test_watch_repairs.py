@@ -50,7 +50,7 @@ def test_failed_repairs_are_further_and_further_apart(world):
     assert world.events[1].outcome == "failed: no room (make room); not again for 1 min"
     world.fails = None
     world.looks(40, of=world.watch(repairs=100))
-    assert world.watch().telling.memory.failures == 0
+    assert world.watch().journal.memory.failures == 0
 
 
 def test_a_budget_that_is_spent_leaves_only_the_watch(world):
@@ -87,7 +87,7 @@ def test_nothing_goes_but_what_is_broken_and_never_data(world, state, asks, goes
     if not goes:
         assert world.kinds == ["amiss", "person"], "asked once, told once"
         assert "gpubed up lab" in world.events[-1].outcome
-        assert world.watch().telling.memory.repairs == (), "nothing was done, so nothing is spent"
+        assert world.watch().journal.memory.repairs == (), "nothing was done, so nothing is spent"
 
 
 def test_while_another_run_has_the_cluster_it_waits(world):
@@ -96,7 +96,7 @@ def test_while_another_run_has_the_cluster_it_waits(world):
     world.looks(1, of=one)
     with runlock.hold(world.cluster.state, "configure"):
         assert world.looks(3, of=one) == ["busy"] * 3
-    assert (world.repairs, one.telling.memory.repairs) == ([], ())
+    assert (world.repairs, one.journal.memory.repairs) == ([], ())
     assert world.looks(2, of=one) == ["amiss", "well"], "what it did may boot yet"
 
 
@@ -185,7 +185,7 @@ STOPPED = {"stopped": (Stopped("slurm", "slurmd.service", "node-2", "failed"),)}
 
 def test_where_no_node_answers_nothing_is_repaired_and_nothing_spent(world):
     """The way is down for hours, while the testbed itself answers."""
-    world.states, world.rest = dict.fromkeys(NAMES, "unreachable"), {"unheard": True}
+    world.states, world.rest = dict.fromkeys(NAMES, "unreachable"), {"all_silent": True}
     assert world.looks(60) == ["amiss"] * 60
     assert (world.repairs, world.kinds) == ([], ["unasked"])
     assert world.events[0].why == "no node of lab answers"
@@ -213,7 +213,7 @@ def test_a_repair_that_fails_as_the_last_one_did_is_not_counted_again(world):
     world.rest, world.fails = STOPPED, GpubedError("node-1 does not answer SSH")
     world.looks(200)
     assert len(world.repairs) > 5
-    assert len(world.watch().telling.memory.repairs) == 1
+    assert len(world.watch().journal.memory.repairs) == 1
     assert "spent" not in world.kinds
     world.fails, world.rest = None, {}
     world.looks(1)

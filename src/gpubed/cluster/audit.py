@@ -1,4 +1,4 @@
-"""Compares a state with its testbeds: a killed run or manual changes make them differ."""
+"""Compares a state with its testbeds, which differ after a killed run or a manual change."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Recorded:
 
     @property
     def called(self) -> str:
-        """The resource's name on the testbed; its name in the state where that records no other."""
-        said = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
-        return str(said or self.name)
+        """The name on the testbed if the state records it, else the name in the state."""
+        recorded = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
+        return str(recorded or self.name)
 
     @property
     def is_data(self) -> bool:
@@ -49,26 +49,26 @@ class Recorded:
 class Audit:
     """The comparison of a state with its testbeds."""
 
-    uuid: str | None  # the cluster's id; None where it is unknown
-    asked: Testbeds  # the testbeds that were looked at; they also remove what was found
+    uuid: str | None  # the cluster's UUID; None if it is unknown
+    testbeds: Testbeds  # the testbeds that were compared; they can remove the resources
     recorded: list[Recorded]  # resources in the state that exist
     missing: list[Recorded]  # resources in the state that do not exist
-    unrecorded: list[Existing]  # resources with the cluster's id that are not in the state
-    elsewhere: list[Left]  # those in places that only a former specification named
-    others: list[Existing]  # resources with the cluster's name and another id
+    unrecorded: list[Existing]  # resources with the cluster's UUID that are not in the state
+    elsewhere: list[Left]  # such resources in places that only a former specification names
+    others: list[Existing]  # resources with the cluster's name and another UUID
     within: list[Existing]  # data that only nodes can reach and the testbed cannot list
     interrupted: list[str]  # operations that a killed run left unfinished: `creating node-1`
     unseen: list[str]  # places that could not be checked, each with the reason
 
     @property
     def extra(self) -> list[Existing]:
-        """The unrecorded resources that may be removed: all but data, which only `down` removes."""
+        """The unrecorded resources without data, which only `down` removes."""
         return [thing for thing in self.unrecorded if not thing.data]
 
     @property
     def away(self) -> list[Left]:
         """The resources in `elsewhere` that are not data."""
-        return [one for one in self.elsewhere if not one.thing.data]
+        return [left for left in self.elsewhere if not left.thing.data]
 
     @property
     def clean(self) -> bool:
@@ -79,23 +79,23 @@ class Audit:
 def audit(stack: Stack) -> Audit:
     """Compare a cluster's state with its testbed."""
     deployment = stack.export().get("deployment", {})
-    uuid, asked = uuid_of(stack), testbeds(stack)
+    uuid, bound = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
-    found, silent = asked.existing()
-    left, unasked = asked.elsewhere(uuid, found) if uuid else ([], [])
-    is_there = parallel.each(partial(_is_there, asked, found), recorded)
-    there = list(zip(recorded, is_there, strict=True))
-    known = {resource.id for resource in recorded}
-    unseen = asked.unseen(nodes(stack), nodes(stack, left=True))
+    existing, silent = bound.existing()
+    elsewhere, unasked = bound.elsewhere(uuid, existing) if uuid else ([], [])
+    exists = parallel.each(partial(_exists, bound, existing), recorded)
+    checked = list(zip(recorded, exists, strict=True))
+    ids = {resource.id for resource in recorded}
+    unseen = bound.unseen(nodes(stack), nodes(stack, left=True))
     return Audit(
         uuid=uuid,
-        asked=asked,
-        recorded=[resource for resource, is_there in there if is_there],
-        missing=[resource for resource, is_there in there if not is_there],
-        unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
-        elsewhere=[one for one in left if not one.thing.transient],
-        others=[e for e in found if e.uuid != uuid],
-        within=asked.data_within(),
+        testbeds=bound,
+        recorded=[resource for resource, exists in checked if exists],
+        missing=[resource for resource, exists in checked if not exists],
+        unrecorded=[e for e in existing if e.uuid == uuid and e.id not in ids and not e.transient],
+        elsewhere=[left for left in elsewhere if not left.thing.transient],
+        others=[e for e in existing if e.uuid != uuid],
+        within=bound.data_within(),
         interrupted=[
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
@@ -107,19 +107,19 @@ def audit(stack: Stack) -> Audit:
 def nodes(stack: Stack, *, left: bool = False) -> set[str]:
     """Return the names of the nodes in a cluster's state that did not fail.
 
-    With `left`, of those that failed and whose remains could not be removed.
+    With `left`, return those that failed and could not be removed completely.
     """
-    found = set()
+    names = set()
     for resource in _resources(stack):
         outputs = _mapping(resource.get("outputs"))
         result = _mapping(outputs.get("result"))
         if outputs.get("kind") == "node" and ("left" in result if left else "failed" not in result):
-            found.add(resource["urn"].rsplit("::", 1)[-1])
-    return found
+            names.add(resource["urn"].rsplit("::", 1)[-1])
+    return names
 
 
 def looked_up(stack: Stack) -> set[str]:
-    """Return the names of the existing networks of a plugin's testbed that the cluster uses."""
+    """Return the names of the networks that the cluster uses and Pulumi's plugin did not make."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
 
@@ -130,12 +130,12 @@ def _resources(stack: Stack) -> list[dict[str, Any]]:
 
 def uuid_of(stack: Stack) -> str | None:
     """Return the UUID of a cluster, from its state or else from the cluster's record."""
-    uuid = None
     for resource in _resources(stack):
         if resource["type"].endswith(":Identity"):
-            said = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
-            uuid = said if isinstance(said, str) else None
-    return uuid or record.uuid(stack.paths)
+            uuid = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
+            if uuid and isinstance(uuid, str):
+                return uuid
+    return record.uuid(stack.paths)
 
 
 def remember(stack: Stack) -> None:
@@ -150,51 +150,51 @@ def remember(stack: Stack) -> None:
 def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     """Return the testbeds in a cluster's state and former ones; without any, the specification's.
 
-    Those `wanted`, on which resources are about to be made, count as former ones.
+    `wanted` are testbeds on which resources are about to be made; they count as former ones.
     """
     deployment = stack.export().get("deployment", {})
     resources = list(deployment.get("resources") or ())
-    of_state = {
+    present = {
         name
         for resource in resources
         if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
-    of_state |= {recorded.backend for recorded in _recorded(resources)}
-    noted = set(history.kinds(stack.paths)) - of_state
-    recorded = frozenset(of_state | noted if deployment.get("pending_operations") else of_state)
-    if not (of_state or noted):
+    present |= {recorded.backend for recorded in _recorded(resources)}
+    former = set(history.kinds(stack.paths)) - present
+    recorded = frozenset(present | former if deployment.get("pending_operations") else present)
+    if not (present or former):
         with suppress(GpubedError):
-            of_state = {spec_backend(load(stack.paths.spec))}
-    if len(noted) == 1 and not of_state:
-        of_state, noted = noted, set()
-    named = {testbed.backend.name: testbed for testbed in wanted}
-    noted |= named.keys() - of_state
+            present = {spec_backend(load(stack.paths.spec))}
+    if len(former) == 1 and not present:
+        present, former = former, set()
+    by_name = {testbed.backend.name: testbed for testbed in wanted}
+    former |= by_name.keys() - present
 
     def bound(names: set[str]) -> tuple[Testbed, ...]:
-        return tuple(named.get(one) or registry.bound(one, stack.paths) for one in sorted(names))
+        return tuple(by_name.get(n) or registry.bound(n, stack.paths) for n in sorted(names))
 
-    return Testbeds(bound(of_state), bound(noted), recorded)
+    return Testbeds(bound(present), bound(former), recorded)
 
 
-def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
+def missing_data(stack: Stack, testbeds: Testbeds) -> list[Recorded]:
     """Return the volumes that are in a cluster's state but not on its testbed."""
-    volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
+    volumes = [resource for resource in _recorded(_resources(stack)) if resource.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
-    # Only resources made by plugins need the testbed's full list.
-    found = asked.of(native[0].backend).existing() if native else []
-    return [volume for volume in volumes if not _is_there(asked, found, volume)]
+    # Only resources of a plugin are looked up in the testbed's full list.
+    existing = testbeds.of(native[0].backend).existing() if native else []
+    return [volume for volume in volumes if not _exists(testbeds, existing, volume)]
 
 
-def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
-    """Return resources with the cluster's id outside its state, without data.
+def unrecorded(stack: Stack, testbeds: Testbeds, *, transient: bool = False) -> list[Existing]:
+    """Return the resources, except data, that have the cluster's UUID and are not in its state.
 
-    With `transient`, also running jobs, which end by themselves.
+    With `transient`, includes running jobs, which end by themselves.
     """
     uuid = uuid_of(stack)
     if uuid is None:
         return []
-    known = {r.id for r in _recorded(_resources(stack))}
-    left = [e for e in asked.existing().things if e.uuid == uuid and e.id not in known]
+    ids = {r.id for r in _recorded(_resources(stack))}
+    left = [e for e in testbeds.existing().things if e.uuid == uuid and e.id not in ids]
     return [e for e in left if not e.data and (transient or not e.transient)]
 
 
@@ -202,7 +202,7 @@ def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
         outputs, type_ = _mapping(resource.get("outputs")), resource["type"]
         if "failed" in _mapping(outputs.get("result")):
-            continue  # a node that the cluster does without: nobody says that it is there
+            continue  # a node that failed and that the cluster does without
         name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
         id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
         if outputs.get("backend") in backend_config.names():
@@ -215,14 +215,14 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_there(asked: Testbeds, found: Sequence[Existing], recorded: Recorded) -> bool:
+def _exists(testbeds: Testbeds, existing: Sequence[Existing], recorded: Recorded) -> bool:
     if recorded.kind in registry.backend(recorded.backend).native:
-        return any(thing.id == recorded.id for thing in found)
+        return any(thing.id == recorded.id for thing in existing)
     try:
-        driver = asked.of(recorded.backend).driver(recorded.kind)
+        driver = testbeds.of(recorded.backend).driver(recorded.kind)
         return driver.read(recorded.id, recorded.inputs) is not None
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable(
-            f"the state describes {recorded} in a way that this version does not know: {error!r}",
+            f"the state describes {recorded} in a form that this version cannot read: {error!r}",
             "use the version of gpubed that made the cluster, or restore its state",
         ) from error

@@ -1,9 +1,9 @@
 """Copies the newest intact checkpoint of each folder of checkpoints, with its SHA-256.
 
-A checkpoint is a file or folder in such a folder. One with a `.sha256` beside it is intact if its
-copy has that sum; any other if it did not change while it was copied. `collected.json` remembers
-what was collected. Nodes report sizes and times; a false report only keeps that node's own data
-from being copied.
+A checkpoint is a file or folder in such a folder. A checkpoint with a `.sha256` file beside it is
+intact if its copy has that sum; others, if they did not change while they were copied.
+`collected.json` lists the copies. Sizes and times are a node's own report; a false one only
+prevents copies of that node's data.
 """
 
 from __future__ import annotations
@@ -32,55 +32,55 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"
-"""Stands in a command's output for what is none."""
+"""Replaces bytes in a command's output that are not UTF-8."""
 _SUM = ".sha256"
 # Drafts, checksums, and damaged checkpoints that were set aside.
 _NO_CHECKPOINT = re.compile(r"\..*|draft.*|.*\.(part|tmp|sha256)|.*\.damaged[0-9]*", re.DOTALL)
-_SUMS = "sha256sum < %s && head -c 4096 %s"
+_READ_SUMS = "sha256sum < %s && head -c 4096 %s"
 _SUM_S = 1800.0
 # The digest may be anywhere in the file: `sha256sum --tag` writes it last.
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_TRIED = 5  # checkpoints per folder
+_MOST_TRIED = 5  # checkpoints per folder
 _LIST_S = 120.0
-_NAMED = 20
+_MOST_SENTENCES = 20
 # Prints the type (`d` for a folder), size in bytes, modification time and path of each entry.
 _LIST = "find %s/ -mindepth 1 -printf '%%y\\t%%s\\t%%T@\\t%%P\\0' 2> /dev/null || true"
-_ONE = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)", re.DOTALL)
+_ENTRY = re.compile(r"(.)\t([0-9]{1,18})\t(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\t(.+)", re.DOTALL)
 
 
 class Memory(BaseModel):
-    """What was collected from a storage."""
+    """The copies that were made of a storage."""
 
     model_config = ConfigDict(extra="ignore")  # a newer version may keep more
 
     version: Literal[1] = 1
     of: str  # the id of the node that has the storage
     place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]  # subfolder for its checkpoints
-    looked: dict[str, str] = {}  # digest of each thing when it was copied, by its path
-    changed: dict[str, float] = {}  # when each checkpoint changed, by the storage's clock
+    looked: dict[str, str] = {}  # `digest` of each run or checkpoint when it was copied, by path
+    changed: dict[str, float] = {}  # modification time of each checkpoint, by the storage's clock
 
 
 @contextmanager
 def remembered(cluster: Cluster) -> Iterator[Memory]:
-    """Yield the memory of the present storage, and write it back even if the work fails."""
+    """Yield the memory of the present storage, and write it back even if the body fails."""
     allocation = cluster.allocation
     name = cluster.plan.spec.storage.shared.server or allocation.head.name
     nodes = (node.id for node in allocation.nodes if node.name == name)
-    # A new folder, so that copies from another storage stay as they are.
+    # Another storage gets a new folder, so that copies of the former one stay.
     place = leases.now().strftime("%Y%m%d-%H%M%S")
     memory = Memory(of=next(nodes, allocation.head.id), place=place)
     with suppress(Unreadable):
-        found = reading.file(cluster.paths.collected).json(Memory)
-        memory = found if found.of == memory.of else memory
+        stored = reading.file(cluster.paths.collected).json(Memory)
+        memory = stored if stored.of == memory.of else memory
     try:
         yield memory
     finally:
-        with suppress(OSError):  # a full disk; something is then copied twice
+        with suppress(OSError):  # on a full disk; some checkpoints are then copied again
             files.write(cluster.paths.collected, memory.model_dump_json(indent=1).encode())
 
 
 @dataclass(frozen=True)
-class Thing:
+class Entry:
     """An entry below a folder, as `find` lists it: a file (`f`), folder (`d`) or other kind."""
 
     kind: str
@@ -89,42 +89,37 @@ class Thing:
     path: PurePosixPath
 
 
-def below(head: SSH, folder: str) -> list[Thing]:
+def below(head: SSH, folder: str) -> list[Entry]:
     """Return all entries below a folder; none if the folder does not exist.
 
     Raises `NotAName` if a name leads out of the folder.
     """
-    said = head.run(_LIST, folder, timeout=_LIST_S).stdout
-    # Too long an output is cut off.
-    if said and not said.endswith("\0"):
-        raise GpubedError(
-            f"{folder} has too many entries to list", "move those away that are no checkpoints"
-        )
-    things = []
-    for one in filter(None, said.split("\0")):
-        if not (found := _ONE.fullmatch(one)):
-            raise GpubedError(f"what is in {folder} is listed as {one[:80]!r}", "look at the head")
-        kind, size, changed, path = found.groups()
-        things.append(
-            Thing(kind, int(size), changed, PurePosixPath(*map(as_name, path.split("/"))))
-        )
-    return things
+    output = head.run(_LIST, folder, timeout=_LIST_S).stdout
+    # A too long output is cut off.
+    if output and not output.endswith("\0"):
+        why = f"{folder} has too many entries to list"
+        raise GpubedError(why, "move files away that are no checkpoints")
+    entries = []
+    for text in filter(None, output.split("\0")):
+        if not (match := _ENTRY.fullmatch(text)):
+            why = f"the head lists an entry of {folder} as {text[:80]!r}"
+            raise GpubedError(why, "inspect the head")
+        kind, size, changed, path = match.groups()
+        names = map(as_name, path.split("/"))
+        entries.append(Entry(kind, int(size), changed, PurePosixPath(*names)))
+    return entries
 
 
-def looks(things: Iterable[Thing]) -> str:
+def digest(entries: Iterable[Entry]) -> str:
     """Return a digest of entries, which changes when one of them does."""
-    told = sorted(f"{one.path}\t{one.kind}\t{one.size}\t{one.changed}" for one in things)
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+    lines = sorted(f"{each.path}\t{each.kind}\t{each.size}\t{each.changed}" for each in entries)
+    return hashlib.sha256("\0".join(lines).encode()).hexdigest()
 
 
-def named(sentences: list[str]) -> list[str]:
-    """Return the first sentences; users may write any number of odd things there."""
-    more = [f"{len(sentences) - _NAMED} more are not named"] if len(sentences) > _NAMED else []
-    return [*sentences[:_NAMED], *more]
-
-
-Known = Collection[PurePosixPath]
-"""Folders of checkpoints that runs name."""
+def shortened(sentences: list[str]) -> list[str]:
+    """Return the first sentences and the number of others, because users may cause any number."""
+    more = len(sentences) - _MOST_SENTENCES
+    return [*sentences[:_MOST_SENTENCES], *([f"{more} more are not named"] if more > 0 else [])]
 
 
 @dataclass(frozen=True)
@@ -132,76 +127,62 @@ class _Checkpoint:
     """A checkpoint as the head lists it; `unfit` says why its name cannot be used locally."""
 
     path: PurePosixPath
-    things: tuple[Thing, ...]
+    entries: tuple[Entry, ...]
     has_sum: bool
     unfit: str
 
     @property
     def size(self) -> int:
-        return sum(thing.size for thing in self.things)
+        return sum(entry.size for entry in self.entries)
 
     @property
     def changed(self) -> tuple[float, str]:
-        return max(float(thing.changed) for thing in self.things), self.path.name
+        return max(float(entry.changed) for entry in self.entries), self.path.name
 
     @property
-    def looks(self) -> str:
-        return looks(self.things)
+    def digest(self) -> str:
+        return digest(self.entries)
 
 
 def collect(head: SSH, cluster: Cluster) -> list[str]:
-    """Copy the newest intact checkpoint of each folder, unless it is already here.
+    """Copy the newest intact checkpoint of each folder to the controller, if it has no such copy.
 
-    An older copy from the same storage is removed once a newer one of its folder is here. Raises
-    `NotAName` if the head lists a name that leads out of the folder, `GpubedError` if something
-    could not be copied; the rest was. Returns what was done and left out, in words.
+    Removes an older copy from the same storage once a newer checkpoint of its folder is copied.
+    Raises `NotAName` if the head lists a name that leads out of the folder, `GpubedError` if some
+    checkpoints could not be copied; the others were. Returns sentences about what was copied and
+    left out.
     """
     there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
-    known = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
-    things, unlisted = _listed(head, there, known)
-    found, lost = _folders(things, known)
+    run_folders = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
+    entries, unlisted = _listed(head, there, run_folders)
+    by_folder, lost = _folders(entries, run_folders)
     lost += unlisted
-    came, told = 0, list[str]()
+    copied, notes = 0, list[str]()
     with remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
-        saving = _Saving(head, there, known, place, memory)
-        # A training that still runs has written last, and comes first.
-        for folder in sorted(found, key=lambda name: found[name][0].changed, reverse=True):
-            came += saving.newest(folder, found[folder], told, lost)
+        backup = _Backup(head, there, run_folders, place, memory)
+        # The checkpoints of a running training are the latest, and are copied first.
+        latest_first = sorted(by_folder, key=lambda f: by_folder[f][0].changed, reverse=True)
+        for folder in latest_first:
+            copied += backup.copy_newest(folder, by_folder[folder], notes, lost)
     if lost:
-        each = "; ".join(named(lost))
+        each = "; ".join(shortened(lost))
         raise GpubedError(
-            f"{len(lost)} thing(s) in {there} are not in {place}: {each}",
-            "see to what is named; nothing is collected with lease.before_end.collect: false",
+            f"{len(lost)} path(s) in {there} could not be copied to {place}: {each}",
+            "repair them, or copy nothing: lease.before_end.collect: false",
         )
-    done = [f"collected {came} checkpoint(s) into {place}"] if came else []
-    return [*done, *named(told)]
+    done = [f"collected {copied} checkpoint(s) into {place}"] if copied else []
+    return [*done, *shortened(notes)]
 
 
-def _folders(
-    things: Iterable[Thing], known: Known
-) -> tuple[dict[PurePosixPath, list[_Checkpoint]], list[str]]:
-    grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Thing]]](dict)
-    odd = set[str]()
-    for thing in things:
-        if thing.kind != "f":
-            continue
-        above = [*thing.path.parents][:-1]  # the nearest first
-        if above:
-            folder = next((one for one in above if one in known), above[-1])
-            path = folder / thing.path.relative_to(folder).parts[0]
-            grouped[folder].setdefault(path, []).append(thing)
-        elif not _NO_CHECKPOINT.fullmatch(thing.path.name):
-            odd.add(f"{_shown(thing.path)}: it is in no folder: move it into one")
-    found = {folder: _checkpoints(folder, named) for folder, named in grouped.items()}
-    return {folder: some for folder, some in found.items() if some}, sorted(odd)
-
-
-def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]]:
-    things, lost = below(head, there), list[str]()
-    ways = {way for name in known for way in (name, *name.parents)}
-    for link in [one.path for one in things if one.kind == "l" and one.path in ways]:
+def _listed(
+    head: SSH, there: str, run_folders: Collection[PurePosixPath]
+) -> tuple[list[Entry], list[str]]:
+    """Return all entries, also those behind links on the way to folders that runs name."""
+    entries, lost = below(head, there), list[str]()
+    followed = {path for folder in run_folders for path in (folder, *folder.parents)}
+    for link in [each.path for each in entries if each.kind == "l" and each.path in followed]:
         try:
             inside = below(head, f"{there}/{link}")
         except (NotAName, Unreachable):
@@ -209,26 +190,50 @@ def _listed(head: SSH, there: str, known: Known) -> tuple[list[Thing], list[str]
         except GpubedError as error:
             lost.append(f"{_shown(link)}: {error.message}")
             continue
-        things += [replace(one, path=link / one.path) for one in inside]
-    return things, lost
+        entries += [replace(each, path=link / each.path) for each in inside]
+    return entries, lost
+
+
+def _folders(
+    entries: Iterable[Entry], run_folders: Collection[PurePosixPath]
+) -> tuple[dict[PurePosixPath, list[_Checkpoint]], list[str]]:
+    """Return the checkpoints of each folder, and a sentence for each file outside of folders.
+
+    The folder of a checkpoint is the nearest one that a run names, else the outermost one.
+    """
+    grouped = defaultdict[PurePosixPath, dict[PurePosixPath, list[Entry]]](dict)
+    lost = set[str]()
+    for entry in entries:
+        if entry.kind != "f":
+            continue
+        above = [*entry.path.parents][:-1]  # the nearest first
+        if above:
+            folder = next((path for path in above if path in run_folders), above[-1])
+            path = folder / entry.path.relative_to(folder).parts[0]
+            grouped[folder].setdefault(path, []).append(entry)
+        elif not _NO_CHECKPOINT.fullmatch(entry.path.name):
+            lost.add(f"{_shown(entry.path)}: it is in no folder: move it into one")
+    all_ = {folder: _checkpoints(folder, by_path) for folder, by_path in grouped.items()}
+    return {folder: some for folder, some in all_.items() if some}, sorted(lost)
 
 
 def _checkpoints(
-    folder: PurePosixPath, named: dict[PurePosixPath, list[Thing]]
+    folder: PurePosixPath, by_path: dict[PurePosixPath, list[Entry]]
 ) -> list[_Checkpoint]:
-    found = [
+    """Return the checkpoints of a folder, the latest first."""
+    unsorted = [
         _Checkpoint(
             path,
-            tuple(things),
-            has_sum=things[0].path == path and path.with_name(f"{path.name}{_SUM}") in named,
+            tuple(entries),
+            has_sum=entries[0].path == path and path.with_name(f"{path.name}{_SUM}") in by_path,
             unfit="a name is not UTF-8: rename it there"
-            if any(NOT_UTF_8 in str(thing.path) for thing in things)
+            if any(NOT_UTF_8 in str(entry.path) for entry in entries)
             else folder_fault(str(folder)),
         )
-        for path, things in named.items()
+        for path, entries in by_path.items()
         if not _NO_CHECKPOINT.fullmatch(path.name)
     ]
-    return sorted(found, key=lambda one: one.changed, reverse=True)
+    return sorted(unsorted, key=lambda checkpoint: checkpoint.changed, reverse=True)
 
 
 def _shown(path: PurePosixPath) -> str:
@@ -236,88 +241,91 @@ def _shown(path: PurePosixPath) -> str:
 
 
 @dataclass(frozen=True)
-class _Saving:
+class _Backup:
     head: SSH
     there: str
-    known: Known
+    run_folders: Collection[PurePosixPath]
     place: Path
     memory: Memory
 
-    def newest(
-        self, folder: PurePosixPath, found: list[_Checkpoint], told: list[str], lost: list[str]
+    def copy_newest(
+        self, folder: PurePosixPath, found: list[_Checkpoint], notes: list[str], lost: list[str]
     ) -> bool:
-        """Copy the newest intact checkpoint of a folder if it is not here; return whether it did.
+        """Copy the newest intact checkpoint of a folder if there is no copy; return whether it did.
 
-        `told` receives sentences for the user; `lost` those about data that is not here and goes.
+        Appends sentences to `notes`, and to `lost` those about checkpoints without a copy.
         """
         damaged = list[str]()
-        for one in found[:_TRIED]:
+        for checkpoint in found[:_MOST_TRIED]:
             try:
-                came = self._take(folder, one, told, damaged)
+                copied = self._copy(folder, checkpoint, notes, damaged)
             except (NotAName, Unreachable):
                 raise
             except (GpubedError, OSError) as error:  # an older checkpoint is better than none
-                lost.append(f"{_shown(one.path)}: {getattr(error, 'message', str(error))}")
+                lost.append(f"{_shown(checkpoint.path)}: {getattr(error, 'message', str(error))}")
                 continue
-            if came is not None:
-                break
-        else:
-            lost += damaged  # the checksums may be wrong instead
-            return False
-        told += damaged
-        return came
+            if copied is not None:
+                notes += damaged
+                return copied
+        lost += damaged  # perhaps only the `.sha256` files are damaged
+        return False
 
-    def _take(
-        self, folder: PurePosixPath, one: _Checkpoint, told: list[str], damaged: list[str]
+    def _copy(
+        self, folder: PurePosixPath, checkpoint: _Checkpoint, notes: list[str], damaged: list[str]
     ) -> bool | None:
-        """Copy a checkpoint unless it is here, and remove older ones; None if it is damaged."""
-        if one.unfit:
-            raise GpubedError(one.unfit)
+        """Copy a checkpoint if there is no copy, and remove older ones; None if it is damaged."""
+        if checkpoint.unfit:
+            raise GpubedError(checkpoint.unfit)
+        shown, name = _shown(checkpoint.path), checkpoint.path.name
         into, key = self.place / lock_name(str(folder)), f"checkpoints/{folder}"
-        is_here, memory, changed = (into / one.path.name).exists(), self.memory, one.changed[0]
-        if is_here and memory.looked.get(key) == one.looks:
+        has_copy, memory, changed = (into / name).exists(), self.memory, checkpoint.changed[0]
+        if has_copy and memory.looked.get(key) == checkpoint.digest:
             return False
         wanted = ""
-        if one.has_sum:  # a damaged checkpoint need not be copied
-            path = f"{self.there}/{one.path}"
-            said = self.head.run(_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
-            wanted = said[:64]
-            if wanted not in _DIGEST.findall(said[64:].lower()):
-                damaged.append(f"{_shown(one.path)} is damaged: its SHA-256 is another")
-                return False if is_here else None  # the copy here was made while it was intact
-        left_out = self._bring(folder, one, wanted, into)
-        if lacks := [why for why in left_out if why.endswith(copying.NOT_COPIED_TARGETS)]:
-            raise GpubedError("; ".join(lacks))
-        told += [f"{_shown(one.path)}: {why}" for why in left_out]
+        if checkpoint.has_sum:  # checked on the head, so that damaged checkpoints are not copied
+            path = f"{self.there}/{checkpoint.path}"
+            output = self.head.run(_READ_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
+            wanted = output[:64]
+            if wanted not in _DIGEST.findall(output[64:].lower()):
+                damaged.append(f"{shown} is damaged: its SHA-256 is another")
+                return False if has_copy else None  # the copy was made while it was intact
+        left_out = self._transfer(folder, checkpoint, wanted, into)
+        if lacking := [why for why in left_out if why.endswith(copying.NOT_COPIED_TARGETS)]:
+            raise GpubedError("; ".join(lacking))
+        notes += [f"{shown}: {why}" for why in left_out]
         for other in into.iterdir() if changed >= memory.changed.get(key, changed) else ():
-            if other.name not in (one.path.name, f"{one.path.name}{_SUM}"):
+            if other.name not in (name, f"{name}{_SUM}"):
                 _remove(other)
-        memory.looked[key], memory.changed[key] = one.looks, changed
+        memory.looked[key], memory.changed[key] = checkpoint.digest, changed
         return True
 
-    def _bring(self, folder: PurePosixPath, one: _Checkpoint, wanted: str, into: Path) -> list[str]:
+    def _transfer(
+        self, folder: PurePosixPath, checkpoint: _Checkpoint, wanted: str, into: Path
+    ) -> list[str]:
+        """Copy a checkpoint, and replace its copy if all of it arrived intact."""
         into.mkdir(parents=True, exist_ok=True)
-        if why := copying.too_large(one.size, into):
+        if why := copying.too_large(checkpoint.size, into):
             raise GpubedError(why)
         with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=into) as draft:
-            came = Path(draft) / one.path.name
-            left_out = self.head.get(f"{self.there}/{one.path}", came)
-            for thing in one.things:
-                file = came / thing.path.relative_to(one.path)
-                if not file.is_file() or file.stat().st_size != thing.size:
-                    why = "; ".join([f"{_shown(thing.path)} did not come whole", *left_out])
-                    raise GpubedError(why)
-            parts = [came] if came.is_file() else (p for p in came.rglob("*") if p.is_file())
+            copy = Path(draft) / checkpoint.path.name
+            left_out = self.head.get(f"{self.there}/{checkpoint.path}", copy)
+            for entry in checkpoint.entries:
+                file = copy / entry.path.relative_to(checkpoint.path)
+                if not file.is_file() or file.stat().st_size != entry.size:
+                    why = f"{_shown(entry.path)} was not copied completely"
+                    raise GpubedError("; ".join([why, *left_out]))
+            parts = [copy] if copy.is_file() else (p for p in copy.rglob("*") if p.is_file())
             sums = record.sums(Path(draft), sorted(parts))
             if wanted and sums.removeprefix("\\")[:64] != wanted:
                 raise GpubedError(f"it came with another SHA-256 than {wanted}")
             if not wanted:
-                now, _ = _folders(_listed(self.head, self.there, self.known)[0], self.known)
-                if all(other.looks != one.looks for other in now.get(folder, ())):
+                entries, _ = _listed(self.head, self.there, self.run_folders)
+                present, _ = _folders(entries, self.run_folders)
+                if all(other.digest != checkpoint.digest for other in present.get(folder, ())):
                     raise GpubedError("it changed while it was copied")
-            _remove(into / came.name)
-            came.replace(into / came.name)
-            files.write(into / f"{came.name}{_SUM}", sums.encode(), durable=True)
+            _remove(into / copy.name)
+            copy.replace(into / copy.name)
+            files.write(into / f"{copy.name}{_SUM}", sums.encode(), durable=True)
         return left_out
 
 

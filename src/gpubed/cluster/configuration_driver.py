@@ -1,6 +1,6 @@
 """Configures an allocation: files, roles, verification.
 
-Separate from `drivers`, so that a program that only declares a cluster need not import all this.
+Separate from `drivers`, because a program that only declares a cluster need not import this module.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class ConfigurationDriver(Driver):
     """The driver of the resource `configuration`."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare with the present configuration of nodes, so that manual changes are noticed."""
+        """Compare with the present configuration of the nodes, which finds manual changes."""
         keys = {key for key in ("configure", "allocation") if olds.get(key) != news.get(key)}
         if keys:
-            # A preview does not know a changed allocation yet.
+            # In a preview, a changed allocation is unknown.
             return Change(update=sorted(keys))
         paths, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(paths, allocation, news) if news["configure"] else set()
         unfinished = record.read(paths).unfinished
-        # An earlier run, or this run's own changes to nodes, may have left nodes bare.
+        # An earlier run, or this run's changes to nodes, may have left nodes without configuration.
         if unfinished == "nodes" or (news["configure"] and unfinished):
             stale.add("unfinished")
         if not stale:
@@ -42,10 +42,9 @@ class ConfigurationDriver(Driver):
     def _stale(self, paths: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
         stale = set(applied.missing(paths, allocation, news["fingerprints"]))
         verified = None
-        with suppress(Unreadable):  # an unreadable one counts as missing
+        with suppress(Unreadable):  # an unreadable verification counts as missing
             verified = Verification.last(paths.verification)
-        configured = applied.digest(paths, allocation)
-        if verified is None or not verified.covers(allocation, configured):
+        if not (verified and verified.covers(allocation, applied.digest(paths, allocation))):
             stale.add("verification")
         return stale
 
@@ -58,28 +57,27 @@ class ConfigurationDriver(Driver):
         return self._apply(news)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return nothing; `diff` does the comparison."""
+        """Return no properties: `diff` compares."""
         return {}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the configuration's files from the cluster's folder."""
         paths = _paths(inputs)
-        inventory_files = (paths.hosts, paths.variables, paths.former_variables)
-        state_files = (paths.allocation, paths.ssh_config, paths.known_hosts)
-        for path in inventory_files + state_files:
+        for path in (
+            *(paths.hosts, paths.variables, paths.former_variables, paths.allocation),
+            *(paths.ssh_config, paths.known_hosts, paths.verification),
+        ):
             path.unlink(missing_ok=True)
         for folder in (paths.applied, paths.facts):
             shutil.rmtree(folder, ignore_errors=True)
-        paths.verification.unlink(missing_ok=True)
-        with record.changed(paths) as known:
-            known.jupyterlab_port = None
+        with record.changed(paths) as changed:
+            changed.jupyterlab_port = None
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
-        # Imports all of the verification, which a comparison does not need.
-        from gpubed.cluster import setup
+        from gpubed.cluster import setup  # imports the verification, which a comparison skips
 
         paths = _paths(inputs)
-        # Nodes were made from the file as it was then; a later version may not fit them.
+        # Nodes were made from the specification in `inputs`; a later one may not fit them.
         plan = load_plan(paths.spec_in_use, paths.name)
         require_same(plan, inputs["specification"], paths)
         allocation = Allocation.model_validate(inputs["allocation"])

@@ -1,4 +1,4 @@
-"""Checks the controller's prerequisites, and installs those that are missing."""
+"""Checks the controller's prerequisites, and installs missing ones."""
 
 from __future__ import annotations
 
@@ -27,19 +27,15 @@ _PYTHON = (3, 11)
 def examine(paths: ClusterPaths | None) -> list[Finding]:
     """Check this machine and, for a cluster, its testbed."""
     version, ssh = ".".join(map(str, sys.version_info[:3])), shutil.which("ssh")
-    strategy = (
-        "present" if find_spec("ansible_mitogen") else "absent: Ansible's own strategy is used"
-    )
+    mitogen, missing = find_spec("ansible_mitogen"), "absent: Ansible's own strategy is used"
     findings = [
         Finding("python", sys.version_info >= _PYTHON, version, "use Python 3.11 or newer"),
-        Finding(
-            "ssh", ssh is not None, ssh or "ssh is not on PATH", "apt-get install openssh-client"
-        ),
-        Finding("mitogen", True, strategy),
+        Finding("ssh", bool(ssh), ssh or "ssh is not on PATH", "apt-get install openssh-client"),
+        Finding("mitogen", True, "present" if mitogen else missing),
     ]
     if paths is None:
-        own = [one for name in backend_config.names() for one in registry.backend(name).doctor()]
-        return [*findings, _engine(None), *own]
+        testbeds = map(registry.backend, backend_config.names())
+        return [*findings, _engine(None), *(each for bed in testbeds for each in bed.doctor())]
     spec = load(paths.spec)
     testbed = registry.bound(spec_backend(spec), paths)
     return [
@@ -52,27 +48,26 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
 
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
-    """Check the machines that are to have GPUs: nodes, or hosts that will become nodes."""
+    """Check the machines that should have GPUs: nodes, or hosts that will become nodes."""
     plan = load_plan(paths.spec)
-    asked = {node.name: node.gpus for node in plan.nodes if node.gpus}
-    sessions = _sessions(paths, plan)
+    gpus = {node.name: node.gpus for node in plan.nodes if node.gpus}
 
-    def look(session: SSH) -> list[Finding]:
+    def check(session: SSH) -> list[Finding]:
         name = session.node.name
         try:
             with session:
-                return host.findings(name, host.look(session), asked[name])
+                return host.findings(name, host.look(session), gpus[name])
         except GpubedError as error:
             return [Finding(f"gpu.{name}", False, error.message, error.hint)]
 
-    found = parallel.each(look, (each for each in sessions if each.node.name in asked))
-    return [finding for findings in found for finding in findings]
+    sessions = [session for session in _sessions(paths, plan) if session.node.name in gpus]
+    return [finding for findings in parallel.each(check, sessions) for finding in findings]
 
 
 def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
     """Report how roles would change packages on own hosts.
 
-    Hosts that do not answer are left out: the testbed's own findings name them.
+    Leaves out hosts that do not answer, which the testbed's own findings name.
     """
     if plan.removes_disks or not plan.spec.configure:
         return []  # the nodes are made for the cluster
@@ -81,10 +76,10 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
     nodes = {node.name: node for node in plan.nodes}
     sessions = [session for session in _sessions(paths, plan) if session.node.name in nodes]
     replaced = package_changes.replaced_drivers(
-        {one.node.name: one for one in sessions if nodes[one.node.name].gpus}, plan
+        {each.node.name: each for each in sessions if nodes[each.node.name].gpus}, plan
     )
 
-    def look(session: SSH) -> list[Finding]:
+    def check(session: SSH) -> list[Finding]:
         name = session.node.name
         try:
             with session:
@@ -94,25 +89,24 @@ def owners_packages(paths: ClusterPaths, plan: ClusterPlan) -> list[Finding]:
         except GpubedError as error:
             return [Finding(f"packages.{name}", False, error.message, error.hint)]
 
-    return [finding for findings in parallel.each(look, sessions) for finding in findings]
+    return [finding for findings in parallel.each(check, sessions) for finding in findings]
 
 
 def _sessions(paths: ClusterPaths, plan: ClusterPlan) -> list[SSH]:
-    there = allocation.load(paths.allocation).nodes if paths.allocation.is_file() else ()
+    nodes = allocation.load(paths.allocation).nodes if paths.allocation.is_file() else ()
     hosts = registry.bound(plan.backend, paths).hosts(plan.spec)
-    known = {node.name for node in there}
-    return [SSH(node, paths) for node in there] + [h for h in hosts if h.node.name not in known]
+    names = {node.name for node in nodes}
+    return [SSH(node, paths) for node in nodes] + [h for h in hosts if h.node.name not in names]
 
 
 def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
     """Install Pulumi's CLI and, for a cluster, the Pulumi plugins that its testbed needs."""
     if shutil.which("pulumi") is None or paths is None:
         try:
-            # Imports the whole SDK, which only this needs.
-            from pulumi import automation
+            from pulumi import automation  # imports the whole SDK
 
             command = automation.PulumiCommand.install()
-        except Exception as error:  # the installer raises whatever its download raised
+        except Exception as error:  # the installer documents no errors
             raise GpubedError(
                 f"Pulumi's CLI could not be installed: {error}",
                 "the embedded engine works without it: gpubed up CLUSTER --engine embedded",
@@ -124,25 +118,21 @@ def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
 
 def _engine(backend: Backend | None) -> Finding:
     path = shutil.which("pulumi")
-    if path is None:
-        return Finding("engine", True, "embedded (no CLI on PATH)")
-    words = [f"Pulumi CLI at {path}", *exposed("cli", backend)]
-    return Finding("engine", True, "; ".join(words))
+    cli = "; ".join([f"Pulumi CLI at {path}", *exposed("cli", backend)])
+    return Finding("engine", True, cli if path else "embedded (no CLI on PATH)")
 
 
 def exposed(engine: EngineName, backend: Backend | None) -> Sequence[str]:
-    """Say what other users of the controller can reach while Pulumi works, and what helps.
+    """Return a warning about other users of the controller, and the remedy for a `backend`.
 
-    Empty for the embedded engine; without a cluster's `backend`, for any.
+    Empty for the embedded engine.
     """
     if engine == "embedded":
         return []
-    instead = "where others log in: --engine embedded"
+    remedy = "where others log in: --engine embedded"
     if backend is not None and backend.engine_required == "cli":
-        instead = (
-            "run it where nobody else logs in, or in a container or network namespace of its own"
-        )
+        remedy = "run it on a machine, or in a container or network namespace, of your own"
     return [
         "while Pulumi's CLI runs, other users of this machine can reach its SDK on loopback and "
-        f"become you; {instead} (docs/concepts/security.md)"
+        f"become you; {remedy} (docs/concepts/security.md)"
     ]

@@ -1,4 +1,4 @@
-"""`gpubed down`: removes a cluster and its local files, but for results."""
+"""`gpubed down`: removes a cluster and its local files except results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpubed.testbeds.history import Testbeds, Unasked
 from gpubed.testbeds.specification import load_cluster
 
 RESULTS = ("runs", "reports", "checkpoints", "campaigns")
-"""Folders of a cluster's state that are the user's, and outlive it."""
+"""Folders in a cluster's folder that hold the user's results; `down` keeps them."""
 
 
 @dataclass(frozen=True)
@@ -33,47 +33,44 @@ class Removal:
     """The outcome of a `down`."""
 
     removed: list[str]
-    kept: list[str]  # data that was to be kept
+    kept: list[str]  # data that was kept as requested
     survivors: list[str]  # resources that could not be removed
-    others: list[Existing]  # those with the cluster's name and another UUID; they are left alone
+    others: list[Existing]  # resources with the cluster's name and another UUID, left alone
     # Places that could not be checked for resources of the cluster, each with the reason.
     unseen: list[str] = field(default_factory=list)
     unasked: list[Unasked] = field(default_factory=list)  # former testbeds, likewise
-    without: list[str] = field(default_factory=list)  # what stays on the hosts named by `without`
+    without: list[str] = field(default_factory=list)  # what stays on hosts in `without`
 
 
 def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
-    """Return the volumes that hold a cluster's data, but for those that stay anyway."""
+    """Return the volumes with a cluster's data that `down` would remove."""
     paths.prepare(leftovers=True)
     stack = Stack(paths, engine)
-    uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
-    if uuid is None:
-        return []
-    found = [*asked.existing().things, *asked.data_within()]
-    mine = [thing for thing in found if thing.uuid == uuid and thing.data]
-    return [thing for thing in mine if not thing.stays]
+    uuid, testbeds = audits.uuid_of(stack), audits.testbeds(stack)
+    things = [*testbeds.existing().things, *testbeds.data_within()] if uuid else ()
+    return [each for each in things if each.uuid == uuid and each.data and not each.stays]
 
 
 def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
-    """Return the error that says why there is no volume to keep."""
+    """Return the error about `--keep-data` for a cluster without a volume."""
     paths.prepare(leftovers=True)
     stack = Stack(paths, engine)
     gone = ", ".join(map(str, audits.missing_data(stack, audits.testbeds(stack))))
-    why = "; what was written is on the nodes' own disks" if audits.nodes(stack) else ""
+    why = "; the data are on the nodes' own disks" if audits.nodes(stack) else ""
     why = f" any more: {gone} is gone" if gone else why
-    again = f"gpubed down {paths.name}   (first copy what is to stay)"
+    again = f"gpubed down {paths.name}   (first copy the data that you need)"
     return UsageError(f"there is no volume to keep{why}", again)
 
 
 def shared_disk(paths: ClusterPaths) -> str:
-    """Return the node whose own disk holds the shared storage, if it is lost with that node."""
+    """Return the node whose removal loses the shared storage; empty if none, or not known."""
     with suppress(GpubedError):
         return server_of_shared(load_cluster(paths))
     return ""
 
 
 def server_of_shared(cluster: Cluster) -> str:
-    """Return the node that the shared storage is lost with; empty if it outlives all nodes."""
+    """Return the node whose own disk has the shared storage; empty if storage outlives nodes."""
     shared, allocation = cluster.plan.spec.storage.shared, cluster.allocation
     if allocation.nodes and shared.provider == "nfs":
         lent = backend_config.named(allocation.backend).removes_disks
@@ -87,97 +84,92 @@ def down(
     *,
     keep_data: bool = False,
     without: Sequence[str] = (),
-    whose: str = "",
+    originator: str = "",
 ) -> Removal:
-    """Remove every resource with the cluster's id, and the cluster's state.
+    """Remove every resource with the cluster's UUID, and the cluster's state.
 
-    Results of jobs (`runs/`, `reports/`, `checkpoints/`) and of campaigns (`campaigns/`) stay.
-    Raises `AnotherTestbed` if the testbed that answers is not the one that the cluster was made on.
+    Keeps results of jobs (`runs/`, `reports/`, `checkpoints/`) and of campaigns (`campaigns/`).
+    Raises `AnotherTestbed` if the testbed that answers is not the cluster's.
 
     Args:
         keep_data: Whether to keep volumes, which the next `up` takes over.
         without: Own hosts, by node or address, that are left as they are if they refuse a login.
-        whose: What removes the cluster, if not a person; written to the record while it works.
+        originator: "watch", or empty for a person; the record has it until the removal is done.
     """
     paths.prepare(leftovers=True)
     with runlock.hold(paths.state, "down"):
         stack = Stack(paths, engine)
         stack.mend()
         audits.remember(stack)
-        asked = audits.testbeds(stack)
-        if not asked and record.uuid(paths):
+        testbeds = audits.testbeds(stack)
+        if not testbeds and record.uuid(paths):
             restore = (
                 f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
             )
             raise GpubedError(
-                f"something of {paths.name} may have been kept, and its specification, which alone "
-                "says where, cannot be read",
-                f"{restore}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.record))}",
+                f"resources of {paths.name} may exist, but its specification, which names their "
+                "testbed, cannot be read",
+                f"{restore}; or if it has no resources: rm {shlex.quote(str(paths.record))}",
             )
-        asked.require_engine(engine)
-        _note_without(paths, _left(stack, asked, without))
+        testbeds.require_engine(engine)
+        _note_without(paths, _addresses(stack, testbeds, without))
         try:
-            return _remove(stack, asked, keep_data=keep_data, whose=whose)
+            return _remove(stack, testbeds, keep_data=keep_data, originator=originator)
         finally:
             _note_without(paths, set())
 
 
 def _note_without(paths: ClusterPaths, hosts: set[str]) -> None:
     if set(record.read(paths).without) != hosts:
-        with record.changed(paths) as known:
-            known.without = sorted(hosts)
+        with record.changed(paths) as changed:
+            changed.without = sorted(hosts)
 
 
-def _hosts_of_state(stack: Stack) -> dict[str, str]:
-    found = {}
+def _addresses(stack: Stack, testbeds: Testbeds, without: Sequence[str]) -> set[str]:
+    """Return the SSH addresses of own hosts, which are named by node or address."""
+    if not without:
+        return set()
+    hosts = dict[str, str]()
     for resource in stack.export().get("deployment", {}).get("resources") or ():
         outputs: Any = resource.get("outputs") or {}
         host = outputs.get("host")
         if outputs.get("kind") == "node" and isinstance(host, dict) and "address" in host:
             name = resource["urn"].rsplit("::", 1)[-1]
-            found[name] = addresses.ssh(str(host["address"]), int(host.get("port", 22)))
-    return found
-
-
-def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
-    known, found = dict[str, str](), set[str]()
-    if without:
-        known = _hosts_of_state(stack)
-        for testbed in asked:
-            known = testbed.own_hosts() | known
+            hosts[name] = addresses.ssh(str(host["address"]), int(host.get("port", 22)))
+    for testbed in testbeds:
+        hosts = testbed.own_hosts() | hosts
     for name in without:
-        if (where := known.get(name, name)) not in known.values():
-            choice = nearest_name(name, sorted({*known, *known.values()}))
+        if hosts.get(name, name) not in hosts.values():
+            choice = nearest_name(name, sorted({*hosts, *hosts.values()}))
             raise UsageError(f"{stack.paths.name} has no own host {name!r}", choice)
-        found.add(where)
-    return found
+    return {hosts.get(name, name) for name in without}
 
 
-def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") -> Removal:
+def _remove(stack: Stack, testbeds: Testbeds, *, keep_data: bool, originator: str = "") -> Removal:
     paths, uuid = stack.paths, audits.uuid_of(stack)
 
     def is_kept(thing: Existing) -> bool:
         return thing.stays or (keep_data and thing.data)
 
     def left() -> list[Existing]:
-        mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
+        mine = [thing for thing in testbeds.existing().things if thing.uuid == uuid]
         return [thing for thing in mine if not is_kept(thing)]
 
-    if uuid:  # without the state, only these notes tell where resources are
-        asked.note()
+    if uuid:
+        testbeds.note()  # finds resources again if the state is lost
         # From here on, missing resources are intended. A full disk must not prevent the removal.
-        with suppress(OSError), record.changed(paths) as noted:
-            noted.removing = whose
-    within = asked.data_within() if keep_data else []
-    # Such data can only be removed through nodes, while they exist.
-    stays = [] if keep_data else asked.remove_data()
-    known, uncleared = audits.nodes(stack), audits.nodes(stack, left=True)
-    # Resources outside the state go first: a port or volume in use would block those in the
-    # state. If they are themselves in use, they are removed at the end.
+        with suppress(OSError), record.changed(paths) as changed:
+            changed.removing = originator
+    within = testbeds.data_within() if keep_data else []
+    # Data within nodes can only be removed while the nodes exist.
+    stays = [] if keep_data else testbeds.remove_data()
+    nodes, uncleared = audits.nodes(stack), audits.nodes(stack, left=True)
+    # Remove resources outside the state first, because a port or volume in use would block those
+    # in the state. If they are in use themselves, they are removed at the end.
     removed: list[str] = []
-    for thing in audits.unrecorded(stack, asked, transient=True):
+    for thing in audits.unrecorded(stack, testbeds, transient=True):
         with suppress(GpubedError):
-            removed += asked.remove([thing])
+            removed += testbeds.remove([thing])
     looked_up = {"Network": audits.looked_up(stack)}
     result = stack.destroy(emit)
     removed += [
@@ -186,50 +178,51 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool, whose: str = "") 
         if e.op == "delete" and (kind := removals.kind_of(e)) != "Volume"
         if e.name not in looked_up.get(kind, ())
     ]
-    removed += asked.remove(left())
+    removed += testbeds.remove(left())
     survivors = [str(thing) for thing in (*left(), *stays)]
-    there = asked.existing()
-    unseen = asked.unseen(known, uncleared)
-    mine = [thing for thing in there.things if thing.uuid == uuid]
-    kept = [thing for thing in mine if is_kept(thing)] + within
-    left_away, unasked = asked.elsewhere(uuid, there.things) if uuid else ([], [])
-    kept += [one.thing for one in left_away if is_kept(one.thing)]
-    survivors += [str(one) for one in left_away if not is_kept(one.thing)]
-    unasked = [*there.unasked, *unasked]
+    existing = testbeds.existing()
+    unseen = testbeds.unseen(nodes, uncleared)
+    kept = [e for e in existing.things if e.uuid == uuid and is_kept(e)] + within
+    elsewhere, unasked = testbeds.elsewhere(uuid, existing.things) if uuid else ([], [])
+    kept += [each.thing for each in elsewhere if is_kept(each.thing)]
+    survivors += [str(each) for each in elsewhere if not is_kept(each.thing)]
+    unasked = [*existing.unasked, *unasked]
     if kept and uuid:
         record.keep_uuid(paths, uuid)
-    others = [thing for thing in there.things if thing.uuid != uuid]
-    without = [why for testbed in asked for why in testbed.left_as_is(uuid)] if uuid else []
-    # If no UUID is known, existing resources may be the cluster's and need its key.
+    others = [thing for thing in existing.things if thing.uuid != uuid]
+    without = [why for testbed in testbeds for why in testbed.left_as_is(uuid)] if uuid else []
+    # Without a known UUID, existing resources may be the cluster's and need its key.
     if not (survivors or unseen or unasked or (others and uuid is None)):
-        of_data = [paths.record.name, paths.specifications.name]
-        of_data += [name for testbed in asked for name in testbed.backend.data_records]
+        stay = {*RESULTS}
+        if kept:
+            stay |= {paths.record.name, paths.specifications.name}
+            stay |= {name for testbed in testbeds for name in testbed.backend.data_records}
         # The log of a watch says why the watch released the cluster.
-        logs = [paths.logs.name] if whose and not paths.state.is_symlink() else []
-        removed += _forget(paths, {*RESULTS, *logs, *(of_data if kept else ())})
-    said = [str(thing) for thing in kept]
-    return Removal(removed, said, survivors, others, unseen, unasked, without)
+        if originator and not paths.state.is_symlink():
+            stay.add(paths.logs.name)
+        removed += _forget(paths, stay)
+    return Removal(removed, list(map(str, kept)), survivors, others, unseen, unasked, without)
 
 
-def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:
-    """Remove a cluster's files except `but`; if its folder is a link, remove only the link."""
+def _forget(paths: ClusterPaths, stay: set[str]) -> list[str]:
+    """Remove a cluster's files except `stay`; if its folder is a link, remove only the link."""
     root = paths.project.root
-    if paths.state.is_symlink():  # the target belongs to its owner
-        if but <= set(RESULTS):
+    if paths.state.is_symlink():  # gpubed did not make the target
+        if stay <= set(RESULTS):
             paths.state.unlink()
             return [f"link {paths.state.relative_to(root)}"]
-        with record.changed(paths) as known:
-            known.removing = None  # `down` is done
+        with record.changed(paths) as changed:
+            changed.removing = None  # `down` is done
         return []
-    if paths.record.name in but:
-        with record.changed(paths) as known:
-            kept = Record(uuid=known.uuid, testbeds=known.testbeds)
+    if paths.record.name in stay:
+        with record.changed(paths) as changed:
+            kept = Record(uuid=changed.uuid, testbeds=changed.testbeds)
             for name in Record.model_fields:
-                setattr(known, name, getattr(kept, name))
+                setattr(changed, name, getattr(kept, name))
     gone = []
     unnamed = {"lock", runlock.MEASURING, paths.watching.name, paths.writers.name}
     for path in sorted(paths.state.iterdir()):
-        if path.name in but:
+        if path.name in stay:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

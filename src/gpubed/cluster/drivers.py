@@ -1,4 +1,4 @@
-"""The drivers of the resources that every cluster has, on any testbed."""
+"""The drivers of the resources that a cluster has on any testbed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def _paths(inputs: Properties) -> ClusterPaths:
 class _IdentityDriver(Driver):
     """Makes the cluster's UUID once.
 
-    The UUID is also kept in the cluster's folder, so that resources are found again if the state is
-    lost or data was kept.
+    The record also has the UUID, which finds resources if the state is lost or data was kept.
     """
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
@@ -40,12 +39,12 @@ class _IdentityDriver(Driver):
         return {"uuid": id}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        # `gpubed down` removes the folder; resources that outlive the stack need the UUID.
+        # Resources that outlive the stack need the UUID; `gpubed down` removes the record.
         return
 
 
 class _KeyDriver(Driver):
-    """Makes the SSH key; a lost key is made again, and nodes then accept the new one."""
+    """Makes the SSH key; replaces a lost key, also on the nodes."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         if secret.public_key(_paths(news).private_key) != result.get("public_key"):
@@ -65,5 +64,5 @@ class _KeyDriver(Driver):
         return {"public_key": secret.ensure_key(_paths(inputs).private_key)}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        # The key may already belong to a replacement: `gpubed down` removes the folder.
+        # A replacement may use the key already; `gpubed down` removes it.
         return

@@ -14,7 +14,7 @@ from gpubed.engines.embedded import LogEvent, ResourceEvent
 
 
 def discard_steps(event: ResourceEvent | LogEvent) -> None:
-    """Report only failures and log entries of a preview, whose steps the run reports again."""
+    """Report the failures and log entries of a preview, but not its steps."""
     if isinstance(event, LogEvent) or event.status == "failed":
         emit(event)
 
@@ -22,16 +22,8 @@ def discard_steps(event: ResourceEvent | LogEvent) -> None:
 def emit(event: ResourceEvent | LogEvent) -> None:
     """Report a step, or a log entry of the engine."""
     if isinstance(event, ResourceEvent):
-        progress.emit(
-            "resource",
-            op=event.op,
-            status=event.status,
-            urn=event.urn,
-            type=event.type,
-            name=event.name,
-            seconds=event.seconds,
-            message=event.message,
-        )
+        keys = ("op", "status", "urn", "type", "name", "seconds", "message")
+        progress.emit("resource", **{key: getattr(event, key) for key in keys})
     else:
         progress.emit("log", severity=event.severity, message=event.message, urn=event.urn)
 
@@ -39,8 +31,7 @@ def emit(event: ResourceEvent | LogEvent) -> None:
 @contextmanager
 def event_file(paths: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[Path]:
     """Yield an event file, to which this process and its workers report progress."""
-    path = wanted or paths.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")
-    path = path.absolute()
+    path = (wanted or paths.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     os.environ[progress.VARIABLE] = str(path)
     try:

@@ -16,7 +16,7 @@ from typing import Literal
 from gpubed.cluster import down, lease_policy
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
-from gpubed.cluster.watch_memory import RELEASES, Event, Telling, Warned, in_words, log
+from gpubed.cluster.watch_memory import RELEASES, Event, Journal, Warned, in_words, log
 from gpubed.configuration import usage as uses
 from gpubed.configuration.usage import Use
 from gpubed.core import reading, runlock
@@ -62,47 +62,47 @@ def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use 
     return found
 
 
-def care(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
+def care(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
     """Warn, take a warning back or release if due; return whether a release has begun."""
-    policy, warned = cluster.plan.spec.lease.idle, telling.memory.warned
+    policy, warned = cluster.plan.spec.lease.idle, journal.memory.warned
     if not (policy or warned):
         return False
     why = "whether anybody uses it"
     try:
-        use = look(cluster, telling.memory.quarantined)
+        use = look(cluster, journal.memory.quarantined)
         if use is None:
             return False
         why = f"last use {_minutes(use.idle_s)} ago: {use.why}"
         act = decide(use, warned, policy)
         if act == "back":
-            telling.remember(warned=None)
+            journal.remember(warned=None)
             text = f"gpubed: {cluster.name} stays: the warning is taken back"
             with suppress(GpubedError):
                 uses.warn(cluster.paths, cluster.allocation.nodes, text, back=True)
             done = "the warning is taken back" + hook(cluster.paths, policy, act, use)
-            telling.tell("idle", why, done)
+            journal.tell("idle", why, done)
         elif act == "warn" and policy:
             then = "whoever needs it no more can give it back"
             if policy.then == "release":
                 then = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
             text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
             uses.warn(cluster.paths, cluster.allocation.nodes, text)
-            telling.remember(warned=Warned(use.idle_s, use.spell))
+            journal.remember(warned=Warned(use.idle_s, use.spell))
             # The hook runs last, so that its failure causes no second warning.
-            telling.tell("idle", why, f"warned: {then}" + hook(cluster.paths, policy, act, use))
+            journal.tell("idle", why, f"warned: {then}" + hook(cluster.paths, policy, act, use))
         elif act == "release" and warned:
-            return _release(telling, engine, cluster, warned, why)
+            return _release(journal, engine, cluster, warned, why)
     except Locked as error:
-        telling.tell_once("idle", "waits", why, error.message)
+        journal.tell_once("idle", "waits", why, error.message)
     except GpubedError as error:
-        telling.tell_once("idle", "idle", in_words(error), "tried again at the next look")
+        journal.tell_once("idle", "idle", in_words(error), "tried again at the next look")
     else:
-        telling.settle("idle")
-    return telling.releases and telling.memory.warned is not None
+        journal.settle("idle")
+    return journal.releases and journal.memory.warned is not None
 
 
 def _release(
-    telling: Telling, engine: EngineName, cluster: Cluster, warned: Warned, why: str
+    journal: Journal, engine: EngineName, cluster: Cluster, warned: Warned, why: str
 ) -> bool:
     """Save results at one look and release at the next; return whether the release has begun."""
     cluster.paths.refuse_users_program()
@@ -110,51 +110,51 @@ def _release(
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
     done = lease_policy.prepare(cluster, again=warned.saved)
     if not warned.saved:
-        telling.remember(warned=replace(warned, saved=True))
+        journal.remember(warned=replace(warned, saved=True))
         ahead = "released at the next look unless somebody uses it"
-        telling.tell("idle", why, "; ".join([*done, ahead]))
+        journal.tell("idle", why, "; ".join([*done, ahead]))
         return False
-    last = look(cluster, telling.memory.quarantined)
+    last = look(cluster, journal.memory.quarantined)
     if last is None or decide(last, warned, cluster.plan.spec.lease.idle) != "release":
         use = last.why if last else "its nodes do not tell any more"
-        telling.tell("idle", why, f"not released: {use}")
+        journal.tell("idle", why, f"not released: {use}")
         return False
-    telling.remember(warned=replace(warned, granted=cluster.allocation))
-    _give_back(telling, engine, cluster, last, why, done)
+    journal.remember(warned=replace(warned, granted=cluster.allocation))
+    _give_back(journal, engine, cluster, last, why, done)
     return True
 
 
-def go_on(telling: Telling, engine: EngineName, cluster: Cluster) -> bool:
+def go_on(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
     """Continue an unfinished release, if there is one; return whether there is.
 
     Attempts become rarer. If the cluster was used meanwhile, a person has to decide.
     """
-    warned, policy, name = telling.memory.warned, cluster.plan.spec.lease.idle, cluster.name
-    if warned is None or not telling.releases:
+    warned, policy, name = journal.memory.warned, cluster.plan.spec.lease.idle, cluster.name
+    if warned is None or not journal.releases:
         return False
     why = f"the release of {name} did not come to its end"
-    telling.remember(amiss={})
-    if telling.waits or telling.memory.left == why:
+    journal.remember(amiss={})
+    if journal.waits or journal.memory.left == why:
         return True
     try:
-        use = look(cluster, telling.memory.quarantined, begun=True)
+        use = look(cluster, journal.memory.quarantined, begun=True)
         use = use or Use(warned.idle_s, "no node answers any more", warned.spell)
         if policy and use.idle_s >= warned.idle_s:
-            _give_back(telling, engine, cluster, use, why)
+            _give_back(journal, engine, cluster, use, why)
         else:
             since = f"there is use since: {use.why}" if policy else "cluster.yml wants none"
-            telling.remember(left=why)
+            journal.remember(left=why)
             back = f"gpubed down {name}; to have it back: gpubed up {name}"
-            telling.leave(f"{why}: {since}", back)
+            journal.leave(f"{why}: {since}", back)
     except Locked as error:
-        telling.tell_once("idle", "waits", why, error.message)
+        journal.tell_once("idle", "waits", why, error.message)
     except GpubedError as error:
-        telling.tell_once("idle", "idle", why, telling.failed(error))
+        journal.tell_once("idle", "idle", why, journal.failed(error))
     return True
 
 
 def _give_back(
-    telling: Telling,
+    journal: Journal,
     engine: EngineName,
     cluster: Cluster,
     use: Use,
@@ -165,7 +165,7 @@ def _give_back(
     with runlock.measuring(paths.state, RELEASES):
         steps = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", steps):
-            gone = down.down(paths, engine, keep_data=True, whose=RELEASES)
+            gone = down.down(paths, engine, keep_data=True, originator=RELEASES)
         steps.unlink(missing_ok=True)
         if left := ", ".join([*gone.survivors, *gone.unseen, *map(str, gone.unasked)]):
             again = f"gpubed down {cluster.name}"
@@ -176,7 +176,7 @@ def _give_back(
     told = Event(leases.now(), "idle", why, outcome, nodes)
     if paths.logs.exists():  # it is gone with a link to the cluster's folder
         log(paths, told)
-    telling.hear(told)
+    journal.hear(told)
 
 
 def _minutes(seconds: float) -> str:

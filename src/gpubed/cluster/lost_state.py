@@ -33,7 +33,7 @@ def require_approval(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve:
     else:
         said = renamed(paths)
     if said:
-        progress.emit("note", message=said)
+        progress.note(said)
     there = [] if kept else [thing for thing in _listed(testbed) if not thing.transient]
     if there:
         uuids = ", ".join(sorted({thing.uuid for thing in there}))

@@ -89,7 +89,7 @@ class Condition:
     stopped: tuple[Stopped, ...] = ()  # units that should run on nodes and do not
     reshaped: bool = False  # whether a killed `bench` may have left links with other rates
     unwell: tuple[NodeHealth, ...] = ()  # nodes that jobs leave out; no damage
-    unheard: bool = False  # whether no node answers, so that the network to them may be at fault
+    all_silent: bool = False  # whether no node answers, so that the network to them may be at fault
     when_silent: str = ""  # what `up` does about a node that does not answer; see `Backend`
 
     @property
@@ -97,7 +97,7 @@ class Condition:
         """The state of each node that is not ready."""
         return {name: state for name, state in self.nodes.items() if state != "ready"}
 
-    def those(self, *states: str) -> list[str]:
+    def in_state(self, *states: str) -> list[str]:
         """Return the nodes that are in one of these states."""
         return [name for name, state in self.nodes.items() if state in states]
 
@@ -107,7 +107,7 @@ class Condition:
         return {
             name: f"{name} is {state}: {self._then(state)}"
             for name, state in self.damaged.items()
-            if self.unheard or state in _UNKNOWN
+            if self.all_silent or state in _UNKNOWN
         }
 
     @property
@@ -131,14 +131,14 @@ class Condition:
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
     def _then(self, state: str) -> str:
-        if self.unheard:
+        if self.all_silent:
             return f"no node answers, and {NO_WAY}"
         if state == UNREACHABLE:
             return self.when_silent
         return _THEN.get(state, "it is looked at again")
 
 
-Seen = tuple[Cluster, Condition]
+Probed = tuple[Cluster, Condition]
 
 
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
@@ -167,7 +167,7 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
         _set_up(cluster, [one for found in looked.values() for one in found.stopped]),
         link_rates.left_changed(cluster.paths),
         tuple(one for one in health if one.state != "well"),
-        not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent),
+        not testbed.backend.nodes_are_here and _all_silent(allocation, states, silent),
         testbed.backend.when_silent,
     )
 
@@ -223,7 +223,7 @@ def require_known_keys(cluster: Cluster, found: Condition) -> None:
             greet(node, cluster.paths)  # its error says more than a state
 
 
-def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
+def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Probed | None:
     """Look at the present nodes before `up`; None if there are none or they cannot be read.
 
     They are looked at on their own testbed, even if the specification names another one by now.
@@ -239,7 +239,7 @@ def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
     return cluster, look(testbed, cluster, before_roles=True)
 
 
-def damaged(seen: Seen | None) -> Seen | None:
+def damaged(seen: Probed | None) -> Probed | None:
     """Return the result of a look if the cluster is not ready, else None."""
     return seen if seen and seen[1].state != "ready" else None
 
@@ -250,7 +250,7 @@ def prepare_repair(cluster: Cluster, found: Condition) -> None:
     Call this only once the costs of the repair are approved.
     """
     # Before the verification is removed, which shows that roles were applied.
-    lost, stopped = found.those(*BARE), unserved(cluster.plan, found)
+    lost, stopped = found.in_state(*BARE), unserved(cluster.plan, found)
     applied.forget(cluster.paths, cluster.allocation, lost, stopped)
     cluster.paths.verification.unlink(missing_ok=True)
 
@@ -277,12 +277,12 @@ def restart_hung(
     approve: Approve,
     *,
     spared: Collection[str] = (),
-    given_time: Collection[str] = (),
+    overdue: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Restart the nodes that hang, wait until they answer, and return their names.
 
     `approve` is called where the network may be at fault instead of the node. Nodes `spared` will
-    be removed anyway, and those `given_time` have been silent for as long as a boot takes. Raises
+    be removed anyway, and those `overdue` have been silent for as long as a boot takes. Raises
     `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart was not
     approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no node
     answers, or the testbed could not restart one.
@@ -298,17 +298,17 @@ def restart_hung(
         return ()
     patience = testbed.backend.boots_within_s
     names = [node.name for node in silent]
-    if {*names} <= {*given_time}:
+    if {*names} <= {*overdue}:
         patience = 0.0
     else:
         message = f"{', '.join(names)}: no answer; a node that boots has {patience:g} s to give one"
-        progress.emit("note", message=message)
+        progress.note(message)
     faults = _silence(cluster, silent, patience)
     hung = [node for node in silent if is_silent(node, faults.get(node.name))]
     if not hung:
         return ()
     listed, name = ", ".join(node.name for node in hung), cluster.name
-    if found.unheard and len(hung) == len(silent):
+    if found.all_silent and len(hung) == len(silent):
         # The network may be at fault, and restarts would end what runs on nodes that work.
         if len(hung) > 1:
             raise GpubedError(
@@ -323,7 +323,7 @@ def restart_hung(
             f"wait for its end, or end it: gpubed cancel {name} {run.run_id}",
         )
     by = testbed.backend.name
-    progress.emit("note", message=f"{listed}: silent, and restarted by {by}")
+    progress.note(f"{listed}: silent, and restarted by {by}")
     parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
     if still := _silence(cluster, hung, testbed.backend.boots_within_s):
         raise StaysSilent(
@@ -379,7 +379,7 @@ def _node(
         return _Looked(UNREACHABLE)
 
 
-def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[str]) -> bool:
+def _all_silent(allocation: Allocation, states: Mapping[str, str], silent: set[str]) -> bool:
     """Return whether no node answers, so that the network to them may be at fault.
 
     If there is only one node, a reachable jump host proves that the network works.

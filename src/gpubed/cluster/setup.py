@@ -113,7 +113,7 @@ def publish_metrics(cluster: Cluster, verification: Verification) -> None:
     with SSH(cluster.allocation.head, cluster.paths) as head:
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
-        end = leases.known(cluster.paths).granted_until
+        end = leases.last_known(cluster.paths).granted_until
         head.write(f"{_FILE}.draft", metrics_text(cluster.allocation, verification, end))
         head.run("mv %s %s", f"{_FILE}.draft", _FILE)
 

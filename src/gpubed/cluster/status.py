@@ -37,7 +37,7 @@ def status(
         use: Whether to ask nodes what they are used for; `use` is null if they do not tell.
         seen: The cluster's condition, if it was just looked at.
     """
-    cluster = load_current(paths, lambda said: _note(f"{said}; {record.put_back(paths)}"))
+    cluster = load_current(paths, lambda said: progress.note(f"{said}; {record.put_back(paths)}"))
     allocation = cluster.allocation
     testbed = registry.bound(allocation.backend, paths)
     now = seen or probe.look(testbed, cluster)
@@ -55,7 +55,7 @@ def status(
     if isinstance(testbed, JobTestbed):
         asked["jobs"] = [asdict(job) for job in testbed.jobs(allocation.uuid)]
     lease = current_lease(cluster, now)
-    ends_soon = lease.state(leases.asked_at(cluster.plan.spec.lease)) in ("expiring", "expired")
+    ends_soon = lease.state(leases.renewal_margin(cluster.plan.spec.lease)) in ("expiring", "expired")
     holder, verified = runlock.holder(paths.state), _verified(paths)
     configured = applied.digest(paths, allocation)
     return {
@@ -108,7 +108,7 @@ def _verified(paths: ClusterPaths) -> Verification | None:
     try:
         return Verification.last(paths.verification)
     except Unreadable as error:
-        _note(f"{error.message}: it counts as none, {error.hint}")
+        progress.note(f"{error.message}: it counts as none, {error.hint}")
         return None
 
 
@@ -157,11 +157,7 @@ def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
     try:
         known = leases.read(cluster)
     except GpubedError as error:
-        _note(f"the lease is what was known before: {error.message}")
-        known = leases.known(cluster.paths)
+        progress.note(f"the lease is what was known before: {error.message}")
+        known = leases.last_known(cluster.paths)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
     return leases.Record() if gone and known.state(0) != "expired" else known
-
-
-def _note(message: str) -> None:
-    progress.emit("note", message=message)

@@ -12,7 +12,7 @@ from gpubed.cluster import doctor, lost_state, probe, removals, setup
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
-from gpubed.cluster.probe import Condition, Seen
+from gpubed.cluster.probe import Condition, Probed
 from gpubed.cluster.status import current_lease
 from gpubed.configuration import due, jupyterlab_port, owners_variables, shared_storage
 from gpubed.configuration.due import Due
@@ -66,12 +66,12 @@ def up(
     verify: bool = False,
     refresh: bool = False,
     still_wanted: Callable[[], None] = lambda: None,
-    given_time: Collection[str] = (),
+    overdue: Collection[str] = (),
 ) -> Done:
     """Make the cluster match its specification, ready and verified.
 
     Raises `Locked` if another run holds the cluster. `still_wanted` is called once the lock is
-    held, and raises to give the run up. The nodes `given_time` have been silent for as long as a
+    held, and raises to give the run up. The nodes `overdue` have been silent for as long as a
     boot may take.
     """
     plan = load_plan(paths.spec)
@@ -82,7 +82,7 @@ def up(
     with runlock.hold(paths.state, "up") as ended, frozen(paths, plan):
         still_wanted()
         if ended:
-            progress.emit("note", message=f"ended what a killed run left behind: {ended}")
+            progress.note(f"ended what a killed run left behind: {ended}")
         stack = Stack(paths, engine)
         stack.mend()
         audits.remember(stack)
@@ -103,7 +103,7 @@ def up(
         if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
-        done = _up(run, damaged, planned, given_time)
+        done = _up(run, damaged, planned, overdue)
         if killed:
             # Leftovers that were wanted have been adopted; the rest would never be used.
             _remove_leftovers(run)
@@ -116,7 +116,7 @@ def up(
 
 
 def _finish(
-    run: Run, result: Result, found: Condition | None, damaged: Seen | None, *, verify: bool
+    run: Run, result: Result, found: Condition | None, damaged: Probed | None, *, verify: bool
 ) -> Condition | None:
     """Return the condition at the last look; None if the engine configured and verified since."""
     paths, backend, same = run.paths, run.testbed.backend, not changed(result)
@@ -161,11 +161,11 @@ def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
         message = f"a link has not got its declared rate back: {fault}"
         if last:
             raise GpubedError(message, f"gpubed up {paths.name} --refresh")
-        progress.emit("note", message=message)
+        progress.note(message)
 
 
 def _up(
-    run: Run, damaged: Seen | None, planned: Result | None, given_time: Collection[str]
+    run: Run, damaged: Probed | None, planned: Result | None, overdue: Collection[str]
 ) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
     with uncreated_nodes.of_run(paths, run.plan) as note_failed:
@@ -178,7 +178,7 @@ def _up(
             # Silent nodes are no part of a plan.
             spared = removals.nodes_that_go(planned)
             restarted = probe.restart_hung(
-                *damaged, run.approve, spared=spared, given_time=given_time
+                *damaged, run.approve, spared=spared, overdue=overdue
             )
             if restarted:
                 # Services and networks may not have come back with the boot.
@@ -283,7 +283,7 @@ def _remove_leftovers(run: Run) -> None:
     if nodes := [f"{one}: {why}" for one in left if one.node]:
         run.approve(nodes)
     if gone := run.asked.remove(left):
-        progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
+        progress.note(f"removed what a killed run left: {', '.join(gone)}")
 
 
 def changed(result: Result) -> bool:
@@ -291,7 +291,7 @@ def changed(result: Result) -> bool:
     return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
 
 
-def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]:
+def _look_first(run: Run, *, refresh: bool) -> tuple[Probed | None, Result | None]:
     """Look at the cluster's condition, and refresh the state if something is damaged.
 
     Returns the cluster and its condition, or None if it could not be looked at; and the engine's
@@ -314,7 +314,7 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Seen | None, Result | None]
         if not refresh:
             probe.require_known_keys(*damaged)
         for line in damaged[1].words:
-            progress.emit("note", message=line)
+            progress.note(line)
     if refresh or damaged:
         _refresh(run)
         return seen, None  # the state has changed
@@ -385,8 +385,8 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
             plan,
             allocation,
             anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
-            strange=found.those(probe.UNRECOGNIZED),
-            cut=found.those(*probe.BARE),
+            strange=found.in_state(probe.UNRECOGNIZED),
+            cut=found.in_state(*probe.BARE),
             broken=probe.unserved(plan, found),
         )
     return Preview(plan, planned, found.words, roles, [*given_up, *gone, *lost], refused, notes)

@@ -18,7 +18,7 @@ from gpubed.cluster import idle, lease_policy, probe, removals, up
 from gpubed.cluster import lease as leases
 from gpubed.cluster.events import event_file
 from gpubed.cluster.probe import Condition
-from gpubed.cluster.watch_memory import DAY, Event, Telling, backed_off, in_words, stamp
+from gpubed.cluster.watch_memory import DAY, Event, Journal, backed_off, in_words, stamp
 from gpubed.configuration import due, unfinished
 from gpubed.core import record, runlock, secret
 from gpubed.core.errors import GpubedError, Locked, UsageError
@@ -68,21 +68,21 @@ class Watch:
         following: Callable[[Path], AbstractContextManager[None]],
     ) -> None:
         self._paths, self._engine, self._most, self._following = paths, engine, repairs, following
-        self.telling = Telling(paths, hear)
+        self.journal = Journal(paths, hear)
         self._guards = False  # whether this process holds the lock of the cluster's only watch
         self._broken, self._said = 0, ""  # failed looks in a row, and the last error's text
 
     def start(self, every_s: float) -> None:
         """Begin to look repeatedly; faults that other processes saw before do not count."""
         self._guards = self._has_lock
-        self.telling.remember(amiss={})
+        self.journal.remember(amiss={})
         said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
-        self.telling.tell("started", said)
+        self.journal.tell("started", said)
 
     @property
     def is_over(self) -> bool:
         """Whether the cluster does not exist, and no run is creating or removing it."""
-        return self.telling.is_gone and runlock.holder(self._paths.state) is None
+        return self.journal.is_gone and runlock.holder(self._paths.state) is None
 
     @property
     def _has_lock(self) -> bool:
@@ -98,7 +98,7 @@ class Watch:
             state = self.look()
             if self._broken:
                 self._broken, self._said = 0, ""
-                self.telling.tell("well", f"{self._paths.name} can be looked at again")
+                self.journal.tell("well", f"{self._paths.name} can be looked at again")
         except (UsageError, BrokenPipeError):
             raise
         except Exception as error:
@@ -108,11 +108,11 @@ class Watch:
             return state, 0.0
         self._broken += 1
         try:
-            self.telling.remember(amiss={})  # no fault counts as seen twice in a row
+            self.journal.remember(amiss={})  # no fault counts as seen twice in a row
             if said != self._said:
                 self._said = said
                 again = "looked at again in a minute, then ever more seldom"
-                self.telling.tell("failed", said, again, details=details)
+                self.journal.tell("failed", said, again, details=details)
         except BrokenPipeError:
             raise
         except OSError:
@@ -121,68 +121,68 @@ class Watch:
 
     def look(self) -> State:
         """Look once, and do what is due."""
-        paths, name, telling = self._paths, self._paths.name, self.telling
+        paths, name, journal = self._paths, self._paths.name, self.journal
         # `down` removes the lock, and a new cluster may have the same name.
         if self.is_over or (self._guards and not self._has_lock):
             why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
-            telling.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
+            journal.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
             return "gone"
-        known = telling.memory.by(leases.now())
-        if known != telling.memory:
-            telling.remember(**dict(known))
+        known = journal.memory.by(leases.now())
+        if known != journal.memory:
+            journal.remember(**dict(known))
             why = f"{paths.watch} has times that are yet to come: the clock was ahead"
-            telling.tell("clock", why, "they count as none: repairs are as due as ever")
+            journal.tell("clock", why, "they count as none: repairs are as due as ever")
         who = runlock.holder(paths.state)
-        if who and telling.is_going:
+        if who and journal.is_going:
             return self._pass()
-        warned = telling.memory.warned if telling.releases else None
+        warned = journal.memory.warned if journal.releases else None
         try:
             cluster = load_current(paths, granted=warned.granted if warned else None)
         except GpubedError as error:
             error = _begun_down(paths) or error
-            telling.leave(error.message, error.hint)
+            journal.leave(error.message, error.hint)
             return "amiss"
-        said = lease_policy.look(cluster).said
-        for one in said:
-            telling.tell_once(one.matter, one.event, one.why, one.outcome)
-        if not any(one.matter == "nodes" for one in said):
-            telling.settle("nodes", "all nodes know until when the lease lasts")
+        messages = lease_policy.look(cluster).messages
+        for one in messages:
+            journal.tell_once(one.matter, one.event, one.why, one.outcome)
+        if not any(one.matter == "nodes" for one in messages):
+            journal.settle("nodes", "all nodes know until when the lease lasts")
         if who:
             return self._pass()
-        if idle.go_on(telling, self._engine, cluster):
+        if idle.go_on(journal, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
         return self._look(cluster)
 
     def _pass(self) -> State:
         """Do nothing while another run is at work, and forget the faults seen before it."""
-        self.telling.remember(amiss={})
+        self.journal.remember(amiss={})
         return "busy"
 
     def _look(self, cluster: Cluster) -> State:
-        telling, lender = self.telling, cluster.allocation.backend
+        journal, lender = self.journal, cluster.allocation.backend
         testbed = registry.bound(lender, self._paths)
         try:
             found = probe.look(testbed, cluster)
         except GpubedError as error:
-            telling.remember(amiss={})
+            journal.remember(amiss={})
             why = f"{lender} cannot be asked: {error.message}"
-            telling.tell_once("testbed", "unasked", why, error.hint or "")
+            journal.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
             return self._pass()  # a run that has begun may cause what was seen
-        telling.settle("testbed", f"{lender} answers again")
+        journal.settle("testbed", f"{lender} answers again")
         self._tell_of_what_up_cannot_repair(found)
-        if found.unheard:
-            telling.remember(amiss={})
+        if found.all_silent:
+            journal.remember(amiss={})
             return "amiss"
-        faults, now, before = self._faults(found, cluster), leases.now(), telling.memory.amiss
+        faults, now, before = self._faults(found, cluster), leases.now(), journal.memory.amiss
         # If a quarantined node is silent, its last answer counts.
-        held = {n: why for n, why in telling.memory.quarantined.items() if n in found.damaged}
+        held = {n: why for n, why in journal.memory.quarantined.items() if n in found.damaged}
         said = {one.node: one.quarantine for one in found.unwell if one.quarantine}
         held |= {name: one.reason for name, one in said.items() if one.is_by_hand}
         since = {fault.key: before.get(fault.key, now) for fault in faults}
-        telling.remember(amiss=since, quarantined=held)
-        if idle.care(telling, self._engine, cluster):
+        journal.remember(amiss=since, quarantined=held)
+        if idle.care(journal, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
         spared = self._spared([fault for fault in faults if fault.node in held])
         broken = [fault for fault in faults if fault.node not in held]
@@ -190,13 +190,13 @@ class Watch:
             if found.unknown:
                 return "amiss"
             self._repaired()
-            telling.settle("cluster", f"nothing of {self._paths.name} is left to repair")
+            journal.settle("cluster", f"nothing of {self._paths.name} is left to repair")
             return "amiss" if spared or found.full else "well"
         if all(_is_lasting(fault, before, testbed) for fault in broken):
             return "well" if self._repair(cluster, found, broken, spared) else "amiss"
-        if not telling.memory.failures:
+        if not journal.memory.failures:
             again = "looked at again before it is repaired"
-            telling.tell_once("cluster", "amiss", _why(broken), again, _nodes(broken))
+            journal.tell_once("cluster", "amiss", _why(broken), again, _nodes(broken))
         return "amiss"
 
     def _faults(self, found: Condition, cluster: Cluster) -> list[Fault]:
@@ -210,39 +210,39 @@ class Watch:
         listed += [Fault(f"service {name}", head, why) for name, why in found.broken.items()]
         if found.reshaped:
             listed.append(Fault("links", "", probe.RESHAPED))
-        begun = self.telling.memory.unfinished
+        begun = self.journal.memory.unfinished
         if begun and unfinished.state(cluster.paths) == unfinished.INTERRUPTED:
             listed.append(Fault("configuration", "", "the last repair did not come to its end"))
         return listed
 
     def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
-        report, name = self.telling.report, self._paths.name
+        report, name = self.journal.report, self._paths.name
         full = "; ".join(f"{node}: {why}" for node, why in found.full.items())
         first = probe.free(name, next(iter(found.full))) if full else ""
         report("disks", "person", full, first, "disks have space again")
         unknown, outcome = "; ".join(found.unknown.values()), ""
-        if found.unheard:
+        if found.all_silent:
             unknown = f"no node of {name} answers"
             outcome = f"{probe.NO_WAY}; where they hang: gpubed up {name}"
         report("unknown", "unasked", unknown, outcome, "nodes are heard of again")
 
     def _spared(self, faults: Sequence[Fault]) -> str:
-        held, name = self.telling.memory.quarantined, self._paths.name
+        held, name = self.journal.memory.quarantined, self._paths.name
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         outcome = (
             f"left alone; gpubed up {name} repairs it all the same; "
             f"gpubed health {name} --requalify NODE takes back one that answers"
         )
-        self.telling.report("quarantine", "left", said, outcome)
+        self.journal.report("quarantine", "left", said, outcome)
         return said
 
     def _repaired(self) -> None:
-        self.telling.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
+        self.journal.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
 
     def _repair(
         self, cluster: Cluster, found: Condition, broken: Sequence[Fault], spared: str
     ) -> bool:
-        telling, why, name = self.telling, _why(broken), self._paths.name
+        journal, why, name = self.journal, _why(broken), self._paths.name
         try:
             self._require_ours(cluster)
             probe.require_known_keys(cluster, found)
@@ -250,46 +250,46 @@ class Watch:
                 beside = f"to repair it would touch what is left alone, too: {spared}"
                 raise GpubedError(beside, f"gpubed up {name}")
         except GpubedError as error:
-            telling.leave(f"{why}: {error.message}", error.hint)
+            journal.leave(f"{why}: {error.message}", error.hint)
             return False
-        if telling.memory.left == why or telling.waits:
+        if journal.memory.left == why or journal.waits:
             return False
         now = leases.now()
-        recent = telling.memory.recent(now)
+        recent = journal.memory.recent(now)
         if len(recent) >= self._most:
             until = f" until {stamp(recent[-self._most] + DAY)}" if self._most else ""
             spent = f"{self._most} repairs in 24 h are spent: it only watches{until}"
-            telling.tell_once("cluster", "spent", why, f"{spent}; to repair it: gpubed up {name}")
+            journal.tell_once("cluster", "spent", why, f"{spent}; to repair it: gpubed up {name}")
             return False
-        before, began, refused = telling.memory, time.monotonic(), list[str]()
+        before, began, refused = journal.memory, time.monotonic(), list[str]()
         undo = {"repairs": before.repairs, "unfinished": before.unfinished}
         # Written first, so that the repair counts even if the watch is killed.
-        telling.remember(repairs=(*recent, now), unfinished=True)
+        journal.remember(repairs=(*recent, now), unfinished=True)
         try:
             done = self._up(cluster, broken, refused)
         except Locked as error:
-            telling.remember(**undo)
-            telling.tell_once("cluster", "waits", why, error.message)
+            journal.remember(**undo)
+            journal.tell_once("cluster", "waits", why, error.message)
             return False
         except GpubedError as error:
             if refused:  # nothing was done, and a person has to decide
-                telling.remember(**undo, left=why)
-                telling.leave(f"{why}; {error.message}", error.hint)
+                journal.remember(**undo, left=why)
+                journal.leave(f"{why}; {error.message}", error.hint)
                 return False
             said = f"{why}: {error.message}"
             if said == before.failed and not isinstance(error, probe.StaysSilent):
                 # It failed as before and changed nothing, so it does not count.
-                telling.remember(repairs=before.repairs)
-            telling.remember(failed=said)
-            telling.tell("repair", why, telling.failed(error), _nodes(broken))
+                journal.remember(repairs=before.repairs)
+            journal.remember(failed=said)
+            journal.tell("repair", why, journal.failed(error), _nodes(broken))
             return False
-        telling.remember(amiss={})
+        journal.remember(amiss={})
         self._repaired()
-        telling.settle("cluster")
+        journal.settle("cluster")
         outcome = f"repaired in {time.monotonic() - began:.0f} s"
         if done.restarted:
             outcome += f"; restarted, since silent: {', '.join(done.restarted)}"
-        telling.tell("repair", why, outcome, _nodes(broken))
+        journal.tell("repair", why, outcome, _nodes(broken))
         return True
 
     def _require_ours(self, cluster: Cluster) -> None:
@@ -306,7 +306,7 @@ class Watch:
             why = f"{paths.spec} is not what was applied last"
             raise GpubedError(why, f"gpubed plan {name} says more")
         is_bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
-        if not (is_bare or self.telling.memory.unfinished) and (roles := due.now(cluster)):
+        if not (is_bare or self.journal.memory.unfinished) and (roles := due.now(cluster)):
             why = f"roles are due that nobody has applied yet: {', '.join(roles)}"
             raise GpubedError(why, f"gpubed up {name}")
 
@@ -335,7 +335,7 @@ class Watch:
             path = held.enter_context(event_file(paths, "watch", None))
             held.enter_context(self._following(path))
             return up.up(
-                paths, self._engine, approve=approve, still_wanted=still_wanted, given_time=booting
+                paths, self._engine, approve=approve, still_wanted=still_wanted, overdue=booting
             )
 
 

@@ -92,7 +92,7 @@ class Memory(BaseModel):
         return tuple(moment for moment in self.repairs if now - moment < DAY)
 
 
-class Telling:
+class Journal:
     """Memory and log of one cluster's watch; `hear` is called with each event after it is logged.
 
     Methods that write raise `OSError` if the disk is full.
@@ -197,7 +197,7 @@ def load(paths: ClusterPaths) -> Memory:
     except Missing:
         return Memory()
     except Unreadable as error:
-        progress.emit("note", message=f"{error.message}: the watch begins anew")
+        progress.note(f"{error.message}: the watch begins anew")
         return Memory()
 
 

@@ -1,8 +1,8 @@
 """Paths of a project's folders and files; no other module spells them out.
 
 A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
-The *assets* are what gpubed brings (roles, playbooks, jobs, campaigns, the program). In a
-checkout both are the same folder; installed from a wheel they differ.
+The *assets* are gpubed's own files (roles, playbooks, jobs, campaigns, the Pulumi program). In a
+checkout, project and assets are the same folder; installed from a wheel, they differ.
 """
 
 from __future__ import annotations
@@ -24,18 +24,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
 _MAIN = re.compile(rb"^main: *['\"]?(\./)?stacks/cluster/?['\"]? *$", re.MULTILINE)
-# Programs that former versions wrote: SHA-256, the first 64 bits.
-_FORMER = frozenset(
-    {
-        "029b42348ddd5189",
-        "06b90efbb0fd2670",
-        "0f88da5943768c05",
-        "27018608403f4a36",
-        "630f77daed017528",
-        "750b4d09734c71f8",
-        "f0b4144abcf70664",
-    }
-)
+# The Pulumi programs of former versions: the first 64 bits of their SHA-256, and modules that only
+# they import.
+_FORMER_PROGRAMS = {
+    *("029b42348ddd5189", "06b90efbb0fd2670", "0f88da5943768c05", "27018608403f4a36"),
+    *("630f77daed017528", "750b4d09734c71f8", "f0b4144abcf70664"),
+}
 _FORMER_NAMES = (b"gpubed.cluster_drivers", b"gpubed.cluster.drivers")
 FROZEN = "GPUBED_SPECIFICATION"
 
@@ -71,13 +65,13 @@ def private_cache() -> Path:
 
 def _is_former(program: Path) -> bool:
     content = program.read_bytes()
-    if hashlib.sha256(content).hexdigest()[:16] in _FORMER:
+    if hashlib.sha256(content).hexdigest()[:16] in _FORMER_PROGRAMS:
         return True
     if any(name in content for name in _FORMER_NAMES):
         raise UsageError(
             f"{program} was changed, and is of a former version of gpubed",
-            f"mv {shlex.quote(str(program))} {shlex.quote(f'{program}.former')}, then bring your "
-            "change into the one that the next command writes",
+            f"mv {shlex.quote(str(program))} {shlex.quote(f'{program}.former')}, then apply your "
+            "change to the program that the next command writes",
         )
     return False
 
@@ -123,22 +117,22 @@ class Project:
         states = self.pulumi.parent
         if states.is_symlink() and not states.exists():
             raise UsageError(
-                f"{states} leads to {states.readlink()}, which is not there",
-                "mount the disk that has it: what the clusters are is known there alone",
+                f"{states} is a link to {states.readlink()}, which does not exist",
+                "mount the disk that has it: it holds the state of all clusters",
             )
         for place in (states, self.pulumi, self.pulumi / "passphrase"):
-            # Outer folders first: `exists` fails inside a folder that cannot be read.
+            # Outer folders first, because `exists` fails within an unreadable folder.
             if place.exists() and not os.access(place, os.R_OK):
                 raise not_ours(place, states)
 
     @property
     def has_users_program(self) -> bool:
-        """Whether `Pulumi.yaml` runs a program of the user's own, which gpubed's engine cannot."""
+        """Whether `Pulumi.yaml` names the user's own program, which gpubed's engine cannot run."""
         project = self.root / _PROGRAM[0]
         return project.is_file() and not _MAIN.search(project.read_bytes())
 
     def prepare(self) -> None:
-        """Write the Pulumi program where both engines look for it, unless the user has one.
+        """Write the Pulumi program for both engines, unless the user has one.
 
         Raises `UsageError` for a changed program of a former version, or a folder name that OpenSSH
         or Ansible would expand.
@@ -166,15 +160,14 @@ class Project:
 
 
 def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
-    """Return the error about a file of another user; its hint changes the owner of all `states`."""
+    """Return the error about a file of another user; its hint takes over the folder `states`."""
     owner = str(place.stat().st_uid)
     with suppress(KeyError):  # the user id has no name on this machine
         owner = place.owner()
     me = getpass.getuser()
     return PrerequisiteMissing(
-        f"{place} belongs to {owner}, and is not for {me} to use",
-        f"run gpubed as {owner}, or have the whole given to you: sudo chown -R {me} "
-        f"{shlex.quote(str(states))}",
+        f"{place} belongs to {owner}, and {me} has no access to it",
+        f"run gpubed as {owner}, or take it over: sudo chown -R {me} {shlex.quote(str(states))}",
     )
 
 
@@ -198,61 +191,58 @@ class ClusterPaths:
     spec = _Below("inventory", "cluster.yml")  # the specification that the user writes
     hosts = _Below("inventory", "hosts.yml")
     variables = _Below("inventory", "gpubed.yml")
-    """The variables that gpubed gives to all hosts. Not in group_vars: these win over the
-    inventory's own (Ansible's "Understanding variable precedence")."""
+    """gpubed's variables for all hosts. Not in group_vars, which take precedence over variables of
+    the inventory (Ansible's "Understanding variable precedence")."""
     former_variables = _Below("inventory", "group_vars/all/gpubed.yml")
-    """The place of `variables` in former versions, where they win over files that sort before."""
-    record = _Below("state", "cluster.json")
-    """What is known of the cluster beside its state, which it outlives."""
+    """The place of `variables` in former versions, where they override files that sort before."""
+    record = _Below("state", "cluster.json")  # see `core.record`
     specifications = _Below("state", "specifications")
-    """The specifications that led to what is on testbeds."""
-    frozen = _Below("state", "cluster.yml")
-    """The specification that a run applies; there while it runs."""
-    secrets = _Below("state", "secrets")
-    """Private key and tokens; the folder is 0700, files are 0600."""
+    """The specifications that created resources on testbeds."""
+    frozen = _Below("state", "cluster.yml")  # the specification that a run applies, while it runs
+    secrets = _Below("state", "secrets")  # private key and tokens; folder 0700, files 0600
     private_key = _Below("secrets", "id_ed25519")  # the cluster's ed25519 key
     allocation = _Below("state", "allocation.json")
-    lease = _Below("state", "lease.json")  # the testbed's last word about the lease
-    watch = _Below("state", "watch.json")  # what `watch` knows of its former looks
-    watching = _Below("state", "watching")  # the lock of the one `watch` that a cluster has
+    lease = _Below("state", "lease.json")  # the testbed's last answer about the lease
+    watch = _Below("state", "watch.json")  # the memory of `watch`
+    watching = _Below("state", "watching")  # the lock of the cluster's only `watch`
     verification = _Below("state", "verification.json")
     jupyterlab_token = _Below("secrets", "jupyterlab_token")
     jupyterlab_certificate = _Below("state", "jupyterlab.crt")
-    """The certificate that vouches for JupyterLab's."""
-    facts = _Below("state", "facts")  # ansible's facts, one file per node id
-    applied = _Below("state", "applied")  # which role, in which version, was applied to which node
+    """The certificate of the authority that signed JupyterLab's."""
+    facts = _Below("state", "facts")  # Ansible's facts, one file per node id
+    applied = _Below("state", "applied")  # the roles applied to each node, with their versions
     ssh_config = _Below("state", "ssh_config")
     known_hosts = _Below("state", "known_hosts")  # host keys of all nodes, collected out of band
     runs = _Below("state", "runs")
     checkpoints = _Below("state", "checkpoints")
-    """Checkpoints that were collected before their storage went: a folder per storage."""
-    collected = _Below("state", "collected.json")  # what was collected of the present storage
+    """Checkpoints copied before their storage was removed: a folder per storage."""
+    collected = _Below("state", "collected.json")  # the copies made of the present storage
     writers = _Below("state", "writers")
-    """The locks of runs that write checkpoints, by their folders' names."""
+    """The locks of runs that write checkpoints, by the names of their folders."""
     campaigns = _Below("state", "campaigns")
-    logs = _Below("state", "logs")  # one log per verb that did something
+    logs = _Below("state", "logs")  # one log per run of a verb
 
     @property
     def spec_in_use(self) -> Path:
-        """The frozen copy of the specification that a run applies, else the specification."""
+        """The frozen copy of the specification during a run, else the specification."""
         return self.frozen if os.environ.get(FROZEN) == str(self.frozen) else self.spec
 
     def prepare(self, *, leftovers: bool = False) -> None:
         """Prepare the project for a verb that changes resources, or only removes `leftovers`.
 
-        Raises what `Project.prepare` and `refuse_users_program` raise; leftovers of a cluster that
-        is not up may be removed whoever declared it.
+        Raises the errors of `Project.prepare` and `refuse_users_program`; `leftovers` of a cluster
+        that is not up may be those of the user's own program.
         """
         if self.allocation.exists() or not leftovers:
             self.refuse_users_program()
         self.project.prepare()
 
     def refuse_users_program(self) -> None:
-        """Raise `UsageError` if the resources are those of a Pulumi program of the user's own."""
+        """Raise `UsageError` if the user's own Pulumi program declares the resources."""
         if self.project.has_users_program:
             raise UsageError(
                 f"{self.project.root / 'Pulumi.yaml'} runs your own Pulumi program, which declares "
-                f"{self.name}: gpubed's engine runs only gpubed's own",
+                f"{self.name}; gpubed runs only its own program",
                 "pulumi preview, pulumi up or pulumi destroy: docs/how-to/pulumi.md",
             )
 

@@ -1,7 +1,7 @@
 """The event stream of a run: one JSON object per line, in the order of events.
 
-Ansible runs inside Pulumi's provider process, so its progress reaches the terminal through a file,
-which is also that of `gpubed up --events FILE`.
+Ansible runs inside Pulumi's provider process, so its progress reaches the terminal through a file:
+that of `gpubed up --events FILE`, or one in the cluster's logs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 
 VARIABLE = "GPUBED_EVENTS"
 Event = dict[str, Any]
-_AT_ONCE = 2**20
-
-
+_CHUNK = 2**20  # bytes
 _listener: Callable[[Event], None] | None = None
 
 
 def tell(listener: Callable[[Event], None]) -> None:
-    """Call a function with this process's events if no file takes them."""
+    """Set the function that receives this process's events while `GPUBED_EVENTS` is unset."""
     global _listener
     _listener = listener
 
@@ -49,10 +47,15 @@ def emit(what: str, **fields: Any) -> None:
         _listener({"what": what, **fields})
 
 
+def note(message: str) -> None:
+    """Emit a message for the user."""
+    emit("note", message=message)
+
+
 @contextmanager
 def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
     """Report what the body waits for if it takes longer than `after_s` seconds."""
-    timer = threading.Timer(after_s, emit, ("note",), {"message": message})
+    timer = threading.Timer(after_s, note, (message,))
     timer.daemon = True
     timer.start()
     try:
@@ -62,9 +65,9 @@ def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
 
 
 class Follower:
-    """Calls a function with each event of a file, from a thread of its own.
+    """Creates a file, and calls a function in a thread with each event that is appended to it.
 
-    The file is created. Lines that do not have the `shape` of an event are skipped.
+    Lines that do not have the `shape` of an event are skipped.
     """
 
     def __init__(self, path: Path, on_event: Callable[[Any], None], shape: Any = Event) -> None:
@@ -91,16 +94,15 @@ class Follower:
             rest = b""
             while True:
                 last_round = self._stop.is_set()
-                while chunk := file.read(_AT_ONCE):
+                while chunk := file.read(_CHUNK):
                     # A longer text without a line end is not an event.
-                    rest = self._deliver(rest[-_AT_ONCE:] + chunk)
+                    rest = self._deliver(rest[-_CHUNK:] + chunk)
                 if last_round:
                     return
                 self._stop.wait(0.1)
 
     def _deliver(self, data: bytes) -> bytes:
-        # Loaded late: emitting events does not need it, and it loads slowly.
-        from gpubed.core import reading
+        from gpubed.core import reading  # slow to import, and not needed to emit events
 
         *lines, rest = data.split(b"\n")
         for line in lines:

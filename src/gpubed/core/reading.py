@@ -18,7 +18,8 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from gpubed.core import files, wording, yaml_lines
 from gpubed.core.errors import GpubedError
 
-_REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
+_LARGEST_REPLY = 16 * 2**20  # bytes
+_LARGEST_FILE = 64 * 2**20  # bytes; the verification of a thousand nodes has 8 million
 _PER_VALUE = 16  # bytes; shorter values take many times their size in memory once parsed
 _FAULTS = 100
 _LONGEST = 300
@@ -43,7 +44,7 @@ class Document:
     what: str  # the document's name in errors: a path, or "GPULab's answer to jobs"
     fix: str | None = None  # the command or edit that repairs the document
     error: type[Unreadable] = Unreadable  # the class of errors to raise
-    limit: int = _REPLY  # the largest size, in bytes
+    limit: int = _LARGEST_REPLY  # the largest size, in bytes
 
     def __post_init__(self) -> None:
         if len(self.data) > self.limit:
@@ -68,7 +69,7 @@ class Document:
             raise self.refusal(words(error)) from None
 
     def yaml(self, shape: type[T] | TypeAdapter[T], *, merges: bool = False) -> T:
-        """Parse the document as YAML, as `json` does; `located` documents what it refuses."""
+        """Parse the document as YAML, like `json`; see `yaml_lines.parse` for what is refused."""
         try:
             parsed = yaml_lines.parse(self.data, merges=merges)
         except yaml_lines.MalformedYamlError as error:
@@ -76,7 +77,11 @@ class Document:
         try:
             return _adapter(shape).validate_python(parsed.data)
         except ValidationError as error:
-            raise self._faulty(_faults(error, parsed, shape)) from None
+            faults = _faults(error, parsed, shape)
+        if len(faults) == 1:
+            raise self.refusal(faults[0])
+        lines = "".join(f"\n  {short(fault)}" for fault in faults)
+        raise self.error(f"{self.what} has {len(faults)} errors:{lines}", self.fix)
 
     def base64(self) -> Document:
         """Decode the document from base64."""
@@ -96,19 +101,17 @@ class Document:
             raise self.refusal("it cannot be decompressed: it is cut off")
         return replace(self, data=data)
 
-    def _faulty(self, faults: list[str]) -> Unreadable:
-        if len(faults) == 1:
-            return self.refusal(faults[0])
-        lines = "".join(f"\n  {short(fault)}" for fault in faults)
-        return self.error(f"{self.what} has {len(faults)} errors:{lines}", self.fix)
-
     def refusal(self, why: str) -> Unreadable:
         """Return the error about this document."""
         return self.error(f"{self.what} cannot be read: {short(why)}", self.fix)
 
 
 def file(
-    path: Path, fix: str | None = None, *, limit: int = _FILE, error: type[Unreadable] = Unreadable
+    path: Path,
+    fix: str | None = None,
+    *,
+    limit: int = _LARGEST_FILE,
+    error: type[Unreadable] = Unreadable,
 ) -> Document:
     """Read a file; see `Document` for the arguments.
 
@@ -128,11 +131,11 @@ def reply(
     what: str,
     fix: str | None = None,
     *,
-    limit: int = _REPLY,
+    limit: int = _LARGEST_REPLY,
     error: type[Unreadable] = Unreadable,
 ) -> Document:
     """Wrap the answer of a program or a server; see `Document` for the arguments."""
-    # The parser refuses lone surrogates.
+    # Lone surrogates become bytes that the parser refuses.
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     return Document(raw, what, fix, error, limit)
 
@@ -141,14 +144,14 @@ def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
     return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
 
 
-@cache  # building an adapter takes longer than parsing a line of progress with it
+@cache  # building an adapter takes longer than parsing an event with it
 def _adapter_of(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:
     """Describe the first fault and its place, without the value, which may be secret."""
-    if error.error_count() > _FAULTS:  # listing them all takes longer than validation
+    if error.error_count() > _FAULTS:  # listing them takes longer than validation
         return f"{error.error_count()} of its values are wrong"
     first = wording.errors(error)[0]
     return _placed(first["loc"], _how(first))
@@ -173,13 +176,12 @@ def _faults(error: ValidationError, document: yaml_lines.Located, shape: Any) ->
     found: dict[yaml_lines.Location, list[str]] = {}
     for where, details in wording.placed(error, document):
         how = _how(details, shape)
-        if details["type"] == "extra_forbidden" and (known := wording.suggestion(shape, where)):
-            how += f" ({known})"
+        if details["type"] == "extra_forbidden" and (key := wording.suggestion(shape, where)):
+            how += f" ({key})"
         found.setdefault(where, []).append(how)
-    by_line = sorted(found.items(), key=lambda one: document.line(one[0]))
     return [
-        f"line {document.line(where)}: {_placed(where, ', or '.join(dict.fromkeys(hows)))}"
-        for where, hows in by_line
+        f"line {document.line(where)}: {_placed(where, ', or '.join(dict.fromkeys(found[where])))}"
+        for where in sorted(found, key=document.line)
     ]
 
 
@@ -195,6 +197,6 @@ def short(words: str, longest: int = _LONGEST) -> str:
 
 
 Line = Annotated[str, AfterValidator(lambda text: short(text, _LINE))]
-"""Words of a node: as many as stand on a line or two, and none that moves a cursor."""
+"""A sentence from a node, shortened and without control characters."""
 Name = Annotated[str, AfterValidator(lambda text: short(text, _NAME))]
-"""What a node calls an account, a job or a thing."""
+"""The name of an account, job or other object from a node, likewise."""

@@ -28,7 +28,7 @@ from gpubed.core.paths import ClusterPaths
 
 
 class Made(BaseModel):
-    """A testbed that the cluster was made on."""
+    """A testbed on which the cluster had resources."""
 
     backend: str  # the testbed's kind
     id: str = ""  # the testbed's id; empty if its kind has none, or it could not be asked
@@ -45,13 +45,14 @@ class Record(BaseModel):
     version: Literal[1] = 1
     # The UUID on all of the cluster's resources on a testbed
     uuid: Annotated[str, AfterValidator(lambda text: str(UUID(text)))] | None = None
-    testbeds: list[Made] = []  # the testbeds that the cluster was made on, in order
+    testbeds: list[Made] = []  # in the order of use
     # The step that a run began and did not finish: changing nodes or applying roles
     unfinished: Literal["", "roles", "nodes"] = ""
-    removing: str | None = None  # the originator of an unfinished `down`; empty for a person
-    killed: bool = False  # whether a killed run may have left resources that no state has
+    # What began an unfinished `down`: "watch", or empty for a person; None without such a `down`
+    removing: str | None = None
+    killed: bool = False  # whether a killed run may have left resources that are in no state
     reshaped: bool = False  # whether links may have another rate than declared
-    left_out: dict[str, str] = {}  # nodes that a Pulumi plugin could not make, and why
+    left_out: dict[str, str] = {}  # nodes that a Pulumi plugin could not make, with the reasons
     without: list[str] = []  # the own hosts that a running `down` skips
     # The node that serves the shared storage from its own disk
     served: dict[str, Any] | None = None
@@ -68,15 +69,13 @@ class Record(BaseModel):
 def read(paths: ClusterPaths) -> Record:
     """Return a cluster's record, after migrating the files of a former version."""
     try:
-        found = _stored(paths)
+        return _stored(paths)
     except reading.Missing:
         if not _is_former(paths):
-            return _found(paths)
-        with suppress(OSError), changed(paths) as taken_over:
-            return taken_over
-        return _former(paths)
-    testbeds = [made for made in found.testbeds if _counts(paths, made)]
-    return found.model_copy(update={"testbeds": testbeds})
+            return _rebuilt(paths)
+    with suppress(OSError), changed(paths) as migrated:
+        return migrated
+    return _former(paths)
 
 
 @contextmanager
@@ -96,23 +95,23 @@ def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
             if not anew:
                 raise
         if before:
-            known = before.model_copy(deep=True)
-            known.testbeds = [made for made in known.testbeds if _counts(paths, made)]
+            record = before.model_copy(deep=True)
+        elif former:
+            record = _former(paths, anew=anew)
+            _move_specifications(paths)
         else:
-            known = _former(paths, anew=anew) if former else _found(paths)
-            if former:
-                _move_specifications(paths)
-        yield known
-        if known != (before or Record()) or former:
-            told = known.model_dump(mode="json", exclude_defaults=True)
-            text = json.dumps({"version": known.version, **told}, indent=1)
+            record = _rebuilt(paths)
+        yield record
+        if record != (before or Record()) or former:
+            content = record.model_dump(mode="json", exclude_defaults=True)
+            text = json.dumps({"version": record.version, **content}, indent=1)
             files.write(paths.record, text.encode(), durable=True)
         if former:
             _remove_former(paths)
 
 
 def was_made(paths: ClusterPaths) -> bool:
-    """Return whether the cluster has a state or a UUID, so may have resources on a testbed."""
+    """Return whether the cluster may have resources on a testbed: it has a state or a UUID."""
     try:
         return paths.has_stack or read(paths).uuid is not None
     except reading.Unreadable:
@@ -130,8 +129,8 @@ def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
         text = str(UUID(wanted))
     except ValueError:
         raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {paths.name}") from None
-    with changed(paths, anew=True) as known:
-        known.uuid = text
+    with changed(paths, anew=True) as record:
+        record.uuid = text
 
 
 def specifications(paths: ClusterPaths, backend: str) -> list[Path]:
@@ -146,32 +145,33 @@ def put_back(paths: ClusterPaths, name: str = "") -> str:
     name = name or read(paths).last()
     if not name:
         return ""
-    made = "" if paths.inventory.is_dir() else f"mkdir -p {shlex.quote(str(paths.inventory))} && "
-    aside = "--backup=numbered " if paths.spec.exists() else ""
+    mkdir = "" if paths.inventory.is_dir() else f"mkdir -p {shlex.quote(str(paths.inventory))} && "
+    backup = "--backup=numbered " if paths.spec.exists() else ""
     copy = shlex.quote(str(paths.specifications / name))
-    return f"{made}cp {aside}{copy} {shlex.quote(str(paths.spec))}"
+    return f"{mkdir}cp {backup}{copy} {shlex.quote(str(paths.spec))}"
 
 
 def _stored(paths: ClusterPaths) -> Record:
     found = reading.file(paths.record, _fix(paths, paths.record))
     if not found.data:
         raise reading.Missing(f"{paths.record} is empty")
-    return found.json(Record)
+    record = found.json(Record)
+    testbeds, record.testbeds = record.testbeds, []
+    for made in testbeds:
+        names = made.specifications
+        made.specifications = [name for name in names if (paths.specifications / name).is_file()]
+        if made.specifications or not names:
+            record.testbeds.append(made)
+    return record
 
 
 def _fix(paths: ClusterPaths, path: Path) -> str:
-    then = f"gpubed audit {paths.name} tells what exists, and the uuid that it carries"
+    then = f"gpubed audit {paths.name} lists existing resources with their uuid"
     return f"rm {shlex.quote(str(path))}   (then: {then})"
 
 
-def _counts(paths: ClusterPaths, made: Made) -> bool:
-    there = [name for name in made.specifications if (paths.specifications / name).is_file()]
-    counts = bool(there) or not made.specifications
-    made.specifications = there
-    return counts
-
-
-def _found(paths: ClusterPaths) -> Record:
+def _rebuilt(paths: ClusterPaths) -> Record:
+    """Return the record that the kept specifications imply."""
     kinds = defaultdict[str, list[str]](list)
     for path in sorted(paths.specifications.glob("*-*.yml"), key=lambda path: path.stat().st_mtime):
         kinds[path.name.rpartition("-")[0]].append(path.name)
@@ -184,7 +184,7 @@ def _locked(path: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Changes replace the file, and `down` removes it: a lock on the old inode is void.
+            # Changes replace the file and `down` removes it, so the locked inode may be stale.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 yield
                 return
@@ -192,7 +192,7 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-# Former versions kept each fact in a separate file.
+# Former versions kept each field in a separate file.
 _FORMER = (
     *("uuid", "testbeds", "unfinished", "removing", "killed", "reshaped", "left_out.json"),
     *("without.json", "served.json", "door.json"),
@@ -213,29 +213,29 @@ def _is_former(paths: ClusterPaths) -> bool:
 
 def _former(paths: ClusterPaths, *, anew: bool = False) -> Record:
     state = paths.state
-    known = Record(killed=(state / "killed").exists(), reshaped=(state / "reshaped").exists())
+    record = Record(killed=(state / "killed").exists(), reshaped=(state / "reshaped").exists())
     with suppress(reading.Missing):
         found = reading.file(state / "uuid", _fix(paths, state / "uuid"))
         try:
-            known.uuid = str(UUID(found.text().strip()))
+            record.uuid = str(UUID(found.text().strip()))
         except ValueError:
             if not anew:
                 raise found.refusal("it holds no UUID") from None
     with suppress(reading.Missing):
-        known.removing = reading.file(state / "removing").text()
+        record.removing = reading.file(state / "removing").text()
     with suppress(reading.Missing):
         by_engine = reading.file(state / "unfinished").data == b"nodes\n"
-        known.unfinished = "nodes" if by_engine else "roles"
-    with suppress(reading.Unreadable):  # all nodes are asked for again
-        known.left_out = reading.file(state / "left_out.json").json(dict[str, str])
+        record.unfinished = "nodes" if by_engine else "roles"
+    with suppress(reading.Unreadable):  # without it, `up` asks for all nodes again
+        record.left_out = reading.file(state / "left_out.json").json(dict[str, str])
     with suppress(reading.Missing):
-        fix = f"remove it, when all data of {paths.name} are where they should be"
-        known.served = reading.file(state / "served.json", fix).json(dict[str, Any])
+        fix = f"remove it, once all data of {paths.name} are in their place"
+        record.served = reading.file(state / "served.json", fix).json(dict[str, Any])
     with suppress(reading.Unreadable, KeyError):
-        known.jupyterlab_port = reading.file(state / "door.json").json(dict[str, int])["port"]
+        record.jupyterlab_port = reading.file(state / "door.json").json(dict[str, int])["port"]
     kinds = {path.stem for path in (state / "testbeds").glob("*.*")}
-    known.testbeds = [made for kind in sorted(kinds) for made in _former_testbeds(paths, kind)]
-    return known
+    record.testbeds = [made for kind in sorted(kinds) for made in _former_testbeds(paths, kind)]
+    return record
 
 
 def _former_testbeds(paths: ClusterPaths, kind: str) -> list[Made]:
@@ -243,18 +243,19 @@ def _former_testbeds(paths: ClusterPaths, kind: str) -> list[Made]:
     with suppress(reading.Missing):
         path = folder / f"{kind}.json"
         note = reading.file(path, f"remove {path}, if nothing of it is on {kind}").json(_Note)
-    led = defaultdict[str, list[str]](list)
+    by_id = defaultdict[str, list[str]](list)
     last = folder / f"{kind}.yml"
     for copy in (*sorted((folder / "attempts").glob(f"{kind}-*.yml")), last):
         if copy.is_file():
             text = reading.file(copy).data
-            before = note.id if copy == last else ""
-            id_ = before if note.copies is None else note.copies.get(digest(text), "")
-            led[id_].append(f"{kind}-{digest(text)}.yml")
-    led[note.id] = led.pop(note.id, [])  # it was the last one
+            id_ = note.id if copy == last else ""
+            if note.copies is not None:
+                id_ = note.copies.get(digest(text), "")
+            by_id[id_].append(f"{kind}-{digest(text)}.yml")
+    by_id[note.id] = by_id.pop(note.id, [])  # moves the last testbed to the end
     return [
         Made(backend=kind, id=id_, called=note.called if id_ == note.id else "", specifications=of)
-        for id_, of in led.items()
+        for id_, of in by_id.items()
     ]
 
 

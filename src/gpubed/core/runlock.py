@@ -24,8 +24,8 @@ from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import not_ours
 
 WORKER, MEASURING = "GPUBED_WORKER", "measuring"
-_GRACE = 10.0
-_A_LOOK = 0.1
+_GRACE_S = 10.0
+_POLL_S = 0.1
 
 
 class Holder(BaseModel):
@@ -46,9 +46,9 @@ class Holder(BaseModel):
 
 @contextmanager
 def hold(state: Path, verb: str) -> Iterator[list[int]]:
-    """Lock a cluster for a run; yield the process ids of abandoned workers that were ended.
+    """Lock a cluster for a run of `verb`; yield the process ids of orphaned workers that it ended.
 
-    Another run meanwhile raises `Locked`, which names the `verb`.
+    Raises `Locked` if another run holds the cluster.
     """
     with locked(state / "lock", verb):
         ended = _end_orphans(state)
@@ -69,15 +69,15 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         try:
             held.enter_context(locked(state / MEASURING, verb, shared=shared))
         except Locked as refused:
-            why = f"{refused.message}: both would share the processors, and measure that"
-            hint = f"wait for its end; gpubed runs {state.name} lists what is at work"
+            why = f"{refused.message}: both would share the processors and falsify the figures"
+            hint = f"wait for its end; gpubed runs {state.name} lists the active runs"
             raise Locked(why, hint) from None
         yield
 
 
 @contextmanager
 def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
-    """Keep other measurements out meanwhile, unless one is already under way."""
+    """Lock a cluster's nodes for a measurement, unless another one has locked them."""
     with ExitStack() as held:
         with suppress(Locked):
             held.enter_context(measuring(state, verb))
@@ -99,10 +99,10 @@ def measurer(state: Path) -> Holder | None:
     return _holder(state / MEASURING, fcntl.LOCK_EX)
 
 
-def is_ours(who: Holder, state: Path) -> bool:
+def is_ours(measurer: Holder, state: Path) -> bool:
     """Return whether a measuring process is this process or the run that started it."""
     run = holder(state) if os.environ.get(WORKER) == str(state) else None
-    return who.pid in (os.getpid(), run.pid if run else None)
+    return measurer.pid in (os.getpid(), run.pid if run else None)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) ->
     try:
         me = Holder(verb=verb, pid=os.getpid(), user=getpass.getuser(), shared=shared)
         me.host, me.since = socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
-        # On a full disk the lock still holds, but does not name its holder.
+        # On a full disk, the lock holds without naming its holder.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, me.model_dump_json().encode(), 0)
@@ -130,23 +130,23 @@ def require_free(state: Path) -> None:
         raise _refusal(state / "lock")
 
 
-def _holder(path: Path, way: int) -> Holder | None:
+def _holder(path: Path, kind: int) -> Holder | None:
     try:
-        # NFS gives an exclusive lock only to a file that is open for writing (flock(2)).
-        with path.open("r+" if way == fcntl.LOCK_EX else "r") as lock:
-            fcntl.flock(lock, way | fcntl.LOCK_NB)
+        # NFS grants an exclusive lock only on a file that is open for writing (flock(2)).
+        with path.open("r+" if kind == fcntl.LOCK_EX else "r") as lock:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:
-        return _who(path)
+        return _last_holder(path)
     except PermissionError:
         raise not_ours(path, path.parent.parent) from None
     return None
 
 
 def _acquire(path: Path, wait: float, kind: int) -> int:
-    # Wait a little in any case: `holder` takes the lock for a moment.
-    deadline = time.monotonic() + max(wait, _A_LOOK)
+    # Always wait a little, because `holder` takes the lock for a moment.
+    deadline = time.monotonic() + max(wait, _POLL_S)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -157,43 +157,42 @@ def _acquire(path: Path, wait: float, kind: int) -> int:
             raise not_ours(path, path.parent.parent) from None
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            # `down` may have removed the file meanwhile: a lock on the old inode is void.
+            # `down` may have removed the file meanwhile, so the locked inode may be stale.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise _refusal(path) from None
-            time.sleep(_A_LOOK)
+            time.sleep(_POLL_S)
         os.close(descriptor)
 
 
 def _refusal(path: Path) -> Locked:
-    return Locked(
-        f"{path.parent.name} is held by {_who(path)}", "wait for it, or end it with Ctrl-C"
-    )
+    why = f"{path.parent.name} is held by {_last_holder(path)}"
+    return Locked(why, "wait for its end, or end it with Ctrl-C")
 
 
-def _who(path: Path) -> Holder:
+def _last_holder(path: Path) -> Holder:
     """Return the last process that took a lock; an empty `Holder` if it has released it since."""
     try:
-        who = reading.file(path).json(Holder)
-        if not who.shared or who.host != socket.gethostname() or has_open(who.pid, path):
-            return who
+        last = reading.file(path).json(Holder)
+        if not last.shared or last.host != socket.gethostname() or has_open(last.pid, path):
+            return last
     except PermissionError:  # another user's process
-        return who
+        return last
     except (reading.Unreadable, FileNotFoundError, ProcessLookupError):
         pass
     return Holder()
 
 
 def has_open(process: int, path: Path) -> bool:
-    """Return whether a process has a file open; in a container, the pid may be another process.
+    """Return whether a process has a file open.
 
-    Raises `PermissionError` for another user's, `FileNotFoundError` or `ProcessLookupError` for
-    an ended process.
+    Raises `PermissionError` for another user's process, `FileNotFoundError` or `ProcessLookupError`
+    for an ended one.
     """
-    return path.resolve() in {one.resolve() for one in Path(f"/proc/{process}/fd").iterdir()}
+    return path.resolve() in {link.resolve() for link in Path(f"/proc/{process}/fd").iterdir()}
 
 
 def _end_orphans(state: Path) -> list[int]:
@@ -202,9 +201,9 @@ def _end_orphans(state: Path) -> list[int]:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + _GRACE_S
         while (left := workers(state)) and time.monotonic() < deadline:
-            time.sleep(_A_LOOK)
+            time.sleep(_POLL_S)
     if left:
         raise GpubedError(f"processes of a killed run do not end: {left}", "kill them, then retry")
     return orphans

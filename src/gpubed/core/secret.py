@@ -1,4 +1,4 @@
-"""Stores a cluster's secrets in files on the controller, never in a state, log or argument.
+"""Stores a cluster's secrets in files on the controller; no state, log or argument has them.
 
 The folder is 0700 and each file 0600. Roles read them with `no_log`.
 """
@@ -43,7 +43,7 @@ def ensure_key(path: Path) -> str:
 def public_key(path: Path) -> str:
     """Return the public key in OpenSSH format without a comment, or "" if there is no file."""
     try:
-        kept = reading.file(path, f"put {path} back as it was", limit=_LARGEST)
+        kept = reading.file(path, f"restore {path}", limit=_LARGEST)
     except reading.Missing:
         return ""
     try:
@@ -57,18 +57,18 @@ def require_key(paths: ClusterPaths) -> None:
     """Raise an error if the key to a cluster's nodes is lost or damaged."""
     if not public_key(paths.private_key):
         raise GpubedError(
-            f"the cluster's SSH key is lost ({paths.private_key}): no node lets us in",
-            f"put it back, or see what a new one costs: gpubed plan {paths.name}",
+            f"the cluster's SSH key is lost ({paths.private_key}), so no node accepts a login",
+            f"restore it, or see what a new one changes: gpubed plan {paths.name}",
         )
 
 
 def text(path: Path) -> str:
     """Return a secret that is one line of text, as `ensure_token` writes it."""
-    return reading.file(path, f"put {path} back as it was", limit=_LARGEST).text().strip()
+    return reading.file(path, f"restore {path}", limit=_LARGEST).text().strip()
 
 
 def password(path: Path, fix: str) -> bytes:
-    """Return the password in a file of the user's, without the trailing newline.
+    """Return the password in a user's file, without the trailing newline.
 
     Raises `PrerequisiteMissing` if other users can read the file, or it cannot be read.
     """
@@ -83,7 +83,7 @@ def password(path: Path, fix: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a secret so that no reader ever sees it half-written or world-readable."""
+    """Write a secret atomically; only the user can read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     files.write(path, content, 0o600)

@@ -35,28 +35,27 @@ def _parse(value: object, units: Mapping[str, float], example: str) -> float:
         raise ValueError(f"must look like {example}")
     match = _NUMBER.fullmatch(str(value))
     if match is None or match[2] not in units:
-        known = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"must look like {example} (units: {known})")
+        raise ValueError(f"must look like {example} (units: {', '.join(filter(None, units))})")
     number = float(match[1]) * units[match[2]]
     if not math.isfinite(number):
-        raise ValueError(f"is larger than any {example}")
+        raise ValueError("is too large")
     return number
 
 
 def parse_rate(value: object) -> int:
-    """Read a data rate such as ``200 Mbit/s`` or ``10 Gbps``; returns bit/s, raises ValueError."""
+    """Parse a data rate such as ``200 Mbit/s`` or ``10 Gbps``; returns bit/s, raises ValueError."""
     return round(_parse(value, _RATE, "200 Mbit/s"))
 
 
 def parse_bytes(value: object) -> int:
-    """Read a size such as ``4 GiB``; returns bytes, raises ValueError."""
+    """Parse a size such as ``4 GiB``; returns bytes, raises ValueError."""
     return round(_parse(value, _BYTES, "4 GiB"))
 
 
 def parse_seconds(value: object, example: str = "24 h") -> float:
-    """Read a duration such as ``24 h``, of ten years at most; returns seconds, raises ValueError.
+    """Parse a duration such as ``24 h``, at most ten years; returns seconds, raises ValueError.
 
-    `example` is a duration for the error message.
+    The error message shows `example`.
     """
     seconds = _parse(value, _SECONDS, example)
     if seconds > _MOST_S:
@@ -91,7 +90,7 @@ def format_bytes(size: float) -> str:
     return _multiple(size, {unit: float(_BYTES[unit]) for unit in units})
 
 
-# The formatter for the values of each parser.
+# The formatter of each parser's values.
 WRITERS: dict[Any, Callable[[float], str]] = {
     parse_rate: format_rate,
     parse_bytes: format_bytes,
@@ -107,24 +106,24 @@ def _multiple(value: float, units: Mapping[str, float]) -> str:
     return f"{value / smallest:.12g} {last}"
 
 
-def _no_switch(kind: Literal["int_type", "float_type"]) -> BeforeValidator:
-    def counted(value: object) -> object:
+def _no_bool(kind: Literal["int_type", "float_type"]) -> BeforeValidator:
+    def refuse_bool(value: object) -> object:
         # Pydantic reads true as 1, and YAML reads yes and on as true.
         if isinstance(value, bool):
             raise PydanticKnownError(kind)
         return value
 
-    return BeforeValidator(counted)
+    return BeforeValidator(refuse_bool)
 
 
 def _text(units: Mapping[str, float]) -> Any:
     """Return the JSON Schema type of a quantity with an optional unit."""
-    known = "|".join(sorted(unit for unit in units if unit))
-    return Annotated[str, Field(pattern=rf"^\s*\d+(\.\d+)?\s*({known})?\s*$")]
+    names = "|".join(sorted(filter(None, units)))
+    return Annotated[str, Field(pattern=rf"^\s*\d+(\.\d+)?\s*({names})?\s*$")]
 
 
-# The validator wraps `None` and bounds; inside them, JSON Schema would lose the bounds.
-_WHOLE, _DECIMAL = _no_switch("int_type"), _no_switch("float_type")
+# The validators come last: before the bounds, they would remove them from the JSON Schema.
+_WHOLE, _DECIMAL = _no_bool("int_type"), _no_bool("float_type")
 Whole = Annotated[int, _WHOLE]
 WholeOrNone = Annotated[int | None, _WHOLE]
 Count = Annotated[int, Field(ge=0), _WHOLE]

@@ -1,4 +1,4 @@
-"""Words pydantic's errors for the author of a file, and looks up keys of its model."""
+"""Rewords pydantic's errors for the author of a file, and suggests keys of its model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATTERNS: dict[str, str] = {}
 _FINITE = "must be a finite number"
 _LIST, _MAPPING = "must be a list", "must be a mapping of keys to values"
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
-# By error type of pydantic (a stable interface); braces are filled from the error's context.
+# By pydantic's error type (a stable interface); braces are filled from the error's context.
 _WORDS = {
     "extra_forbidden": "unknown key",
     "missing": "is missing",
@@ -50,7 +50,7 @@ _BOUNDS = {"ge", "gt", "le", "lt"}
 
 
 def pattern(regex: str, words: str) -> str:
-    """Register the words that describe a field's pattern in errors ("letters and digits")."""
+    """Return a field's pattern, whose errors will describe it as `words`: "letters and digits"."""
     _PATTERNS[regex] = words
     return regex
 
@@ -60,11 +60,10 @@ def errors(error: ValidationError) -> list[Any]:
 
     Pydantic counts only valid items, so it reports a list with an invalid item as too short.
     """
-    found = error.errors(include_url=False)
     return [
-        one
-        for one in found
-        if one["type"] != "too_short" or len(one["input"]) < one["ctx"]["min_length"]
+        each
+        for each in error.errors(include_url=False)
+        if each["type"] != "too_short" or len(each["input"]) < each["ctx"]["min_length"]
     ]
 
 
@@ -73,69 +72,69 @@ def placed(
 ) -> list[tuple[yaml_lines.Location, Any]]:
     """Return pydantic's errors with their places in a document.
 
-    For a union, errors about other variants are left out if an error lies within the value.
+    For a value of a union with an error inside, leaves out that the value is no other variant.
     """
-    found = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
+    all_ = [(document.place(e["loc"], missing=e["type"] == "missing"), e) for e in errors(error)]
     return [
-        (place, one)
-        for place, one in found
-        if not one["type"].endswith(("_type", "literal_error"))
-        or not any(len(at) > len(place) and at[: len(place)] == place for at, _ in found)
+        (place, each)
+        for place, each in all_
+        if not each["type"].endswith(("_type", "literal_error"))
+        or not any(len(other) > len(place) and other[: len(place)] == place for other, _ in all_)
     ]
 
 
 def of(details: Mapping[str, Any], shape: Any = None) -> str:
-    """Word one of pydantic's errors without the value, which may be secret.
+    """Reword one of pydantic's errors without the value, which may be secret.
 
-    Bounds are formatted in the unit that the document's model (`shape`) gives them.
+    Formats bounds in the unit of the field in the document's model, `shape`.
     """
-    known, context = _WORDS.get(details["type"]), details.get("ctx", {})
-    if known is None:
+    template, context = _WORDS.get(details["type"]), details.get("ctx", {})
+    if template is None:
         how = str(details["msg"]).removeprefix("Value error, ")
     elif "pattern" in context:
-        how = known.format(words=_PATTERNS.get(context["pattern"], context["pattern"]))
+        how = template.format(words=_PATTERNS.get(context["pattern"], context["pattern"]))
     elif _BOUNDS.intersection(context) and (write := _writer(shape, details["loc"])):
-        how = known.format(**{name: write(value) for name, value in context.items()})
+        how = template.format(**{name: write(value) for name, value in context.items()})
     else:
-        how = known.format(**context)
+        how = template.format(**context)
     return f"its name {how}" if details["loc"][-1:] == ("[key]",) else how
 
 
 def _writer(shape: Any, path: Sequence[str | int]) -> Callable[[float], str] | None:
-    """Return the formatter of the unit that the annotations at a path give."""
-    open_ = [_at(shape, path)]
-    while open_:
-        one = open_.pop()
-        if get_origin(one) is Annotated:
-            inner, *notes = get_args(one)
-            for note in notes:
-                if write := units.WRITERS.get(getattr(note, "func", None)):
+    """Return the formatter for the unit of the field at a path."""
+    pending = [_at(shape, path)]
+    while pending:
+        annotation = pending.pop()
+        if get_origin(annotation) is Annotated:
+            inner, *metadata = get_args(annotation)
+            for each in metadata:
+                if write := units.WRITERS.get(getattr(each, "func", None)):
                     return write
-            open_.append(inner)
-        elif get_origin(one) in (Union, UnionType):
-            open_ += get_args(one)
+            pending.append(inner)
+        elif get_origin(annotation) in (Union, UnionType):
+            pending += get_args(annotation)
     return None
 
 
 def suggestion(shape: Any, path: Sequence[str | int]) -> str:
-    """Suggest a known key for the last one of a path; empty if any key is allowed."""
-    known = _fields(_model(_at(shape, path[:-1])))
-    return nearest_name(str(path[-1]), known) if known else ""
+    """Suggest a known key for the last key of a path; empty if any key is allowed."""
+    fields = _fields(_model(_at(shape, path[:-1])))
+    return nearest_name(str(path[-1]), fields) if fields else ""
 
 
 def _at(shape: Any, path: Sequence[str | int]) -> Any:
     """Return the shape at one of pydantic's paths, which include union tags; None if unknown."""
     for part in path:
-        found = list(_parts(shape))
-        if len(found) > 1:
-            shape = next((one for one in found if part in _tags(one)), None)
+        variants = list(_variants(shape))
+        if len(variants) > 1:
+            shape = next((each for each in variants if part in _tags(each)), None)
         else:
             shape = _within(_model(shape), part)
     return shape
 
 
 def _tags(shape: Any) -> tuple[Any, ...]:
-    field = _of_model(shape).get("type")
+    field = _model_fields(shape).get("type")
     return get_args(field.annotation) if field else ()
 
 
@@ -148,17 +147,17 @@ def _within(shape: Any, part: str | int) -> Any:
 
 
 def _model(shape: Any) -> Any:
-    found = list(_parts(shape))
-    return found[0] if len(found) == 1 else None
+    variants = list(_variants(shape))
+    return variants[0] if len(variants) == 1 else None
 
 
-def _parts(shape: Any) -> Iterator[Any]:
+def _variants(shape: Any) -> Iterator[Any]:
     origin = get_origin(shape)
     if origin is Annotated:
-        yield from _parts(get_args(shape)[0])
+        yield from _variants(get_args(shape)[0])
     elif origin in (Union, UnionType):
-        for one in get_args(shape):
-            yield from _parts(one)
+        for each in get_args(shape):
+            yield from _variants(each)
     elif origin or _fields(shape):
         yield shape
 
@@ -167,10 +166,10 @@ def _fields(shape: Any) -> dict[str, Any]:
     return {
         # `None`, because `Annotated` needs at least one annotation.
         field.alias or name: Annotated[(field.annotation, None, *field.metadata)]
-        for name, field in _of_model(shape).items()
+        for name, field in _model_fields(shape).items()
     }
 
 
-def _of_model(shape: Any) -> dict[str, FieldInfo]:
+def _model_fields(shape: Any) -> dict[str, FieldInfo]:
     is_model = isinstance(shape, type) and issubclass(shape, BaseModel)
     return shape.model_fields if is_model else {}

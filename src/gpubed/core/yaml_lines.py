@@ -1,7 +1,7 @@
 """Reads YAML and records the line of every value.
 
-Accepts plain data in UTF-8; refuses several documents, duplicate keys, and anchors that expand
-without end.
+Accepts one document of plain data in UTF-8; refuses tags, duplicate keys, and anchors that expand
+to too many values.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from gpubed.core.text import word_fault
 _Loader = SafeConstructor
 Key = str | int
 Location = tuple[Key, ...]
-MAX_BYTES = 262_144  # a thousand own hosts with all of their options take fewer
+MAX_BYTES = 262_144  # a specification with a thousand own hosts has fewer
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
 _MAX_OTHERS = 64 * 2**20
-_SEALED = "$ANSIBLE_VAULT"  # encrypted: only Ansible can read it
-_IN_DISPUTE = frozenset("\t\ufeff?!%")  # libyaml accepts or reports them differently from PyYAML
+_VAULT = "$ANSIBLE_VAULT"  # begins a file that only Ansible can decrypt
+_DISPUTED = frozenset("\t\ufeff?!%")  # libyaml accepts or reports them differently from PyYAML
 _TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 }
-
-
 # Parts of the parser's messages and their meaning for the author; the first match is used.
 _PROBLEMS = {
     r"found character '\t'": "a tab: write spaces instead",
@@ -109,11 +107,11 @@ def parse(data: bytes, *, merges: bool = False) -> Located:
 def require_yaml(path: Path) -> None:
     """Raise an error unless a file is a YAML mapping; tags and anchors are allowed for Ansible."""
     text = _text(files.read(path, _MAX_OTHERS))
-    if text.startswith(_SEALED):
+    if text.startswith(_VAULT):
         return
     with _in_words(text):
         # Parse disputed characters with libyaml, too, because Ansible does.
-        _, root = _composed(text, in_dispute=frozenset())
+        _, root = _composed(text, disputed=frozenset())
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise MalformedYamlError("must be a mapping of names to values", root.start_mark.line + 1)
 
@@ -124,7 +122,9 @@ def _in_words(text: str) -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise MalformedYamlError(_problem(error), mark.line + 1 if mark else 1) from None
+        message = ", ".join(filter(None, (error.context, error.problem)))
+        message = next((words for part, words in _PROBLEMS.items() if part in message), message)
+        raise MalformedYamlError(message, mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise MalformedYamlError(
@@ -134,15 +134,13 @@ def _in_words(text: str) -> Iterator[None]:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
 
 
-def _composed(
-    text: str, in_dispute: frozenset[str] = _IN_DISPUTE
-) -> tuple[_Loader, yaml.Node | None]:
+def _composed(text: str, disputed: frozenset[str] = _DISPUTED) -> tuple[_Loader, yaml.Node | None]:
     """Return the tree of a document, and the constructor of its values.
 
-    libyaml, if PyYAML has it, takes a tenth of the time. Documents that it refuses are parsed again
-    by PyYAML, whose messages `_PROBLEMS` covers.
+    Uses libyaml if PyYAML has it, which takes a tenth of the time. PyYAML parses again what libyaml
+    refuses, because `_PROBLEMS` translates PyYAML's messages.
     """
-    if yaml.__with_libyaml__ and not in_dispute.intersection(text):
+    if yaml.__with_libyaml__ and not disputed.intersection(text):
         with suppress(yaml.YAMLError):
             quick = _Quick(text)
             return quick, quick.get_single_node()
@@ -163,11 +161,6 @@ if yaml.__with_libyaml__:
             Resolver.__init__(self)
 
 
-def _problem(error: yaml.MarkedYAMLError) -> str:
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    return next((words for part, words in _PROBLEMS.items() if part in said), said)
-
-
 def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
@@ -177,7 +170,7 @@ def _text(data: bytes) -> str:
 
 
 def _require_text(value: object, line: int) -> None:
-    r"""Refuse texts with an escape such as "\0", which cannot go into a command or a file."""
+    r"""Refuse a text with a character such as "\0", which no command or file can hold."""
     if isinstance(value, str) and (why := word_fault(value)):
         raise MalformedYamlError(f"the text {value[:80]!r} {why}", line)
 
@@ -211,7 +204,7 @@ class _Builder:
             value = self._loader.construct_object(node)
         except ValueError as error:  # such as the date 2026-13-45
             raise MalformedYamlError(f"not a valid value: {error}", line) from None
-        except (LookupError, AttributeError):  # PyYAML raises them if a value does not fit its tag
+        except (LookupError, AttributeError):  # raised if a value does not fit its tag
             kind = node.tag.rpartition(":")[2]
             raise MalformedYamlError(
                 f"not a valid value: {node.value!r} is no {kind}", line
@@ -220,7 +213,7 @@ class _Builder:
         return value
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, Any]]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         if self._merges:
             self._loader.flatten_mapping(node)
         for key_node, value_node in node.value:
@@ -229,10 +222,10 @@ class _Builder:
             if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
                 raise MalformedYamlError("a key must be a plain word", line)
             _require_text(key, line)
-            if key in seen and not self._merges:
-                raise MalformedYamlError(f"the key {key!r} is there twice", line)
-            seen.add(key)
+            if key in keys and not self._merges:
+                raise MalformedYamlError(f"the key {key!r} appears twice", line)
+            keys.add(key)
             value = self.build(value_node, (*at, key))
-            # Errors name the key's line, because an empty value has no line.
+            # The key's line, because an empty value has none.
             self._lines[(*at, key)] = line
             yield key, value

@@ -117,7 +117,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
             f"--uuid {uuid} -y",
         )
     record.keep_uuid(paths, uuid)  # data that is elsewhere is found again by it
-    found.asked.remove(lost)
+    found.testbeds.remove(lost)
 
 
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
@@ -181,7 +181,7 @@ def _remove(
                 f"not confirmed, so nothing was removed: {listed}",
                 " ".join([f"gpubed audit {paths.name} --remove", *asked, "-y"]),
             )
-        return found.asked.remove(doomed)
+        return found.testbeds.remove(doomed)
 
 
 def _document(found: audits.Audit) -> dict[str, object]:

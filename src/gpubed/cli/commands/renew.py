@@ -80,7 +80,7 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
         if record.granted_until and looked.answered:
             granted = f"granted until {leases.local(record.granted_until)}"
             _tell_once(granted, told, ui.say if looked.renewed else ui.note)
-        for one in looked.said:
+        for one in looked.messages:
             words = f"{one.why}: {one.outcome}" if one.outcome else one.why
             if one.is_fault:
                 ui.error(words)

@@ -62,7 +62,7 @@ def command(
                 with ui.working(f"{said}, looked at again every {wait_s:g} s"):
                     time.sleep(max(wait_s, looked[1]))
         except KeyboardInterrupt:
-            watched.telling.tell("ended", "interrupted")
+            watched.journal.tell("ended", "interrupted")
             raise
     return 0
 
