@@ -96,7 +96,7 @@ def test_a_node_that_stays_silent_is_restarted_and_told(ground, tmp_path, monkey
     assert ground.approved == [], "disks stay: nothing is asked"
     told = [json.loads(line)["message"] for line in (tmp_path / "events").read_text().splitlines()]
     assert told == [
-        "node-1: no answer; a node that boots has 600 s to give one",
+        "node-1: no answer; waiting 600 s, as long as a boot",
         "node-1: silent, and restarted by wall",
     ]
     assert ground.waited == [600, 600], "before as after"

@@ -169,7 +169,9 @@ def alone(**changes):
     ids=["direct", "gate-vouches", "gate-fails"],
 )
 def test_of_a_single_node_a_host_on_the_way_vouches_for_that(found, via, error, all_silent):
-    assert found(answers={"node-0": error()}, backend=WALL, **alone(via=via)).all_silent is all_silent
+    assert (
+        found(answers={"node-0": error()}, backend=WALL, **alone(via=via)).all_silent is all_silent
+    )
 
 
 def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
@@ -198,7 +200,9 @@ def test_a_full_disk_is_named_and_no_reason_to_make_the_node_again(found):
     now = found(disks={"node-1": FULL})
     assert now.full == {"node-1": "/var is 100 % full (0 MiB are free)"}
     assert (now.state, now.damaged) == ("degraded", {})
-    assert now.words == ["node-1: /var is 100 % full (0 MiB are free): only you know what may go"]
+    assert now.words == [
+        "node-1: /var is 100 % full (0 MiB are free): only you can decide what to delete"
+    ]
 
 
 SERVICES = {"slurm": {}, "docker": {}, "monitoring": {}, "jupyterlab": {}}

@@ -126,7 +126,7 @@ def test_to_warn_is_all_where_nothing_more_is_wanted(world, unused):
     world.looks(10, every=HOUR)
     assert (unused.downs, len(unused.told)) == ([], 1)
     assert "whoever needs it no more" in unused.told[0][1]
-    assert world.events[-1].outcome.endswith("; the hook failed (1): no word")
+    assert world.events[-1].outcome.endswith("; the hook failed (1): no output")
 
 
 def test_any_use_takes_the_warning_back(world, unused):
@@ -215,7 +215,7 @@ def half_way(world, unused):
         (GpubedError("the API fails", "see to it"), "the API fails (see to it)"),
         (
             Removal(["Node node-1"], [], ["Node node-0"], []),
-            "not all of lab is gone: Node node-0 (gpubed down lab)",
+            "not all of lab was removed: Node node-0 (gpubed down lab)",
         ),
     ],
 )

@@ -199,7 +199,7 @@ def test_where_no_node_answers_nothing_is_repaired_and_nothing_spent(world):
 
 
 @pytest.mark.parametrize(
-    ("state", "said"), [("hidden", "on the way to it"), ("away", "only you can see to its power")]
+    ("state", "said"), [("hidden", "on the way to it"), ("away", "only you can check its power")]
 )
 def test_what_up_can_do_nothing_about_is_told_once_and_no_fault(world, state, said):
     world.states = {"node-1": state}

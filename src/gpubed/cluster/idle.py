@@ -1,7 +1,7 @@
 """Warns of an idle cluster, and releases it if `lease.idle` says so.
 
-Nodes report how long they have been idle in terms of their uptime, so that changes of the clock
-do not end a warning. A node that cannot be asked counts as in use.
+Nodes measure idle time by their uptime, so that a change of the clock does not end a warning. A
+node that does not answer counts as in use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST = 1000  # characters of the reason that is passed to the hook
 
 
 def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
-    """Return the action that is due; empty if none is."""
+    """Return the action that is due, or an empty text: "back" takes a warning back."""
     if warned and (policy is None or use.spell != warned.spell or use.idle_s < warned.idle_s):
         return "back"
     if policy is None or use.idle_s < policy.after:
@@ -45,25 +45,25 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
 
 
 def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use | None:
-    """Return the use that nodes and the controller report; None if nodes do not report any.
+    """Return the use that nodes and the controller report; None if nodes report no use.
 
-    `held` are nodes in quarantine, with the reasons. If a release has `begun`, silent nodes may be
-    gone.
+    `held` are the nodes in quarantine, with the reasons. Once a release has `begun`, silent nodes
+    do not count as in use.
     """
-    found = uses.look(cluster, who_answers=begun)
-    if found is None:
+    use = uses.look(cluster, who_answers=begun)
+    if use is None:
         return None
-    if who := runlock.measurer(cluster.paths.state):
-        return uses.used(found, f"{who} is at work")
+    if measurer := runlock.measurer(cluster.paths.state):
+        return uses.used(use, f"{measurer} is at work")
     if training := next(iter(checkpoints.trainings(cluster.paths)), None):
-        return uses.used(found, f"training {training} goes on")
+        return uses.used(use, f"training {training} goes on")
     for name, why in held.items():
-        return uses.used(found, f"{name} is in quarantine ({why}): somebody may be at work on it")
-    return found
+        return uses.used(use, f"{name} is in quarantine ({why}): somebody may be at work on it")
+    return use
 
 
 def care(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
-    """Warn, take a warning back or release if due; return whether a release has begun."""
+    """Warn, take a warning back or release, if due; return whether a release has begun."""
     policy, warned = cluster.plan.spec.lease.idle, journal.memory.warned
     if not (policy or warned):
         return False
@@ -82,13 +82,13 @@ def care(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
             done = "the warning is taken back" + hook(cluster.paths, policy, act, use)
             journal.tell("idle", why, done)
         elif act == "warn" and policy:
-            then = "whoever needs it no more can give it back"
+            then = f"if nobody needs it, release it: gpubed down {cluster.name}"
             if policy.then == "release":
                 then = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
             text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
             uses.warn(cluster.paths, cluster.allocation.nodes, text)
             journal.remember(warned=Warned(use.idle_s, use.spell))
-            # The hook runs last, so that its failure causes no second warning.
+            # The hook runs last, because its failure must not repeat the warning.
             journal.tell("idle", why, f"warned: {then}" + hook(cluster.paths, policy, act, use))
         elif act == "release" and warned:
             return _release(journal, engine, cluster, warned, why)
@@ -104,7 +104,7 @@ def care(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
 def _release(
     journal: Journal, engine: EngineName, cluster: Cluster, warned: Warned, why: str
 ) -> bool:
-    """Save results at one look and release at the next; return whether the release has begun."""
+    """Save results at one look, release at the next; return whether the release has begun."""
     cluster.paths.refuse_users_program()
     if not cluster.paths.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
@@ -116,18 +116,18 @@ def _release(
         return False
     last = look(cluster, journal.memory.quarantined)
     if last is None or decide(last, warned, cluster.plan.spec.lease.idle) != "release":
-        use = last.why if last else "its nodes do not tell any more"
+        use = last.why if last else "its nodes no longer report use"
         journal.tell("idle", why, f"not released: {use}")
         return False
     journal.remember(warned=replace(warned, granted=cluster.allocation))
-    _give_back(journal, engine, cluster, last, why, done)
+    _take_down(journal, engine, cluster, last, why, done)
     return True
 
 
 def go_on(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
-    """Continue an unfinished release, if there is one; return whether there is.
+    """Continue an unfinished release; return whether there is one.
 
-    Attempts become rarer. If the cluster was used meanwhile, a person has to decide.
+    The waits between attempts grow. If the cluster was used meanwhile, a person has to decide.
     """
     warned, policy, name = journal.memory.warned, cluster.plan.spec.lease.idle, cluster.name
     if warned is None or not journal.releases:
@@ -140,9 +140,9 @@ def go_on(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
         use = look(cluster, journal.memory.quarantined, begun=True)
         use = use or Use(warned.idle_s, "no node answers any more", warned.spell)
         if policy and use.idle_s >= warned.idle_s:
-            _give_back(journal, engine, cluster, use, why)
+            _take_down(journal, engine, cluster, use, why)
         else:
-            since = f"there is use since: {use.why}" if policy else "cluster.yml wants none"
+            since = f"there is use since: {use.why}" if policy else "cluster.yml asks for none now"
             journal.remember(left=why)
             back = f"gpubed down {name}; to have it back: gpubed up {name}"
             journal.leave(f"{why}: {since}", back)
@@ -153,7 +153,7 @@ def go_on(journal: Journal, engine: EngineName, cluster: Cluster) -> bool:
     return True
 
 
-def _give_back(
+def _take_down(
     journal: Journal,
     engine: EngineName,
     cluster: Cluster,
@@ -165,18 +165,19 @@ def _give_back(
     with runlock.measuring(paths.state, RELEASES):
         steps = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", steps):
-            gone = down.down(paths, engine, keep_data=True, originator=RELEASES)
+            removal = down.down(paths, engine, keep_data=True, originator=RELEASES)
         steps.unlink(missing_ok=True)
-        if left := ", ".join([*gone.survivors, *gone.unseen, *map(str, gone.unasked)]):
-            again = f"gpubed down {cluster.name}"
-            raise GpubedError(f"not all of {cluster.name} is gone: {left}", again)
-    kept = [f"kept {', '.join(gone.kept)}"] if gone.kept else []
+        left = [*removal.survivors, *removal.unseen, *map(str, removal.unasked)]
+        if left:
+            why_not = f"not all of {cluster.name} was removed: {', '.join(left)}"
+            raise GpubedError(why_not, f"gpubed down {cluster.name}")
+    kept = [f"kept {', '.join(removal.kept)}"] if removal.kept else []
     outcome = "; ".join([*done, f"released {len(nodes)} node(s)", *kept])
     outcome += hook(paths, cluster.plan.spec.lease.idle, "released", use)
-    told = Event(leases.now(), "idle", why, outcome, nodes)
-    if paths.logs.exists():  # it is gone with a link to the cluster's folder
-        log(paths, told)
-    journal.hear(told)
+    event = Event(leases.now(), "idle", why, outcome, nodes)
+    if paths.logs.exists():  # `down` removes a cluster's folder that is a link
+        log(paths, event)
+    journal.hear(event)
 
 
 def _minutes(seconds: float) -> str:
@@ -184,10 +185,10 @@ def _minutes(seconds: float) -> str:
 
 
 def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
-    """Run the hook, if there is one; return why it failed, or an empty string."""
+    """Run the hook, if there is one; return why it failed, or an empty text."""
     if policy is None or not policy.hook:
         return ""
-    told = {
+    variables = {
         "GPUBED_CLUSTER": paths.name,
         "GPUBED_IDLE": what,
         "GPUBED_IDLE_S": f"{use.idle_s:.0f}",
@@ -197,7 +198,7 @@ def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
         done = subprocess.run(
             ("sh", "-c", policy.hook),
             cwd=paths.project.root,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -209,5 +210,5 @@ def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
         return f"; the hook did not end within {_HOOK_S:g} s"
     except (OSError, ValueError) as error:
         return f"; the hook cannot be started: {error}"
-    last = reading.tail(done.stderr, 1) or "no word"
+    last = reading.tail(done.stderr, 1) or "no output"
     return f"; the hook failed ({done.returncode}): {last}" if done.returncode else ""

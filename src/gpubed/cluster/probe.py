@@ -1,8 +1,7 @@
-"""Reads a cluster's condition within seconds: nodes, disks, networks, services.
+"""Probes a cluster's condition within seconds: nodes, disks, networks, services.
 
-`restart_hung` restarts nodes that hang: silent for longer than a boot, though the testbed calls
-them ready. Only testbeds that can restart nodes do so, and never while a run would be lost with a
-node.
+`restart_hung` restarts nodes that hang: silent for longer than a boot takes, though ready for the
+testbed. It needs a testbed that can restart nodes, and restarts none whose run would be lost.
 """
 
 from __future__ import annotations
@@ -14,14 +13,7 @@ from functools import partial
 
 from gpubed.access import services
 from gpubed.cluster.lost_state import Approve
-from gpubed.configuration import (
-    applied,
-    due,
-    health,
-    jupyterlab_port,
-    roles,
-    systemd,
-)
+from gpubed.configuration import applied, due, health, jupyterlab_port, roles, systemd
 from gpubed.configuration.due import Due
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
@@ -40,25 +32,26 @@ from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
 UNREACHABLE, HIDDEN = "unreachable", "hidden"
-AWAY = "away"  # an own host that is silent: no testbed can bring it back
+AWAY = "away"  # a silent own host, which no testbed can restart
 BARE = ("cut", "unshaped")  # such nodes are configured from scratch
-# The condition of such a node is unknown, and no repair helps.
+# States in which the condition of the node itself is unknown, so that `up` cannot repair it.
 _UNKNOWN = {HIDDEN, AWAY}
 # What `up` does about each state.
 _THEN = {
     "missing": "it is made again",
     "stopped": "it is started",
-    "paused": "it goes on",
-    HIDDEN: "what is on the way to it does not let us through",
-    AWAY: "only you can see to its power, network and sshd",
+    "paused": "it is resumed",
+    HIDDEN: "a host on the way to it lets no login through",
+    AWAY: "only you can check its power, network and sshd",
     UNRECOGNIZED: "its host key is asked for again",
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
-NO_WAY = "the way to them may be what fails: see to your network, VPN and bastion"
+NO_WAY = "the network to them may be at fault: check your network, VPN and bastion"
 RESHAPED = "links may have another rate than declared, since a `bench` was killed"
-# Prints what is wrong with a node's experiment network, or nothing. If the testbed lets nodes
-# shape their own links, each must have done so. `ping` exits with 1 if no reply came.
+# Prints `cut`, `unshaped` or nothing for a node's experiment network. Arguments: the node's
+# address, "1" if nodes shape their own links, and the head's address. `ping` exits with 1 if no
+# reply came.
 _NETWORK = """
 PATH=$PATH:/usr/sbin:/sbin
 interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
@@ -70,8 +63,6 @@ peer=%s
 ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
-
-
 # The role of each service.
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 
@@ -84,11 +75,11 @@ class Condition:
     # unreachable (SSH does not answer), hidden (a host on the way to it fails), unrecognized
     # (another host key answers), cut (off its experiment network), unshaped (its link has no rate).
     nodes: dict[str, str]
-    services: dict[str, str] = field(default_factory=dict)  # what is wrong, if anything is
-    full: dict[str, str] = field(default_factory=dict)  # full disks of a node, which is ready
+    services: dict[str, str] = field(default_factory=dict)  # the fault of each service, or ""
+    full: dict[str, str] = field(default_factory=dict)  # full disks by node; the nodes are ready
     stopped: tuple[Stopped, ...] = ()  # units that should run on nodes and do not
     reshaped: bool = False  # whether a killed `bench` may have left links with other rates
-    unwell: tuple[NodeHealth, ...] = ()  # nodes that jobs leave out; no damage
+    unwell: tuple[NodeHealth, ...] = ()  # nodes that jobs leave out, which is no damage
     all_silent: bool = False  # whether no node answers, so that the network to them may be at fault
     when_silent: str = ""  # what `up` does about a node that does not answer; see `Backend`
 
@@ -123,12 +114,13 @@ class Condition:
 
     @property
     def words(self) -> list[str]:
-        """What is wrong and what `up` does about it, a line each."""
-        said = [f"{name} is {state}: {self._then(state)}" for name, state in self.damaged.items()]
-        said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
-        said += [f"{one.why}: role {one.role} is applied there again" for one in self.stopped]
-        said += [f"{RESHAPED}: they get it back"] if self.reshaped else []
-        return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
+        """The faults and what `up` does about each, a line each."""
+        lines = [f"{name} is {state}: {self._then(state)}" for name, state in self.damaged.items()]
+        delete = "only you can decide what to delete"
+        lines += [f"{name}: {why}: {delete}" for name, why in self.full.items()]
+        lines += [f"{each.why}: role {each.role} is applied there again" for each in self.stopped]
+        lines += [f"{RESHAPED}: they get the declared rate back"] if self.reshaped else []
+        return lines + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
     def _then(self, state: str) -> str:
         if self.all_silent:
@@ -142,106 +134,104 @@ Probed = tuple[Cluster, Condition]
 
 
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
-    """Return the condition of a cluster; all nodes are asked at once.
+    """Return the condition of a cluster; probes all nodes at once.
 
-    If due roles are applied next (`before_roles`), JupyterLab's port may not be the declared one
-    yet, and services are not asked then.
+    `before_roles` tells that due roles are applied next: then services are not probed while
+    JupyterLab may still have another port than the declared one.
     """
     plan, allocation = cluster.plan, cluster.allocation
     states = testbed.describe(allocation)
-    there = [node for node in allocation.nodes if states.get(node.name) == "ready"]
-    units = roles.units(plan) if plan.spec.configure and there else []
-    # If the head does not answer, workers are not asked whether they reach it.
-    peer = allocation.head.experiment_address if there and allocation.head in there else ""
-    see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
-    looked = dict(zip((node.name for node in there), parallel.each(see, there), strict=True))
-    states |= {name: found.state for name, found in looked.items()}
-    silent = {name for name, found in looked.items() if found.silent}
+    ready = [node for node in allocation.nodes if states.get(node.name) == "ready"]
+    units = roles.units(plan) if plan.spec.configure and ready else []
+    # If the head does not answer, workers do not ping it.
+    peer = allocation.head.experiment_address if ready and allocation.head in ready else ""
+    probe_node = partial(_probe, cluster, peer, units, testbed.backend.shapes_on_nodes)
+    probed = parallel.each(probe_node, ready)
+    by_name = {node.name: result for node, result in zip(ready, probed, strict=True)}
+    states |= {name: result.state for name, result in by_name.items()}
+    silent = {name for name, result in by_name.items() if result.silent}
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
-    asked = serves and not (before_roles and jupyterlab_port.is_due(cluster))
-    health = [found.health for found in looked.values() if found.health]
+    probes_services = serves and not (before_roles and jupyterlab_port.is_due(cluster))
     return Condition(
         states,
-        services.answers(cluster) if asked else {},
-        {name: found.full for name, found in looked.items() if found.full},
-        _set_up(cluster, [one for found in looked.values() for one in found.stopped]),
+        services.answers(cluster) if probes_services else {},
+        {name: result.full for name, result in by_name.items() if result.full},
+        _without_due(cluster, [unit for result in probed for unit in result.stopped]),
         link_rates.left_changed(cluster.paths),
-        tuple(one for one in health if one.state != "well"),
+        tuple(r.health for r in probed if r.health and r.health.state != "well"),
         not testbed.backend.nodes_are_here and _all_silent(allocation, states, silent),
         testbed.backend.when_silent,
     )
 
 
 def require(testbed: Testbed, cluster: Cluster) -> Condition:
-    """Return a cluster's condition, and refuse one that is damaged.
+    """Return a cluster's condition; raise `GpubedError` if it is damaged.
 
     Raises `HostKeyMismatch` if another host answers in a node's place.
     """
-    found, name, said, hint = look(testbed, cluster), cluster.name, list[str](), ""
+    found, name, faults, hint = look(testbed, cluster), cluster.name, list[str](), ""
     require_known_keys(cluster, found)
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == HIDDEN:
-            greet(node, cluster.paths)  # the error of the host on the way says more
+            greet(node, cluster.paths)  # raises the error of that host
     if found.damaged:
         listed = ", ".join(f"{node} is {state}" for node, state in found.damaged.items())
-        said = [f"{listed}, and {cluster.allocation.backend} could not change that"]
+        faults = [f"{listed}, and {cluster.allocation.backend} could not repair that"]
         hint = made_again(name)
     elif found.full:
-        said = [f"{node}: {why}" for node, why in found.full.items()]
+        faults = [f"{node}: {why}" for node, why in found.full.items()]
         hint = free(name, next(iter(found.full)))
     elif found.stopped:
         first = found.stopped[0]
-        tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
-        said = [one.why for one in found.stopped]
-        hint = f"gpubed ssh {name} {first.node} {tells} {first.unit}"
+        command = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
+        faults = [unit.why for unit in found.stopped]
+        hint = f"gpubed ssh {name} {first.node} {command} {first.unit}"
     elif found.broken:
-        said, hint = list(found.broken.values()), f"gpubed ssh {name} head journalctl -b"
-    if said:
-        raise GpubedError("; ".join(said), hint)
+        faults, hint = list(found.broken.values()), f"gpubed ssh {name} head journalctl -b"
+    if faults:
+        raise GpubedError("; ".join(faults), hint)
     return found
 
 
 def made_again(cluster: str) -> str:
-    """Return what to do about a node that its testbed cannot bring back."""
-    return (
-        f"see what its console says; a node that is removed there comes again: gpubed up {cluster}"
-    )
+    """Return the hint for a node that its testbed cannot repair."""
+    return f"read its console; `up` replaces a node that you remove there: gpubed up {cluster}"
 
 
 def free(cluster: str, node: str) -> str:
-    """Return what to do about a full disk."""
+    """Return the hint for a full disk."""
     return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
 def require_known_keys(cluster: Cluster, found: Condition) -> None:
-    """Refuse to go on if another host key answers: only a person can decide whether to trust it.
+    """Raise `HostKeyMismatch` if another host answers in a node's place.
 
-    Raises `HostKeyMismatch` if another host answers in a node's place.
+    Only a person can decide whether to trust its key.
     """
     for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
-            greet(node, cluster.paths)  # its error says more than a state
+            greet(node, cluster.paths)  # raises the error
 
 
 def before_up(paths: ClusterPaths, plan: ClusterPlan) -> Probed | None:
-    """Look at the present nodes before `up`; None if there are none or they cannot be read.
+    """Probe the present nodes before `up`; None if there are none or their list cannot be read.
 
-    They are looked at on their own testbed, even if the specification names another one by now.
+    Probes them on their own testbed, even if the specification names another one meanwhile.
     """
     try:
         if not secret.public_key(paths.private_key):
-            return None  # no login without the key, which is exchanged like a changed one
+            return None  # no login without the key; `up` gives nodes a new one
         allocation = allocations.load(paths.allocation)
     except GpubedError:
-        return None  # an unreadable file is written again
+        return None  # `up` writes an unreadable file again
     testbed = registry.bound(allocation.backend, paths)
     cluster = Cluster(paths, plan, allocation)
     return cluster, look(testbed, cluster, before_roles=True)
 
 
-def damaged(seen: Probed | None) -> Probed | None:
-    """Return the result of a look if the cluster is not ready, else None."""
-    return seen if seen and seen[1].state != "ready" else None
+def damaged(probed: Probed | None) -> Probed | None:
+    """Return the result of a probe if the cluster is not ready, else None."""
+    return probed if probed and probed[1].state != "ready" else None
 
 
 def prepare_repair(cluster: Cluster, found: Condition) -> None:
@@ -249,18 +239,18 @@ def prepare_repair(cluster: Cluster, found: Condition) -> None:
 
     Call this only once the costs of the repair are approved.
     """
-    # Before the verification is removed, which shows that roles were applied.
-    lost, stopped = found.in_state(*BARE), unserved(cluster.plan, found)
-    applied.forget(cluster.paths, cluster.allocation, lost, stopped)
+    # First, because the verification shows that roles were applied.
+    bare, stopped = found.in_state(*BARE), unserved(cluster.plan, found)
+    applied.forget(cluster.paths, cluster.allocation, bare, stopped)
     cluster.paths.verification.unlink(missing_ok=True)
 
 
 def unserved(plan: ClusterPlan, found: Condition) -> Due:
-    """Return the nodes on which roles' services do not work, by role."""
+    """Return the nodes on which the services of roles do not work, by role."""
     unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
-    for one in found.stopped:
-        unserved.setdefault(one.role, []).append(one.node)
-    if roles.ENVIRONMENT in unserved:  # packages installed into it may be lost with it
+    for unit in found.stopped:
+        unserved.setdefault(unit.role, []).append(unit.node)
+    if roles.ENVIRONMENT in unserved:  # other roles' packages in the environment may be lost
         for role in roles.active(plan):
             if "environment" in roles.reads(plan, role):
                 unserved[role] = list(found.nodes)
@@ -281,11 +271,16 @@ def restart_hung(
 ) -> tuple[str, ...]:
     """Restart the nodes that hang, wait until they answer, and return their names.
 
-    `approve` is called where the network may be at fault instead of the node. Nodes `spared` will
-    be removed anyway, and those `overdue` have been silent for as long as a boot takes. Raises
-    `Locked` if a run that would be lost with a node is at work, `UsageError` if a restart was not
-    approved, `StaysSilent` if a node does not answer after its restart, `GpubedError` if no node
-    answers, or the testbed could not restart one.
+    Args:
+        approve: Called if the network may be at fault instead of the only node.
+        spared: Nodes that will be removed anyway.
+        overdue: Nodes known to be silent for longer than a boot takes.
+
+    Raises:
+        Locked: A run is at work that would be lost with a node.
+        UsageError: The restart was not approved.
+        StaysSilent: A node does not answer after its restart.
+        GpubedError: No node answers, or the testbed could not restart one.
     """
     testbed = registry.bound(cluster.allocation.backend, cluster.paths)
     wanted = {node.name for node in cluster.plan.nodes} - {*spared}
@@ -301,35 +296,32 @@ def restart_hung(
     if {*names} <= {*overdue}:
         patience = 0.0
     else:
-        message = f"{', '.join(names)}: no answer; a node that boots has {patience:g} s to give one"
-        progress.note(message)
+        progress.note(f"{', '.join(names)}: no answer; waiting {patience:g} s, as long as a boot")
     faults = _silence(cluster, silent, patience)
     hung = [node for node in silent if is_silent(node, faults.get(node.name))]
     if not hung:
         return ()
     listed, name = ", ".join(node.name for node in hung), cluster.name
     if found.all_silent and len(hung) == len(silent):
-        # The network may be at fault, and restarts would end what runs on nodes that work.
+        # The network may be at fault, and restarts would end programs on working nodes.
         if len(hung) > 1:
             raise GpubedError(
                 f"no node of {name} answers, and {NO_WAY}",
-                f"where they hang, restart one there; then gpubed up {name} does the rest",
+                f"if they hang, restart one at the testbed; then gpubed up {name} does the rest",
             )
-        why = "no node answers, and where it works all the same, what runs on it ends"
+        why = "no node answers; if only the network to it fails, its programs are ended"
         approve([f"restart node {listed}: {why}"])
     if run := active.ends_with_nodes(cluster.paths):
         raise Locked(
-            f"{listed}: silent, and not restarted while run {run.run_id} is at work",
+            f"{listed}: silent, but not restarted while run {run.run_id} is at work",
             f"wait for its end, or end it: gpubed cancel {name} {run.run_id}",
         )
     by = testbed.backend.name
     progress.note(f"{listed}: silent, and restarted by {by}")
     parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
     if still := _silence(cluster, hung, testbed.backend.boots_within_s):
-        raise StaysSilent(
-            f"{', '.join(still)}: restarted by {by}, and not to be logged in to all the same",
-            made_again(name),
-        )
+        why = f"{', '.join(still)}: restarted by {by}, but still no login"
+        raise StaysSilent(why, made_again(name))
     return tuple(node.name for node in hung)
 
 
@@ -344,39 +336,40 @@ def _silence(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[s
             return error
         return None
 
-    said = parallel.each(fault, nodes)
-    return {node.name: error for node, error in zip(nodes, said, strict=True) if error}
+    errors = parallel.each(fault, nodes)
+    return {node.name: error for node, error in zip(nodes, errors, strict=True) if error}
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _NodeCondition:
     """The condition of one node; see `Condition`."""
 
     state: str
-    silent: bool = False  # whether the node did not answer at all, so that its condition is unknown
+    silent: bool = False  # whether the node did not answer, so that its condition is unknown
     full: str = ""
     stopped: Sequence[Stopped] = ()
     health: NodeHealth | None = None
 
 
-def _node(
+def _probe(
     cluster: Cluster, peer: str | None, units: Sequence[Unit], shaped: bool, node: Node
-) -> _Looked:
+) -> _NodeCondition:
     try:
         with SSH(node, cluster.paths) as ssh:
             state = _network(ssh, node, peer, shaped) or "ready"
             full = disks.full(disks.look(ssh, cluster.plan.spec.storage.shared.path))
             stopped = systemd.stopped(ssh, node, units)
-            told = health.ask(ssh, cluster.paths, node) if health.is_told(cluster.plan) else None
-            return _Looked(state, False, "; ".join(full), stopped, told)
+            asks = health.is_told(cluster.plan)
+            answer = health.ask(ssh, cluster.paths, node) if asks else None
+            return _NodeCondition(state, False, "; ".join(full), stopped, answer)
     except HostKeyMismatch:
-        return _Looked(UNRECOGNIZED)
+        return _NodeCondition(UNRECOGNIZED)
     except Unreachable as error:
         if is_hidden(node, error):
-            return _Looked(HIDDEN, True)
-        return _Looked(UNREACHABLE, is_silent(node, error))
+            return _NodeCondition(HIDDEN, True)
+        return _NodeCondition(UNREACHABLE, is_silent(node, error))
     except GpubedError:
-        return _Looked(UNREACHABLE)
+        return _NodeCondition(UNREACHABLE)
 
 
 def _all_silent(allocation: Allocation, states: Mapping[str, str], silent: set[str]) -> bool:
@@ -384,30 +377,29 @@ def _all_silent(allocation: Allocation, states: Mapping[str, str], silent: set[s
 
     If there is only one node, a reachable jump host proves that the network works.
     """
-    heard = [name for name, state in states.items() if name not in silent and state != AWAY]
-    if heard or not states:
+    if not states or any(n not in silent and state != AWAY for n, state in states.items()):
         return False
     first = allocation.nodes[0]
-    vouched = first.via and not first.is_own_door and states[first.name] == UNREACHABLE
-    return len(states) > 1 or not vouched
+    jump_host_works = first.via and not first.is_own_door and states[first.name] == UNREACHABLE
+    return len(states) > 1 or not jump_host_works
 
 
-def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> tuple[Stopped, ...]:
+def _without_due(cluster: Cluster, stopped: Sequence[Stopped]) -> tuple[Stopped, ...]:
     """Leave out units that are missing because their role has yet to be applied."""
-    missing = [one for one in stopped if one.state == systemd.MISSING]
-    yet = due.now(cluster) if missing else {}
-    early = [one for one in missing if one.node in yet.get(one.role, ())]
-    return tuple(one for one in stopped if one not in early)
+    missing = [unit for unit in stopped if unit.state == systemd.MISSING]
+    due_nodes = due.now(cluster) if missing else {}
+    early = [unit for unit in missing if unit.node in due_nodes.get(unit.role, ())]
+    return tuple(unit for unit in stopped if unit not in early)
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:
-    """Return what is wrong with a node's experiment network; empty if nothing is.
+    """Return the fault of a node's experiment network, `cut` or `unshaped`; empty if it works.
 
-    Any other answer counts as `cut`: with some states, a repair would remove the node.
+    Any other answer counts as `cut`, because a state such as `missing` would remove the node.
     """
     if node.experiment_address is None or peer is None:
         ssh.run("true")
         return ""
     words = (node.experiment_address, "1" if shaped else "", peer)
-    said = ssh.run(_NETWORK, *words, check=False).stdout.strip()
-    return said if said in ("", "cut", "unshaped") else "cut"
+    answer = ssh.run(_NETWORK, *words, check=False).stdout.strip()
+    return answer if answer in ("", "cut", "unshaped") else "cut"

@@ -1,4 +1,4 @@
-"""Lists what a plan removes and what is lost with it; `plan` shows it and `up` asks about it."""
+"""Lists a plan's removals and the data lost with them, which `plan` shows and `up` asks about."""
 
 from __future__ import annotations
 
@@ -23,40 +23,35 @@ _CHANGES = {"update", "replace", "delete-replaced"}
 def destructive_steps(planned: Result) -> list[ResourceEvent]:
     """Return the steps that delete or replace anything but failed nodes; volumes come first."""
     replaced = {step.urn for step in planned.steps if step.op == "replace"}
-    going = [step for step in planned.steps if step.op in ("delete", "replace")]
-    going += [
+    steps = [step for step in planned.steps if step.op in ("delete", "replace")]
+    steps += [
         replace(step, op="delete")
         for step in planned.steps
         if step.op == "delete-replaced" and step.urn not in replaced
     ]
-    steps = [step for step in going if tuple(step.why) != ("failed",)]
+    steps = [step for step in steps if tuple(step.why) != ("failed",)]
     costly = [step for step in steps if kind_of(step) not in _HARMLESS]
     return sorted(costly, key=lambda step: kind_of(step) != "Volume")
 
 
 def makes_nodes(planned: Result) -> bool:
     """Return whether a plan makes a node."""
-    made = (step for step in planned.steps if step.op in ("create", "replace"))
-    return any(kind_of(step) in _NODES for step in made)
+    return any(s.op in ("create", "replace") and kind_of(s) in _NODES for s in planned.steps)
 
 
 def changes_nodes(planned: Result) -> bool:
     """Return whether a plan changes existing nodes or their links."""
-    changed = (step for step in planned.steps if step.op in _CHANGES)
-    return any(kind_of(step) in _NODES | _LINKS for step in changed)
+    return any(s.op in _CHANGES and kind_of(s) in _NODES | _LINKS for s in planned.steps)
 
 
-def nodes_that_go(planned: Result | None) -> set[str]:
+def removed_nodes(planned: Result | None) -> set[str]:
     """Return the names of the nodes that a plan deletes or replaces."""
-    return (
-        {step.name for step in destructive_steps(planned) if kind_of(step) in _NODES}
-        if planned
-        else set()
-    )
+    steps = destructive_steps(planned) if planned else ()
+    return {step.name for step in steps if kind_of(step) in _NODES}
 
 
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
-    """Return what a plan costs, a line each: volumes first, then `left_behind` shared folders."""
+    """Return the losses of a plan, a line each: volumes, `left_behind` shared folders, others."""
     steps = destructive_steps(planned)
     made = {kind_of(step) for step in planned.steps if step.op in ("create", "replace")}
     volumes = [cost(step, "Volume" in made) for step in steps if kind_of(step) == "Volume"]
@@ -64,7 +59,7 @@ def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
 
 
 def beyond(lines: Sequence[str], nodes: Collection[str]) -> list[str]:
-    """Return the costs that `lost` lists, without the replacement of broken `nodes`."""
+    """Return the lines of `lost` that are not the replacement of one of the broken `nodes`."""
     kinds, names = "|".join(sorted(_NODES)), "|".join(map(re.escape, nodes))
     node = re.compile(rf"replace (?:{kinds}) (?:{names})(?= \(|:|$)")
     return [line for line in lines if not (nodes and node.match(line))]
@@ -76,7 +71,7 @@ def gone(volumes: Sequence[Recorded]) -> list[str]:
 
 
 def cost(step: ResourceEvent, new_volume: bool = True) -> str:
-    """Return what a step that deletes or replaces something costs.
+    """Describe a step that deletes or replaces a resource, and its loss.
 
     `new_volume` tells whether the plan makes a new volume in place of a deleted one.
     """

@@ -1,4 +1,4 @@
-"""Makes a ready cluster of an allocation: render → configure → verify."""
+"""Turns an allocation into a ready cluster: render → configure → verify."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FILE = f"{_FOLDER}/gpubed.prom"
 def set_up(cluster: Cluster) -> None:
     """Make the nodes of an allocation a verified cluster.
 
-    Only roles that are due are applied, only on the nodes where they are due. Raises
-    `ConfigurationFailed` if a role failed, `VerificationFailed` if at least one check failed.
+    Applies only due roles, only on the nodes where they are due. Raises `ConfigurationFailed` if a
+    role failed, `VerificationFailed` if at least one check failed.
     """
     bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
     with unfinished.noted(cluster.paths):
@@ -43,20 +43,28 @@ def set_up(cluster: Cluster) -> None:
         if not bare or registry.backend(cluster.allocation.backend).boots_later:
             await_nodes(cluster)
         if not bare:
-            _configure(cluster)
+            if due_roles := due.now(cluster):
+                emit("roles", roles=due.document(due_roles))
+                applied.outdate(cluster.paths, cluster.allocation, due_roles)
+                configure.configure(cluster.paths, due=due_roles)
+                if left := due.now(cluster):
+                    raise GpubedError(
+                        f"roles did not record that they were applied: {', '.join(sorted(left))}",
+                        "gpubed_applied is the last task of each: docs/contributing/role.md",
+                    )
             shared_storage.remember(cluster)
             jupyterlab_port.remember(cluster)
             if node_lease.are_to_mind(cluster.plan):
                 leases.read(cluster)
             leases.tell_nodes(cluster, anew=True)
-    if not bare:  # bare nodes are ready when the testbed says so
+    if not bare:
         verify_cluster(cluster)
 
 
 def await_nodes(cluster: Cluster) -> None:
     """Wait until all nodes accept a login.
 
-    Raises `Unreachable` if a node did not, within the testbed's time to boot.
+    Raises `Unreachable` if a node does not within the testbed's boot time.
     """
     patience = registry.backend(cluster.allocation.backend).boots_within_s
     deadline = time.monotonic() + patience
@@ -66,20 +74,8 @@ def await_nodes(cluster: Cluster) -> None:
             ssh.wait_ready(max(_LEAST_S, deadline - time.monotonic()))
 
 
-def _configure(cluster: Cluster) -> None:
-    if due_roles := due.now(cluster):
-        emit("roles", roles=due.document(due_roles))
-        applied.outdate(cluster.paths, cluster.allocation, due_roles)
-        configure.configure(cluster.paths, due=due_roles)
-        if left := due.now(cluster):
-            raise GpubedError(
-                f"roles did not record that they were applied: {', '.join(sorted(left))}",
-                "gpubed_applied is the last task of each: docs/contributing/role.md",
-            )
-
-
 def render(cluster: Cluster) -> list[str]:
-    """Write inventory, variables, ssh_config, known_hosts and the secrets they point to.
+    """Write inventory, variables, ssh_config, known_hosts and secrets.
 
     Returns the files that changed, relative to the project.
     """
@@ -91,7 +87,7 @@ def render(cluster: Cluster) -> list[str]:
 
 
 def verify_cluster(cluster: Cluster) -> Verification:
-    """Verify a cluster and keep the result; runs, which would disturb it, cannot begin meanwhile.
+    """Verify a cluster and store the result; no run of a job can begin meanwhile.
 
     Raises `VerificationFailed` if at least one check failed.
     """
@@ -109,7 +105,7 @@ def verify_cluster(cluster: Cluster) -> Verification:
 
 
 def publish_metrics(cluster: Cluster, verification: Verification) -> None:
-    """Write the verification's result and the lease's end to the head, for its monitoring."""
+    """Write the verification's result and the lease's end to the head, for its Prometheus."""
     with SSH(cluster.allocation.head, cluster.paths) as head:
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return

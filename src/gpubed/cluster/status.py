@@ -16,8 +16,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.hardware import facts as hardware
-from gpubed.hardware.facts import Facts
-from gpubed.nodes.allocation import Cluster, Node
+from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobTestbed
@@ -34,29 +33,34 @@ def status(
     Raises `NotUp` if the cluster has no nodes; see `of_none`.
 
     Args:
-        use: Whether to ask nodes what they are used for; `use` is null if they do not tell.
-        seen: The cluster's condition, if it was just looked at.
+        use: Whether to ask nodes about their use; `use` is null if they do not report it.
+        seen: The cluster's condition, if it was just probed.
     """
-    cluster = load_current(paths, lambda said: progress.note(f"{said}; {record.put_back(paths)}"))
+    cluster = load_current(paths, lambda why: progress.note(f"{why}; {record.put_back(paths)}"))
     allocation = cluster.allocation
     testbed = registry.bound(allocation.backend, paths)
     now = seen or probe.look(testbed, cluster)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine)
-    found = hardware.of_cluster(paths.facts, allocation)
-    # If `up` configures nothing, it would not finish an interrupted `configure`.
-    goes_on = cluster.plan.spec.configure or record.read(paths).unfinished == "nodes"
-    begun = unfinished.state(paths) if goes_on else ""
-    asked = dict[str, Any]()
+    facts = hardware.of_cluster(paths.facts, allocation)
+    # With `configure: false`, `up` would not finish an interrupted `configure`.
+    finishes = cluster.plan.spec.configure or record.read(paths).unfinished == "nodes"
+    begun = unfinished.state(paths) if finishes else ""
+    optional = dict[str, Any]()
     if use:
-        held = {n: one["reason"] for n, one in unwell.items() if one["state"] == "quarantined"}
+        held = {n: row["reason"] for n, row in unwell.items() if row["state"] == "quarantined"}
         used = idle.look(cluster, held)
-        asked["use"] = used and used.document()
+        optional["use"] = used and used.document()
     if isinstance(testbed, JobTestbed):
-        asked["jobs"] = [asdict(job) for job in testbed.jobs(allocation.uuid)]
+        optional["jobs"] = [asdict(job) for job in testbed.jobs(allocation.uuid)]
     lease = current_lease(cluster, now)
-    ends_soon = lease.state(leases.renewal_margin(cluster.plan.spec.lease)) in ("expiring", "expired")
-    holder, verified = runlock.holder(paths.state), _verified(paths)
+    margin = leases.renewal_margin(cluster.plan.spec.lease)
+    ends_soon = lease.state(margin) in ("expiring", "expired")
+    holder, verified = runlock.holder(paths.state), None
+    try:
+        verified = Verification.last(paths.verification)
+    except Unreadable as error:
+        progress.note(f"{error.message}: it counts as none, {error.hint}")
     configured = applied.digest(paths, allocation)
     return {
         "engine": engine,
@@ -66,7 +70,15 @@ def status(
         "configured": cluster.plan.spec.configure,
         "nodes": [
             {
-                **_node_row(node, now.nodes[node.name], found.get(node.name)),
+                "name": node.name,
+                "id": node.id,
+                "state": now.nodes[node.name],
+                "reason": "",
+                "role": node.role,
+                "control_address": node.control_address,
+                "experiment_address": node.experiment_address,
+                "gpus": node.gpus,
+                "hardware": facts[node.name].summary() if node.name in facts else None,
                 **unwell.get(node.name, {}),
             }
             for node in allocation.nodes
@@ -74,13 +86,13 @@ def status(
         "failed": [failure.model_dump() for failure in allocation.failed],
         "lease": {**lease.document(), "ends_soon": ends_soon},
         "services": [
-            {**one, "reason": now.services.get(one["name"], "")}
-            for one in (services.urls(cluster) if cluster.plan.spec.configure else ())
+            {**service, "reason": now.services.get(service["name"], "")}
+            for service in (services.urls(cluster) if cluster.plan.spec.configure else ())
         ],
         "pending": jupyterlab_port.pending(cluster),
-        "stopped": [asdict(one) for one in now.stopped],
+        "stopped": [asdict(unit) for unit in now.stopped],
         "reshaped": now.reshaped,
-        **asked,
+        **optional,
         "verification": verified
         and {**verified.summary(), "current": verified.is_of(allocation, configured)},
     }
@@ -88,15 +100,15 @@ def status(
 
 def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """Return the document of `status` for a cluster without nodes: absent, or partly made."""
-    there = False  # whether the state names, or may have begun, a resource on the testbed
+    allocated = False  # whether the testbed has resources, or may have
     if paths.project.pulumi.exists():
         stack = Stack(paths, engine)
-        recorded = stack.export().get("deployment", {}).get("resources") or ()
-        made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
-        there = bool(made - _HERE) or stack.interrupted()
+        resources = stack.export().get("deployment", {}).get("resources") or ()
+        types = {each["type"].rpartition(":")[2] for each in resources if each.get("custom")}
+        allocated = bool(types - _HERE) or stack.interrupted()
     return {
         "engine": engine,
-        "state": unfinished.state(paths) or ("allocated" if there else "absent"),
+        "state": unfinished.state(paths) or ("allocated" if allocated else "absent"),
         "nodes": [],
         "lease": leases.Record().document(),
         "services": [],
@@ -104,60 +116,39 @@ def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     }
 
 
-def _verified(paths: ClusterPaths) -> Verification | None:
-    try:
-        return Verification.last(paths.verification)
-    except Unreadable as error:
-        progress.note(f"{error.message}: it counts as none, {error.hint}")
-        return None
-
-
 def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
-    found = list[GpubedError]()
+    errors = list[GpubedError]()
     try:
         if cluster.allocation.nodes:
             secret.require_key(cluster.paths)
     except Unreadable:
         pass  # an unreadable key is not lost
     except GpubedError as error:
-        found.append(error)
+        errors.append(error)
     try:
         if cluster.paths.project.pulumi.exists():
             Stack(cluster.paths, engine).export()
     except GpubedError as error:
-        found.append(error)
-    return [{"message": error.message, "hint": error.hint or ""} for error in found]
+        errors.append(error)
+    return [{"message": error.message, "hint": error.hint or ""} for error in errors]
 
 
 def _unwell(now: Condition) -> dict[str, dict[str, str]]:
-    said = {name: {"state": probe.FULL, "reason": why} for name, why in now.full.items()}
-    for found in now.unwell:
-        if now.nodes[found.node] == "ready":
-            reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]
-            said[found.node] = {"state": found.state, "reason": "; ".join(reasons)}
-    return said
-
-
-def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "id": node.id,
-        "state": state,
-        "reason": "",
-        "role": node.role,
-        "control_address": node.control_address,
-        "experiment_address": node.experiment_address,
-        "gpus": node.gpus,
-        "hardware": found and found.summary(),
-    }
+    rows = {name: {"state": probe.FULL, "reason": why} for name, why in now.full.items()}
+    for health in now.unwell:
+        if now.nodes[health.node] == "ready":
+            full = now.full.get(health.node)
+            reason = f"{health.reason}; {full}" if full else health.reason
+            rows[health.node] = {"state": health.state, "reason": reason}
+    return rows
 
 
 def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
-    """Return the lease; empty if the nodes were taken back before its end."""
+    """Return the lease; an empty one if the testbed took the nodes back before its end."""
     try:
-        known = leases.read(cluster)
+        lease = leases.read(cluster)
     except GpubedError as error:
-        progress.note(f"the lease is what was known before: {error.message}")
-        known = leases.last_known(cluster.paths)
+        progress.note(f"the lease is the last one known: {error.message}")
+        lease = leases.last_known(cluster.paths)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
-    return leases.Record() if gone and known.state(0) != "expired" else known
+    return leases.Record() if gone and lease.state(0) != "expired" else lease

@@ -38,7 +38,7 @@ class Done:
     """The outcome of an `up`."""
 
     result: Result
-    seen: Condition | None = None  # the last look at the cluster; None if it was changed since
+    seen: Condition | None = None  # the last condition; None if the cluster was changed since
     restarted: tuple[str, ...] = ()  # nodes that hung and were restarted
 
 
@@ -49,7 +49,7 @@ class Run:
     plan: ClusterPlan
     testbed: Testbed
     stack: Stack
-    asked: Testbeds  # the testbeds that may have resources of the cluster
+    testbeds: Testbeds  # the testbeds that may have resources of the cluster
     approve: Approve  # called with what would be lost
 
     @property
@@ -70,9 +70,14 @@ def up(
 ) -> Done:
     """Make the cluster match its specification, ready and verified.
 
-    Raises `Locked` if another run holds the cluster. `still_wanted` is called once the lock is
-    held, and raises to give the run up. The nodes `overdue` have been silent for as long as a
-    boot may take.
+    Raises `Locked` if another run holds the cluster.
+
+    Args:
+        approve: Called with the losses that need approval.
+        verify: Whether to verify an unchanged cluster, too.
+        refresh: Whether to read the state of resources from the testbed first.
+        still_wanted: Called once the lock is held; raises to cancel the run.
+        overdue: Nodes known to be silent for longer than a boot takes.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -82,43 +87,43 @@ def up(
     with runlock.hold(paths.state, "up") as ended, frozen(paths, plan):
         still_wanted()
         if ended:
-            progress.note(f"ended what a killed run left behind: {ended}")
+            progress.note(f"ended processes of a killed run: {ended}")
         stack = Stack(paths, engine)
         stack.mend()
         audits.remember(stack)
-        asked = audits.testbeds(stack, testbed)
-        asked.require_same(testbed)
-        run = Run(plan, testbed, stack, asked, approve)
+        testbeds = audits.testbeds(stack, testbed)
+        testbeds.require_same(testbed)
+        run = Run(plan, testbed, stack, testbeds, approve)
         _restore_rates(paths, last=False)  # before links are measured
         try:
             lost_state.require_approval(stack, testbed, plan, approve)
         except (PrerequisiteMissing, Refused):
-            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))  # says what is missing here
+            _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))  # a more precise error
             raise
         if not stack.outputs():
             _refuse(PrerequisiteMissing, testbed.doctor(plan.spec))
         killed = _note_begin(stack)
-        seen, planned = _look_first(run, refresh=refresh or killed)
-        damaged = probe.damaged(seen)
+        probed, planned = _probe_first(run, refresh=refresh or killed)
+        damaged = probe.damaged(probed)
         if killed and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would fail on names and addresses in use.
             _remove_leftovers(run)
         done = _up(run, damaged, planned, overdue)
         if killed:
-            # Leftovers that were wanted have been adopted; the rest would never be used.
+            # Wanted leftovers have been adopted; the others are of no use.
             _remove_leftovers(run)
-            with record.changed(paths) as known:
-                known.killed = False
+            with record.changed(paths) as recorded:
+                recorded.killed = False
         history.forget_attempts(testbed)
-        # An earlier look is enough if it found no damage and nothing was changed since.
-        found = seen[1] if seen and not (damaged or refresh or killed) else None
+        # An earlier probe is enough if it found no damage and nothing was changed since.
+        found = probed[1] if probed and not (damaged or refresh or killed) else None
         return replace(done, seen=_finish(run, done.result, found, damaged, verify=verify))
 
 
 def _finish(
     run: Run, result: Result, found: Condition | None, damaged: Probed | None, *, verify: bool
 ) -> Condition | None:
-    """Return the condition at the last look; None if the engine configured and verified since."""
+    """Return the last condition; None if the engine configured and verified since."""
     paths, backend, same = run.paths, run.testbed.backend, not changed(result)
     cluster = Cluster(paths, run.plan, allocations.load(paths.allocation))
     if record.uuid(paths) != cluster.allocation.uuid:
@@ -133,7 +138,7 @@ def _finish(
         found = probe.require(run.testbed, cluster)
     leases.tell_nodes(cluster)
     if same and run.plan.spec.configure and cluster.allocation.nodes:
-        shared_storage.remember(cluster)  # a former version did not
+        shared_storage.remember(cluster)  # former versions did not
         jupyterlab_port.remember(cluster)
         if verify:
             setup.verify_cluster(cluster)
@@ -141,47 +146,42 @@ def _finish(
 
 
 def _note_begin(stack: Stack) -> bool:
-    """Note that no `down` is under way; return whether a killed run left something.
+    """Record that no `down` is under way; return whether a killed run may have left resources.
 
-    The note survives if this run is killed too, while a refresh clears the stack's own trace.
+    The record is needed if this run is killed, too: a refresh clears the mark in the stack's state.
     """
-    known = record.read(stack.paths)
-    killed = known.killed or stack.interrupted()
-    if known.removing is not None or killed != known.killed:
-        with record.changed(stack.paths) as known:
-            known.removing, known.killed = None, killed
+    recorded = record.read(stack.paths)
+    killed = recorded.killed or stack.interrupted()
+    if recorded.removing is not None or killed != recorded.killed:
+        with record.changed(stack.paths) as recorded:
+            recorded.removing, recorded.killed = None, killed
     return killed
 
 
 def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
-    """Restore links that a killed `bench` changed; before repairs, a node may not answer."""
+    """Restore links that a killed `bench` changed; a failure is an error only at the `last` try."""
     if not record.read(paths).reshaped or not paths.allocation.exists():
         return
     for fault in link_rates.restore(paths, allocations.load(paths.allocation)):
-        message = f"a link has not got its declared rate back: {fault}"
+        message = f"a link does not have its declared rate: {fault}"
         if last:
             raise GpubedError(message, f"gpubed up {paths.name} --refresh")
         progress.note(message)
 
 
-def _up(
-    run: Run, damaged: Probed | None, planned: Result | None, overdue: Collection[str]
-) -> Done:
+def _up(run: Run, damaged: Probed | None, planned: Result | None, overdue: Collection[str]) -> Done:
     paths, restarted = run.paths, tuple[str, ...]()
     with uncreated_nodes.of_run(paths, run.plan) as note_failed:
         if _remove_faulty(run):
             planned = None  # the state has changed
         planned = _look_ahead(run, planned)
-        run.asked.note()
+        run.testbeds.note()
         history.note(run.testbed, applied=True)
         if damaged:
-            # Silent nodes are no part of a plan.
-            spared = removals.nodes_that_go(planned)
-            restarted = probe.restart_hung(
-                *damaged, run.approve, spared=spared, overdue=overdue
-            )
+            spared = removals.removed_nodes(planned)
+            restarted = probe.restart_hung(*damaged, run.approve, spared=spared, overdue=overdue)
             if restarted:
-                # Services and networks may not have come back with the boot.
+                # Services and networks may be missing after the boot.
                 damaged = probe.before_up(paths, run.plan) or damaged
             probe.prepare_repair(*damaged)
         elif planned and not changed(planned):
@@ -196,8 +196,8 @@ def _up(
             except GpubedError as error:
                 if explained := run.testbed.backend.explained(error):
                     raise explained from error
-                # The error only says that a server did not start; the testbed says which and
-                # why. Faulty nodes are removed, and `up` tries again.
+                # The error says only that a server did not start; the testbed says which and why.
+                # Remove faulty nodes and try again.
                 if not (faults := _remove_faulty(run)):
                     raise
                 note_failed(faults)
@@ -206,52 +206,52 @@ def _up(
 def _applied(run: Run, planned: Result | None) -> Result:
     """Let the engine apply the plan.
 
-    gpubed's own resources note that nodes are about to be changed; Pulumi's plugins do not, so
-    it is noted here, and taken back if no step was begun.
+    gpubed's own resources record that nodes are about to be changed. Pulumi's plugins do not, so
+    this function does, and undoes it if no step was begun.
     """
-    acted = False
+    began = False
 
-    def hear(event: ResourceEvent | LogEvent) -> None:
-        nonlocal acted
-        acted |= isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
+    def on_event(event: ResourceEvent | LogEvent) -> None:
+        nonlocal began
+        began |= isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
         emit(event)
 
     native = planned and run.testbed.backend.native and removals.changes_nodes(planned)
     noted = native and allocations.note_change(run.paths)
     try:
-        return run.stack.up(hear)
+        return run.stack.up(on_event)
     except BaseException:
-        if noted and not acted:
-            with record.changed(run.paths) as known:
-                known.unfinished = ""
+        if noted and not began:
+            with record.changed(run.paths) as recorded:
+                recorded.unfinished = ""
         raise
 
 
 def _look_ahead(run: Run, planned: Result | None) -> Result | None:
-    """Ask about what a run costs, or refuse it; return the preview, None without a state."""
+    """Ask for approval of losses, or refuse the run; return the preview, None without a state."""
     stack, testbed, plan = run.stack, run.testbed, run.plan
     if planned is None and stack.has_resources():
         planned = stack.preview(discard_steps)
     makes = planned is not None and removals.makes_nodes(planned)
     if makes and testbed.backend.vacates:
-        lost_state.refuse_conflict(stack, run.asked, plan)
+        lost_state.refuse_conflict(stack, run.testbeds, plan)
     steps = planned.steps if planned else ()
-    there = None if planned else lost_state.of_lost(testbed)
-    left = shared_storage.left_behind(stack.paths, plan, steps, there)
+    existing = None if planned else lost_state.existing_without_state(testbed)
+    left = shared_storage.left_behind(stack.paths, plan, steps, existing)
     lost = removals.lost(planned, left) if planned else left
     # A plugin that fails to make nodes leaves parts of them behind. A refusal of the testbed while
     # nodes are being added would leave the cluster unfinished.
     asks = makes and (testbed.backend.native or testbed.backend.asks_before_growth)
-    if (lost or asks) and (found := testbed.refusals(plan)):
-        said = "\n  ".join(finding.message for finding in found)
-        raise Refused(f"nothing was changed, since {said}", found[0].fix)
+    if (lost or asks) and (findings := testbed.refusals(plan)):
+        why = "\n  ".join(finding.message for finding in findings)
+        raise Refused(f"nothing was changed, since {why}", findings[0].fix)
     if lost:
         run.approve(lost)
     return planned
 
 
 def _remove_faulty(run: Run) -> list[Fault]:
-    """Remove nodes that never started, which a plugin keeps in the state as if they had."""
+    """Remove nodes that did not start, and which a plugin records as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
         uuid = audits.uuid_of(run.stack)
@@ -267,23 +267,23 @@ def _remove_faulty(run: Run) -> list[Fault]:
 def _refresh(run: Run) -> None:
     """Refresh the state from the testbed.
 
-    Vanished volumes are asked about first: once they are gone from the state, empty volumes made in
-    their place could not be told from them.
+    Asks about missing volumes first: a refresh removes them from the state, and `up` would then
+    make empty ones without a question.
     """
-    if gone := removals.gone(audits.missing_data(run.stack, run.asked)):
+    if gone := removals.gone(audits.missing_data(run.stack, run.testbeds)):
         run.approve(gone)
-    run.asked.require_refreshable()
+    run.testbeds.require_refreshable()
     run.stack.refresh(emit)
 
 
 def _remove_leftovers(run: Run) -> None:
-    """Remove what a killed run left; nodes only if approved: a restored state may lack them."""
-    left = audits.unrecorded(run.stack, run.asked)
-    why = "it is in no state, as one that a killed run was making"
-    if nodes := [f"{one}: {why}" for one in left if one.node]:
+    """Remove resources of a killed run; ask about nodes, which a restored state may lack, too."""
+    left = audits.unrecorded(run.stack, run.testbeds)
+    why = "it is not in the state, so a killed run may have been making it"
+    if nodes := [f"{thing}: {why}" for thing in left if thing.node]:
         run.approve(nodes)
-    if gone := run.asked.remove(left):
-        progress.note(f"removed what a killed run left: {', '.join(gone)}")
+    if removed := run.testbeds.remove(left):
+        progress.note(f"removed resources of a killed run: {', '.join(removed)}")
 
 
 def changed(result: Result) -> bool:
@@ -291,25 +291,25 @@ def changed(result: Result) -> bool:
     return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
 
 
-def _look_first(run: Run, *, refresh: bool) -> tuple[Probed | None, Result | None]:
-    """Look at the cluster's condition, and refresh the state if something is damaged.
+def _probe_first(run: Run, *, refresh: bool) -> tuple[Probed | None, Result | None]:
+    """Probe the cluster, and refresh the state if something is damaged.
 
-    Returns the cluster and its condition, or None if it could not be looked at; and the engine's
+    Returns the cluster and its condition, or None if it could not be probed; and the engine's
     preview, if it was computed meanwhile and still holds.
     """
     paths, stack = run.paths, run.stack
     if not refresh:
         leases.check_not_expired(paths)
-    planned, told = None, list[ResourceEvent | LogEvent]()
+    planned, events = None, list[ResourceEvent | LogEvent]()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(probe.before_up, paths, run.plan)
-        # Usually nothing is damaged, and the preview computed meanwhile holds. The engine learns
-        # which nodes an earlier run left out only once this run has begun.
+        future = pool.submit(probe.before_up, paths, run.plan)
+        # Usually nothing is damaged, and the preview computed meanwhile holds. If an earlier run
+        # left nodes out, it would not, because the engine does not know that yet.
         if not refresh and not record.read(paths).left_out and stack.has_resources():
             with suppress(GpubedError):  # a later preview reports the error
-                planned = stack.preview(told.append)
-        seen = looking.result()
-    damaged = probe.damaged(seen)
+                planned = stack.preview(events.append)
+        probed = future.result()
+    damaged = probe.damaged(probed)
     if damaged:
         if not refresh:
             probe.require_known_keys(*damaged)
@@ -317,19 +317,20 @@ def _look_first(run: Run, *, refresh: bool) -> tuple[Probed | None, Result | Non
             progress.note(line)
     if refresh or damaged:
         _refresh(run)
-        return seen, None  # the state has changed
-    for event in told if planned else ():
+        return probed, None  # the state has changed
+    for event in events if planned else ():
         discard_steps(event)
-    return seen, planned
+    return probed, planned
 
 
 def _refuse(error: type[GpubedError], findings: Sequence[Finding]) -> None:
-    missing = [finding for finding in findings if not finding.ok]
-    if missing:
-        first, *more = missing
+    """Raise an error with the findings that are not ok, if there are any."""
+    failed = [finding for finding in findings if not finding.ok]
+    if failed:
+        first, *others = failed
         rest = [
-            f"\n  {one.message}" + (f"\n    → {one.fix}" if one.fix != first.fix else "")
-            for one in more
+            f"\n  {each.message}" + (f"\n    → {each.fix}" if each.fix != first.fix else "")
+            for each in others
         ]
         raise error(first.message + "".join(rest), first.fix)
 
@@ -342,13 +343,13 @@ class Preview:
     steps: Result
     damage: Sequence[str]  # damage that `up` would repair, a sentence each
     roles: Due  # the nodes on which roles would be applied, by role
-    lost: Sequence[str]  # what `up` would ask about, a sentence each
-    refused: Sequence[Finding]  # by the testbed; asked only if something would be lost
+    lost: Sequence[str]  # losses that `up` would ask about, a sentence each
+    refused: Sequence[Finding]  # the testbed's refusals; empty if nothing would be lost
     notes: Sequence[str]
 
 
 def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
-    """Compute what `up` would do; nothing is changed.
+    """Compute what `up` would do, without changes.
 
     Raises `Locked` if another run is changing the cluster.
     """
@@ -360,20 +361,20 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     paths.prepare()
     stack = Stack(paths, engine)
     audits.testbeds(stack, testbed).require_same(testbed)
-    seen = probe.damaged(probe.before_up(paths, plan))
+    damaged = probe.damaged(probe.before_up(paths, plan))
     audits.remember(stack)
     gone = list[str]()
-    if seen:
-        asked = audits.testbeds(stack, testbed)
-        gone = removals.gone(audits.missing_data(stack, asked))
-        asked.require_refreshable()
-    planned = stack.preview(emit, refresh=seen is not None)
-    there, given_up, notes = _known_again(stack, testbed, plan)
+    if damaged:
+        testbeds = audits.testbeds(stack, testbed)
+        gone = removals.gone(audits.missing_data(stack, testbeds))
+        testbeds.require_refreshable()
+    planned = stack.preview(emit, refresh=damaged is not None)
+    existing, abandoned, notes = _recovery(stack, testbed, plan)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
-    left = shared_storage.left_behind(paths, plan, steps, there)
+    left = shared_storage.left_behind(paths, plan, steps, existing)
     lost = removals.lost(planned, left)
     refused = testbed.refusals(plan) if lost else []
-    found = seen[1] if seen else Condition({})
+    found = damaged[1] if damaged else Condition({})
     runlock.require_free(paths.state)  # another run may have begun meanwhile
     roles: Due = {}
     if plan.spec.configure and plan.spec.backend.lends_nodes:
@@ -389,26 +390,26 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
             cut=found.in_state(*probe.BARE),
             broken=probe.unserved(plan, found),
         )
-    return Preview(plan, planned, found.words, roles, [*given_up, *gone, *lost], refused, notes)
+    return Preview(plan, planned, found.words, roles, [*abandoned, *gone, *lost], refused, notes)
 
 
-def _known_again(
+def _recovery(
     stack: Stack, testbed: Testbed, plan: ClusterPlan
 ) -> tuple[list[Existing] | None, list[str], list[str]]:
-    """Return what `up` would do with resources that a lost state knew.
+    """Return what `up` would do with the resources of a lost state.
 
-    Returns the existing resources, or None if the testbed was not asked; those that `up` would give
-    up; and those that it would take over, or why it would stop.
+    Returns the existing resources, or None if the testbed was not asked; a sentence for each that
+    `up` would abandon; and sentences about those that it would take over, or why it would stop.
     """
     uuid = record.uuid(stack.paths)
-    if uuid is None and (said := lost_state.renamed(stack.paths)):
-        return None, [], [said]
+    if uuid is None and (message := lost_state.renamed(stack.paths)):
+        return None, [], [message]
     if uuid is None or stack.has_resources() or stack.interrupted():
         return None, [], []
     try:
-        found = lost_state.known_again(uuid, testbed)
-        lost = lost_state.given_up(found, testbed, plan)
+        existing = lost_state.existing_of(uuid, testbed)
+        lost = lost_state.abandoned(existing, testbed, plan)
     except GpubedError as error:
         return None, [], [f"`up` would stop: {error.message}"]
-    said = lost_state.taken_over(found, plan)
-    return found, lost, [said] if said else []
+    message = lost_state.taken_over(existing, plan)
+    return existing, lost, [message] if message else []

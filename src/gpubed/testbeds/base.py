@@ -130,7 +130,7 @@ class Backend(ABC):
         """What `up` does about a node that does not answer, in words."""
         if self.restarts:
             return f"it is restarted if it stays silent for {self.boots_within_s / 60:g} min"
-        return "only you can see to its power, network and sshd"
+        return "only you can check its power, network and sshd"
 
     def require_engine(self, engine: str) -> None:
         """Refuse, as PrerequisiteMissing, an engine that cannot make the testbed's resources."""
