@@ -1,6 +1,6 @@
 """A cluster in a Pulumi program, and the provider of its resources.
 
-States refer to the provider by this module and its name, which never change.
+States name this module and `Provider`, so neither may be renamed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ Provider.own = drivers.driver
 class Cluster(pulumi.ComponentResource):
     """A cluster as a component of your own Pulumi program, ready once `pulumi up` ends.
 
-    The project folder, with `inventories/` and `.gpubed/`, is the one that has `Pulumi.yaml`. Needs
-    Pulumi's CLI.
+    Needs Pulumi's CLI. The project folder, with `inventories/` and `.gpubed/`, is that of
+    `Pulumi.yaml`.
+
+    The first four outputs are known once the nodes exist, the others once the nodes are configured
+    and verified.
 
     Attributes:
-        uuid: The cluster's UUID, which everything that is made carries as a label.
-        head_address: IP address or host name of the head, where SSH answers.
-        node_addresses: The same of every node, by its name; empty on testbeds that run jobs only.
-        allocation: All that was granted: nodes, addresses, host keys. This and the above are known
-            once the nodes are there, all below once they are configured and verified.
+        uuid: The cluster's UUID, a label of all its resources.
+        head_address: IP address or host name of the head's SSH server.
+        node_addresses: The same for each node, by name; empty on testbeds that only run jobs.
+        allocation: The granted nodes with their addresses and host keys.
         state: `ready`, or `allocated` with `configure: false`.
-        head: The head's name; None on testbeds that run jobs only.
-        ssh_command: How OpenSSH gets to the head; None like `head`.
+        head: The head's name; None on testbeds that only run jobs.
+        ssh_command: The OpenSSH command that logs in to the head; None if `head` is None.
         jupyterlab_url: JupyterLab's URL without its token; None if the cluster has none.
     """
 
@@ -62,7 +64,7 @@ class Cluster(pulumi.ComponentResource):
         Args:
             name: The component's name in the program.
             spec: `inventories/<cluster>/cluster.yml`; without it, the cluster is called `name`.
-            opts: Options of the component; its resources inherit what Pulumi lets them inherit.
+            opts: Options of the component, which its resources inherit by Pulumi's rules.
 
         Raises:
             pulumi.RunError: The specification is missing, wrong, or elsewhere.
@@ -71,16 +73,16 @@ class Cluster(pulumi.ComponentResource):
         paths = Project.find().cluster(cluster)
         if spec and (paths.project.root / spec).resolve() != paths.spec.resolve():
             raise pulumi.RunError(
-                f"{spec} is not inventories/<cluster>/cluster.yml of {paths.project.root}: put it "
-                "there; that is the folder of Pulumi.yaml, or what GPUBED_ROOT names"
+                f"{spec} is not inventories/<cluster>/cluster.yml of {paths.project.root}: move it "
+                "there; GPUBED_ROOT, or else the folder of Pulumi.yaml, is the project"
             )
-        # URNs contain the types of parents, not their names: so two clusters do not clash.
+        # URNs have the types of parents, not their names, so the type has the cluster's name.
         super().__init__(f"gpubed:cluster/{cluster}:Cluster", name, None, opts)
-        found = declare(cluster, pulumi.ResourceOptions(parent=self))
-        self.allocation, self.state = found["allocation"], found["state"]
+        declared = declare(cluster, pulumi.ResourceOptions(parent=self))
+        self.allocation, self.state = declared["allocation"], declared["state"]
         none = pulumi.Output.from_input(None)
         self.head, self.ssh_command, self.jupyterlab_url = (
-            found.get(key, none) for key in ("head", "ssh_command", "jupyterlab_url")
+            declared.get(key, none) for key in ("head", "ssh_command", "jupyterlab_url")
         )
         self.uuid = self.allocation.apply(lambda granted: granted["uuid"])
         self.node_addresses = self.allocation.apply(
@@ -97,9 +99,9 @@ def declare(
 ) -> dict[str, pulumi.Output[Any]]:
     """Declare the resources of a cluster; return the outputs of its stack.
 
-    The identity comes first: it makes the UUID that all other resources carry. The configuration
-    comes last: it renders the inventory, applies the roles and verifies the result, so that `pulumi
-    up` ends in a ready cluster. Resources without another parent get `opts`.
+    The first resource is the identity, which makes the UUID of all others. The last one is the
+    configuration, which renders the inventory, applies roles and verifies, so that `pulumi up` ends
+    in a ready cluster. Resources without another parent get `opts`.
 
     Raises `pulumi.RunError` for a missing or wrong specification.
     """
@@ -115,16 +117,16 @@ def _declared(
 ) -> dict[str, pulumi.Output[Any]]:
     owner = {"cluster": paths.name}
     public_key = Key("key", "gpubed", owner, opts).result["public_key"]
-    # A preview does not know a future result and would replace all that depends on it, even if
-    # the key exists and only its resource is new.
+    # If the key exists and only its resource is new, use the key: a preview does not know the
+    # resource's result, and would replace everything that depends on it.
     with suppress(Unreadable):  # the resource reports the error
         if kept := secret.public_key(paths.private_key):
             public_key = pulumi.Output.from_input(kept)
     uuid = Identity("identity", "gpubed", owner, opts).result["uuid"]
     allocation = backend(cluster.backend).component(cluster, uuid, public_key, opts)
-    made = _configuration(cluster, paths, allocation, opts)
-    # Outputs become known only after the configuration is done.
-    known = pulumi.Output.all(allocation, made.result).apply(
+    configuration = _configuration(cluster, paths, allocation, opts)
+    # Depends on the configuration, so that outputs are known only once it is done.
+    known = pulumi.Output.all(allocation, configuration.result).apply(
         lambda both: outputs(cluster, paths, both[0])
     )
     names = ["state"]
@@ -144,8 +146,8 @@ def _configuration(
     # Testbeds that run jobs have no nodes to configure.
     configured = cluster.spec.configure and cluster.spec.backend.lends_nodes
 
-    def wanted(data: dict[str, Any]) -> dict[str, dict[str, str]]:
-        # Not called in a preview of a new cluster, which has no allocation yet.
+    def fingerprints(data: dict[str, Any]) -> dict[str, dict[str, str]]:
+        # A preview of a new cluster has no allocation, and so needs no such imports.
         from gpubed.configuration import roles
         from gpubed.nodes.allocation import Allocation
 
@@ -156,7 +158,7 @@ def _configuration(
         "configure": configured,
         "specification": cluster.spec.digest,
         "allocation": allocation,
-        "fingerprints": allocation.apply(wanted) if configured else {},
+        "fingerprints": allocation.apply(fingerprints) if configured else {},
     }
     return Configuration("configuration", "gpubed", inputs, opts)
 
@@ -168,10 +170,10 @@ def outputs(cluster: ClusterPlan, paths: ClusterPaths, granted: dict[str, Any]) 
     from gpubed.nodes.allocation import Cluster as Granted
 
     allocation = Allocation.model_validate(granted)
-    known = {"state": "ready" if cluster.spec.configure else "allocated"}
+    result = {"state": "ready" if cluster.spec.configure else "allocated"}
     if not allocation.nodes:
-        return known
+        return result
     head = allocation.head.name
-    known |= {"head": head, "ssh_command": f"ssh -F {shlex.quote(str(paths.ssh_config))} {head}"}
-    found = services.urls(Granted(paths, cluster, allocation))
-    return known | {f"{service['name']}_url": service["url"] for service in found}
+    result |= {"head": head, "ssh_command": f"ssh -F {shlex.quote(str(paths.ssh_config))} {head}"}
+    urls = services.urls(Granted(paths, cluster, allocation))
+    return result | {f"{service['name']}_url": service["url"] for service in urls}

@@ -41,8 +41,8 @@ def test_what_the_role_makes_is_trusted(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (", pathlen:0", "", "can make others"),
-        ("pathlen:0", "pathlen:1", "can make others"),
+        (", pathlen:0", "", "can sign other authorities"),
+        ("pathlen:0", "pathlen:1", "can sign other authorities"),
         (LIMITS, "", "no NameConstraints"),
         (LIMITS, "nameConstraints = $4", "not limited"),
         (LIMITS, f"{LIMITS},permitted;URI:bank.example", "not limited"),
@@ -50,8 +50,8 @@ def test_what_the_role_makes_is_trusted(tmp_path):
         (LIMITS, f"nameConstraints = critical, permitted;IP:127.0.0.1/{FULL}", "not limited"),
         (LIMITS, "nameConstraints = critical, excluded;DNS:bank.example", "not limited"),
         (LIMITS, f"{LIMITS},permitted;IP:10.0.0.0/255.0.0.0", "all addresses of 10.0.0.0/8"),
-        (LIMITS, f"{LIMITS}\nsubjectAltName = DNS:bank.example", "a server itself"),
-        ("critical, keyCertSign", "critical, keyCertSign, digitalSignature", "a server itself"),
+        (LIMITS, f"{LIMITS}\nsubjectAltName = DNS:bank.example", "as its own certificate"),
+        ("critical, keyCertSign", "critical, keyCertSign, digitalSignature", "as its own certificate"),
         ("keyUsage = critical, keyCertSign", "", "no KeyUsage"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_second_certificate_in_the_file_is_refused(tmp_path, kind):
     made = certificates.make_for(tmp_path, HOSTS).with_suffix(".ca.crt")
     text = made.read_text()
     made.write_text(text + text.replace("CERTIFICATE", kind))
-    with pytest.raises(GpubedError, match="more in it than one certificate"):
+    with pytest.raises(GpubedError, match="more than one certificate"):
         certificate.authority(made, HEAD)
 
 

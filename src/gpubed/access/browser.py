@@ -1,12 +1,11 @@
 """Opens a service of the head in the browser; other users of this machine cannot connect.
 
-Every user of this machine can list the arguments of the browser, such as a URL with a token. So the
-browser gets a file that redirects to the URL, as with `use_redirect_file` of JupyterLab.
+All users can list a browser's arguments, which must not have a URL with a token. So the browser
+gets a file that redirects to the URL, like JupyterLab's `use_redirect_file`.
 
-`relay` is a proxy on loopback, from HTTP to TLS, so that the browser need not trust the service's
-certificate: the proxy checks it against the cluster's own, and its connection goes through SSH. No
-further port of the head is opened, and the service still asks for its token. All users share
-loopback, so each connection's user is looked up.
+`relay` is a proxy on loopback, from HTTP to TLS through SSH. It checks the service's certificate
+against the cluster's, so that the browser need not trust it. The service still asks for its token.
+All users share loopback, so the relay looks up the user of each connection.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from gpubed.core.errors import GpubedError
 
 ADDRESS = "127.0.0.1"
 End = tuple[str, int]  # IPv4 address and port
-_AT_ONCE = 2**16
-_LOOK_EVERY_S = 0.5
+_CHUNK = 2**16  # bytes
+_CHECK_EVERY_S = 0.5
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IN_IPV6 = bytes(10) + b"\xff\xff"
-_OWNERLESS = "0"  # inode of a socket without a process, whose user is given as root
+_OWNERLESS = "0"  # inode of a socket without a process, which the table lists as root's
 
 
 def _of_windows() -> bool:
-    """Return whether this Linux runs within Windows, whose browser cannot read files here."""
+    """Return whether this Linux runs in Windows, whose browser cannot read files of Linux."""
     return "microsoft" in platform.release().lower()
 
 
@@ -49,14 +48,14 @@ def show(page: Path) -> bool:
 def visit(url: str, page: Path) -> bool:
     """Open a URL that contains a secret; return whether a browser opened it.
 
-    The redirect is written to `page`, among the cluster's secrets. It stays, since there is no way
-    to know when the browser has read it; without a browser, none is left.
+    Writes the redirect to `page`, among the cluster's secrets. The file stays, because a browser
+    does not tell when it has read it; without a browser, it is removed.
     """
-    there = html.escape(url)
+    target = html.escape(url)
     text = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>gpubed</title>\n'
-        f'<meta http-equiv="refresh" content="0;url={there}"></head>\n'
-        f'<body><a href="{there}">Go on</a></body></html>\n'
+        f'<meta http-equiv="refresh" content="0;url={target}"></head>\n'
+        f'<body><a href="{target}">Go on</a></body></html>\n'
     )
     secret.write(page, text.encode())
     if show(page):
@@ -77,11 +76,11 @@ def relay(
     Raises `GpubedError` if the service does not answer, or shows another certificate.
 
     Args:
-        service: Where the service, or a tunnel to it, listens.
-        ready: Called with the port of loopback once connections are accepted; it is any free
-            port, so that no other process can take it in advance.
-        require_way: Raises the exception that ends the relay once the service cannot be reached.
-        refused: Called with the name of each other user whose connection was refused.
+        service: The address and port of the service, or of a tunnel to it.
+        ready: Called with the port of loopback once the relay accepts connections; any free port,
+            so that no other process can take it in advance.
+        require_way: Raises an exception, which ends the relay, once the service is unreachable.
+        refused: Called with the name of the other user whenever a connection is refused.
     """
     asyncio.run(_relay(certificate, service, ready, require_way, refused))
 
@@ -114,23 +113,23 @@ async def _relay(
     async def watch() -> None:
         while True:
             require_way()
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
 
-    try:  # an error is reported here, not as an empty page
+    try:  # reports an error before the browser shows an empty page
         context = ssl.create_default_context(cafile=str(certificate))
         (await reach())[1].close()
     except OSError as error:
         raise GpubedError(f"the service on the head does not answer: {error}") from error
     async with await asyncio.start_server(pass_on, ADDRESS, 0) as server:
         port = server.sockets[0].getsockname()[1]
-        # A browser in a terminal returns only once its user quits it, hence the thread.
+        # In a thread, because a browser in the terminal returns only once its user quits it.
         await asyncio.gather(asyncio.to_thread(ready, port), watch())
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Pass on data until one side closes."""
     try:
-        while data := await reader.read(_AT_ONCE):
+        while data := await reader.read(_CHUNK):
             writer.write(data)
             await writer.drain()
     except OSError:
@@ -142,8 +141,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def stranger(there: End, here: End) -> str:
     """Return the user at the other end, `there`, of a connection on loopback.
 
-    Empty for this user, who may have started this process with sudo; and on systems that do not
-    tell: macOS, and Linux within Windows, whose browser is outside.
+    Empty for this process's user, or the user who started it with sudo. Also empty where it is
+    unknown: on macOS, and on Linux in Windows, whose browser is outside.
     """
     if _of_windows() or not _TABLES[0].exists():
         return ""

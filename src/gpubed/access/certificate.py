@@ -1,4 +1,4 @@
-"""Checks the certificate authority of a cluster's JupyterLab, and tells how to trust it."""
+"""Checks the certificate authority of a cluster's JupyterLab, and lists how to trust it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _SIGNING = x509.KeyUsage(False, False, False, False, False, True, False, False, 
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate that is safe to trust, since it can only vouch for one node's names."""
+    """A certificate that is safe to trust, because it is limited to the names of one node."""
 
     certificate: Path
-    sha256: str  # its SHA-256 fingerprint, as browsers show it
-    sha1: str  # its SHA-1 fingerprint, by which Windows finds certificates
+    sha256: str  # the fingerprint that browsers show
+    sha1: str  # the fingerprint by which Windows finds certificates
     names: tuple[str, ...]  # the host names and addresses that it may vouch for
 
 
 def authority(certificate: Path, head: Node) -> Authority:
-    """Return the authority of a cluster's JupyterLab, if it is harmless to trust.
+    """Return the authority of a cluster's JupyterLab if it is safe to trust.
 
-    The head made it, and root there could have handed over another one. Raises `GpubedError` if
-    there is none, or it could vouch for more than the head.
+    The head made the certificate, so root on the head may have replaced it. Raises `GpubedError` if
+    there is none, or if it may vouch for more than the head.
     """
     kept = reading.file(certificate, _MAKE, limit=_LARGEST)
     try:
         found = x509.load_pem_x509_certificate(kept.data)
-        # Systems would trust further certificates in the file, too.
+        # Systems would also trust further certificates in the file.
         if found.public_bytes(Encoding.PEM).strip() != kept.data.strip():
-            raise ValueError("there is more in it than one certificate")
+            raise ValueError("the file has more than one certificate")
         _require_signing_alone(found.extensions)
         names = _permitted(found.extensions)
-        if foreign := sorted(set(names) - _known(head)):
+        if foreign := sorted(set(names) - _names(head)):
             raise ValueError(f"it may vouch for {', '.join(foreign)}, which {head.name} is not")
     except _MALFORMED as error:
         raise GpubedError(f"{certificate} is not to be trusted: {error}", _MAKE) from error
@@ -58,14 +58,14 @@ def authority(certificate: Path, head: Node) -> Authority:
     return Authority(certificate, shown, sha1, tuple(names))
 
 
-def _known(head: Node) -> set[str]:
-    """Return the names that role jupyterlab lets the authority vouch for."""
+def _names(head: Node) -> set[str]:
+    """Return the names to which role jupyterlab limits the authority."""
     names = {head.name, head.control_address, head.experiment_address or "", "localhost"}
-    found = names | {"127.0.0.1"}
+    normalized = {"127.0.0.1"}
     for name in names:
         with suppress(ValueError):
-            found.add(str(ip_address(name)))
-    return found
+            normalized.add(str(ip_address(name)))
+    return names | normalized
 
 
 def _extension(extensions: x509.Extensions, kind: type[_Kind]) -> x509.Extension[_Kind]:
@@ -76,35 +76,36 @@ def _extension(extensions: x509.Extensions, kind: type[_Kind]) -> x509.Extension
 
 
 def _require_signing_alone(extensions: x509.Extensions) -> None:
-    """Refuse an authority that could act as a server: its name limits do not bind itself."""
+    """Refuse a certificate that a server could present: name constraints do not limit itself."""
     basic = _extension(extensions, x509.BasicConstraints).value
     if not basic.ca or basic.path_length != 0:
-        raise ValueError("it is no authority, or one that can make others")
+        raise ValueError("it is no authority, or can sign other authorities")
     usage = _extension(extensions, x509.KeyUsage).value
-    named = any(isinstance(one.value, x509.SubjectAlternativeName) for one in extensions)
+    named = any(isinstance(each.value, x509.SubjectAlternativeName) for each in extensions)
     if named or usage != _SIGNING:
-        raise ValueError("it could be shown by a server itself")
+        raise ValueError("a server could present it as its own certificate")
 
 
 def _permitted(extensions: x509.Extensions) -> list[str]:
-    """Return all that an authority may vouch for; refuse one without such limits."""
+    """Return the host names and addresses that an authority may vouch for; refuse other kinds."""
     limits = _extension(extensions, x509.NameConstraints)
-    permitted, found = limits.value.permitted_subtrees or [], []
-    # Kinds of names that are not listed would be unlimited.
-    if not limits.critical or {type(one) for one in permitted} != {x509.DNSName, x509.IPAddress}:
+    permitted, names = limits.value.permitted_subtrees or [], []
+    # Kinds of names without a constraint would be unlimited.
+    if not limits.critical or set(map(type, permitted)) != {x509.DNSName, x509.IPAddress}:
         raise ValueError("it is not limited to host names and addresses")
-    for one in permitted:
-        found.append(str(one.value))
-        if isinstance(one, x509.IPAddress):
-            network = ip_network(found.pop())
+    for each in permitted:
+        name = str(each.value)
+        if isinstance(each, x509.IPAddress):
+            network = ip_network(name)
             if network.num_addresses != 1:
                 raise ValueError(f"it may vouch for all addresses of {network}")
-            found.append(str(network.network_address))
-    return found
+            name = str(network.network_address)
+        names.append(name)
+    return names
 
 
 def steps(cluster: str, trusted: Authority) -> dict[str, list[str]]:
-    """Return the commands that make each system or browser trust an authority, and forget it."""
+    """Return the commands that make each system or browser trust and forget an authority."""
     certificate = trusted.certificate
     name, path = f"gpubed-{cluster}", quote(str(certificate))
     anchor = f"/usr/local/share/ca-certificates/{name}.crt"

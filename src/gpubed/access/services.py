@@ -1,4 +1,4 @@
-"""The services of a cluster: their URLs, and whether they answer."""
+"""URLs and health of a cluster's services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 10.0
 
 
 def urls(cluster: Cluster) -> list[dict[str, str]]:
-    """Return name and URL of each service as it was set up last, without any token."""
+    """Return name and URL, without a token, of each service as it was set up last."""
     spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
@@ -28,24 +28,23 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
     # A head behind other hosts is reached through the tunnel of `gpubed open`.
     head = cluster.allocation.head
     host = "localhost" if head.via else head.control_address
-    at = f"https://{host}:{jupyterlab_port.port(cluster)}"
-    found = [{"name": "jupyterlab", "url": f"{at}/lab"}]
+    base = f"https://{host}:{jupyterlab_port.port(cluster)}"
+    services = [{"name": "jupyterlab", "url": f"{base}/lab"}]
     if spec.services.monitoring:
-        found.append({"name": STATUS, "url": f"{at}{_PAGE}"})
-    return found
+        services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
+    return services
 
 
 def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
-    """Return the URL of JupyterLab or, through it, of the status page, with the token.
+    """Return the URL of JupyterLab, or of the status page behind it, with the token.
 
-    On a testbed that only runs jobs, it is the URL of the testbed's own notebooks, without a token.
-    Raises `GpubedError` if the cluster does not have the service.
+    On a testbed that only runs jobs, returns the URL of the testbed's own notebooks, without a
+    token. Raises `GpubedError` if the cluster does not have the service.
     """
-    if not cluster.allocation.nodes and name != STATUS:
-        for service in urls(cluster):
-            return service["url"]  # the testbed's own notebooks have their own login
-        cluster.allocation.require_nodes()
-    for service in urls(cluster):
+    services = urls(cluster)
+    if services and not cluster.allocation.nodes and name != STATUS:
+        return services[0]["url"]  # the testbed's own notebooks have their own login
+    for service in services:
         if service["name"] == name:
             return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"
     cluster.allocation.require_nodes()
@@ -60,34 +59,33 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
 
 
 def answers(cluster: Cluster) -> dict[str, str]:
-    """Ask each service whether it is alive; return what is wrong by name, empty if nothing is."""
-    found = {}
-    asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
-    for service in urls(cluster):
-        ask, name = asked[service["name"]], service["name"]
+    """Return the fault of each service by name, empty if it answers."""
+    faults = {}
+    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status}
+    for name in (service["name"] for service in urls(cluster)):
         try:
-            status = ask(cluster)
-            found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
+            status = requests[name](cluster)
+            faults[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
         except GpubedError as error:
-            found[name] = error.headline
-    return found
+            faults[name] = error.headline
+    return faults
 
 
 def jupyterlab_status(cluster: Cluster, token: str | None = None, page: str = "/api/status") -> int:
-    """Ask JupyterLab for a page, checking its certificate against the cluster's own.
+    """Request a page of JupyterLab, and check its certificate against the cluster's own.
 
-    Returns the HTTP status code. Without a `token`, the right one is sent. Raises `GpubedError` if
+    Returns the HTTP status code. `token` defaults to the right one. Raises `GpubedError` if
     JupyterLab does not answer, or shows another certificate.
     """
-    at, certificate = jupyterlab_port.port(cluster), cluster.paths.jupyterlab_certificate
+    certificate = cluster.paths.jupyterlab_certificate
     if not certificate.exists():
         raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
-    sent = {"Authorization": f"token {token or secret.text(cluster.paths.jupyterlab_token)}"}
+    headers = {"Authorization": f"token {token or secret.text(cluster.paths.jupyterlab_token)}"}
     try:
         context = ssl.create_default_context(cafile=str(certificate))
-        with tunnel.to_head(cluster, at) as (host, port):
+        with tunnel.to_head(cluster, jupyterlab_port.port(cluster)) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
-            connection.request("GET", page, headers=sent)
+            connection.request("GET", page, headers=headers)
             return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(
@@ -96,5 +94,5 @@ def jupyterlab_status(cluster: Cluster, token: str | None = None, page: str = "/
 
 
 def page_status(cluster: Cluster) -> int:
-    """Ask for the status page with the right token; see `jupyterlab_status`."""
+    """Request the status page; see `jupyterlab_status`."""
     return jupyterlab_status(cluster, page=_PAGE)

@@ -1,4 +1,4 @@
-"""Runs TensorBoard on the head, over the runs of a cluster, for as long as a tunnel is open."""
+"""Runs TensorBoard on the head for the runs of a cluster while a tunnel is open."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import in_sh
 
 _STARTS_WITHIN_S = 90.0
-# Other accounts of the head could open its port, but for the path, which no argument shows. Its
-# faster reader of event files would have a port without one.
+# A secret path keeps other accounts of the head out of TensorBoard's port; it is read from stdin,
+# because arguments are visible. `load_fast` would open another port without that path.
 _PROGRAM = """
 import sys
 from tensorboard import program
@@ -34,10 +34,10 @@ _URL = re.compile(r"http://[^/]+:(\d+)/")
 
 @contextmanager
 def opened(cluster: Cluster, again: str) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the URL of TensorBoard, and a function that waits until it ends, which is an error.
+    """Yield the URL of TensorBoard, and a function that raises `GpubedError` once it has ended.
 
-    Raises:
-        GpubedError: It does not start, or the tunnel does not open.
+    Raises `GpubedError`, with the command `again` as hint, if TensorBoard does not start or the
+    tunnel does not open.
     """
     shared, path = cluster.plan.spec.storage.shared.path, secrets.token_urlsafe()
     words = [f"{shared}/env/current/bin/python", "-c", _PROGRAM, f"{shared}/runs", tunnel.LOCAL]
@@ -53,16 +53,16 @@ def opened(cluster: Cluster, again: str) -> Iterator[tuple[str, Callable[[], Non
         late = threading.Timer(_STARTS_WITHIN_S, board.terminate)
         late.start()
         try:
-            with suppress(BrokenPipeError):  # ssh has ended, and says why
+            with suppress(BrokenPipeError):  # ssh has ended, and `errors` has the reason
                 board.stdin.write(f"{path}\n")
                 board.stdin.flush()
-            told = next(filter(None, map(_URL.match, board.stdout)), None)
+            url = next(filter(None, map(_URL.match, board.stdout)), None)
             late.cancel()
-            if told is None:
+            if url is None:
                 errors.seek(0)
                 why = "".join(errors.readlines()[-1:]).strip() or "it takes too long"
                 raise GpubedError(f"TensorBoard does not start on the head: {why}", again)
-            with tunnel.through_ssh(cluster, int(told[1])) as way:
+            with tunnel.through_ssh(cluster, int(url[1])) as way:
 
                 def wait() -> None:
                     while board.poll() is None:

@@ -22,8 +22,8 @@ _LAST_LINES = 3
 
 def command(cluster: Cluster, local: int, port: int) -> list[str]:
     """Return the ssh command that forwards port `local` of loopback to `port` of the head."""
-    way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", cluster.allocation.head.name]
-    return ["ssh", "-F", str(cluster.paths.ssh_config), *way]
+    forward = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", cluster.allocation.head.name]
+    return ["ssh", "-F", str(cluster.paths.ssh_config), *forward]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Tunnel:
     errors: IO[bytes]  # what ssh writes to stderr
 
     def require_open(self, again: str) -> None:
-        """Check that ssh still runs; it ends, for example, when this machine was asleep.
+        """Raise `GpubedError` if ssh has ended, for example because this machine was asleep.
 
-        Raises `GpubedError` if it has ended, with the command `again`, which opens another tunnel.
+        The error's hint is `again`, the command that opens another tunnel.
         """
         if self.process.poll() is not None:
-            raise GpubedError(f"the tunnel to the head has ended: {self.said}", again)
+            raise GpubedError(f"the tunnel to the head has ended: {self.last_lines}", again)
 
     def wait(self, again: str) -> None:
         """Wait until ssh ends, then raise the error of `require_open`."""
@@ -48,16 +48,16 @@ class Tunnel:
         self.require_open(again)
 
     @property
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """The last lines that ssh wrote."""
         self.errors.seek(0)
-        said = reading.tail(self.errors.read().decode(errors="replace"), _LAST_LINES)
-        return "; ".join(said.splitlines()) or "ssh does not say why"
+        lines = reading.tail(self.errors.read().decode(errors="replace"), _LAST_LINES)
+        return "; ".join(lines.splitlines()) or "ssh gives no reason"
 
 
 @contextmanager
 def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
-    """Yield the address and port at which a port of the head can be reached from here.
+    """Yield the address and port at which this machine reaches a port of the head.
 
     Raises `GpubedError` if a tunnel is needed and does not open.
     """
@@ -70,7 +70,7 @@ def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]:
-    """Forward a port of loopback, `local` if that is free, to a port of the head.
+    """Forward a port of loopback, `local` if it is free, to a port of the head.
 
     Raises `GpubedError` if the tunnel does not open.
     """
@@ -78,7 +78,7 @@ def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]
     ssh, *rest = command(cluster, local, port)
     started = [ssh, "-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", *rest]
     with (
-        # A file, as a full pipe would block ssh.
+        # A file, because a full pipe would block ssh.
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(started, stdin=subprocess.DEVNULL, stderr=errors) as process,
     ):
@@ -108,5 +108,5 @@ def _await(opened: Tunnel) -> None:
             return socket.create_connection((LOCAL, opened.port), 1).close()
         except OSError:
             time.sleep(0.1)
-    why = opened.said if opened.process.poll() is not None else "it takes too long"
+    why = opened.last_lines if opened.process.poll() is not None else "it takes too long"
     raise GpubedError(f"the tunnel to the head does not open: {why}")

@@ -1,7 +1,7 @@
-"""Checks a recipe: against itself, the package index, its packages, and nodes.
+"""Checks a recipe against its own files, the package index, its packages, and nodes.
 
-The index is read through its ordinary clients, uv and pip, with whatever they are
-configured to use. `measure` downloads what has GPU code, about 3 GB for a recipe.
+uv and pip read the index with the user's own configuration. `measure` downloads the packages with
+GPU code, about 3 GB for a recipe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Result
-from gpubed.recipes import fatbin, recipe
+from gpubed.recipes import fatbin
+from gpubed.recipes import recipe as recipes
 from gpubed.recipes.fatbin import Architectures
 from gpubed.recipes.recipe import Locked, Recipe
 
@@ -41,20 +42,21 @@ _WITH_GPU_CODE = ("torch", "nvidia-")
 _HERE = {key: str(value) for key, value in default_environment().items()}
 
 
-def check(of: Recipe) -> Iterator[Check]:
+def check(recipe: Recipe) -> Iterator[Check]:
     """Check a recipe against its own files and the package index."""
-    found, why = of.lock_sha256(), f"write the lock's checksum into {of.folder / 'recipe.yml'}"
-    why = "" if found == of.lock.sha256 else why
-    yield _judged("lock.checksum", why, found, of.lock.sha256, "")
-    yield _lock_has_what_is_wanted(of)
-    yield _lock_resolves(of)
-    yield _packages_serve_the_gpus(of)
+    sha256, why = recipe.lock_sha256(), ""
+    if sha256 != recipe.lock.sha256:
+        why = f"write the lock's checksum into {recipe.folder / 'recipe.yml'}"
+    yield _judged("lock.checksum", why, sha256, recipe.lock.sha256, "")
+    yield _lock_is_complete(recipe)
+    yield _lock_resolves(recipe)
+    yield _packages_serve_the_gpus(recipe)
 
 
-def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
+def check_nodes(recipe: Recipe, cluster: Cluster) -> Iterator[Check]:
     """Compare the nodes of a cluster with a recipe, which need not be the cluster's own."""
     plan, nodes = cluster.plan, cluster.allocation.nodes
-    spec = plan.spec.model_copy(update={"recipe": of.name})
+    spec = plan.spec.model_copy(update={"recipe": recipe.name})
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster.paths)) for n in nodes}
         changed = replace(cluster, plan=plan.model_copy(update={"spec": spec}))
@@ -63,36 +65,33 @@ def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
         yield from software.gpus(context)
 
 
-def measure(of: Recipe) -> Iterator[tuple[str, dict[str, Architectures]]]:
+def measure(recipe: Recipe) -> Iterator[tuple[str, dict[str, Architectures]]]:
     """Download each package that may have GPU code; yield its name and its architectures."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise PrerequisiteMissing(
-            "packages are measured on Linux on x86-64, where they are the nodes'",
+            "packages can be measured only on Linux on x86-64, the platform of nodes",
             "run this on such a machine",
         )
-    for entry in with_gpu_code(of):
+    for entry in with_gpu_code(recipe):
         with tempfile.TemporaryDirectory(prefix="gpubed-wheel-") as folder:
-            yield str(entry), fatbin.of_wheel(_download(entry, Path(folder)))
+            requirements = Path(folder) / "wanted.txt"
+            hashes = " ".join(f"--hash={text}" for text in entry.hashes)
+            requirements.write_text(f"{entry} {hashes}\n", encoding="utf-8")
+            words = ["--dest", folder, "-r", str(requirements)]
+            done = _run([sys.executable, "-m", *_DOWNLOAD, *words])
+            if done.returncode:
+                raise GpubedError(f"{entry} cannot be downloaded:\n{done.stderr.strip()[-600:]}")
+            yield str(entry), fatbin.of_wheel(next(Path(folder).glob("*.whl")))
 
 
-def with_gpu_code(of: Recipe) -> list[Locked]:
-    """Return the packages of a recipe that may carry GPU code; none without GPUs."""
-    here = {**_HERE, "sys_platform": "linux", "platform_machine": "x86_64"}
+def with_gpu_code(recipe: Recipe) -> list[Locked]:
+    """Return the packages of a recipe that may have GPU code; none without GPUs."""
+    platform_ = {**_HERE, "sys_platform": "linux", "platform_machine": "x86_64"}
     return [
         entry
-        for entry in (of.locked() if of.gpus.architectures else ())
-        if entry.name.startswith(_WITH_GPU_CODE) and entry.applies(here)
+        for entry in (recipe.locked() if recipe.gpus.architectures else ())
+        if entry.name.startswith(_WITH_GPU_CODE) and entry.applies(platform_)
     ]
-
-
-def _download(entry: Locked, folder: Path) -> Path:
-    hashes = " ".join(f"--hash={text}" for text in entry.hashes)
-    (folder / "wanted.txt").write_text(f"{entry} {hashes}\n", encoding="utf-8")
-    wanted = str(folder / "wanted.txt")
-    done = _run([sys.executable, "-m", *_DOWNLOAD, "--dest", str(folder), "-r", wanted])
-    if done.returncode:
-        raise GpubedError(f"{entry} cannot be downloaded:\n{done.stderr.strip()[-600:]}")
-    return next(folder.glob("*.whl"))
 
 
 def _judged(id_: str, reason: str, value: int | str, limit: str, unit: str = "packages") -> Check:
@@ -100,20 +99,20 @@ def _judged(id_: str, reason: str, value: int | str, limit: str, unit: str = "pa
     return Check(id=id_, result=result, value=value, unit=unit, limit=limit, reason=reason)
 
 
-def _lock_has_what_is_wanted(of: Recipe) -> Check:
-    wanted, locked = of.wanted(), {entry.name: entry.version for entry in of.locked()}
+def _lock_is_complete(recipe: Recipe) -> Check:
+    wanted, locked = recipe.wanted(), {entry.name: entry.version for entry in recipe.locked()}
     lacking = [
-        str(one)
-        for one in wanted
-        if locked.get(name := canonicalize_name(one.name)) is None
-        or not one.specifier.contains(locked[name], prereleases=True)
+        str(requirement)
+        for requirement in wanted
+        if (version := locked.get(canonicalize_name(requirement.name))) is None
+        or not requirement.specifier.contains(version, prereleases=True)
     ]
     why = f"not in the lock: {', '.join(lacking)}; lock it again (src/gpubed/recipes/README.md)"
     return _judged("lock.wanted", why if lacking else "", len(wanted), "all of requirements.in")
 
 
-def _lock_resolves(of: Recipe) -> Check:
-    id_, locked = "lock.resolves", of.locked()
+def _lock_resolves(recipe: Recipe) -> Check:
+    id_, locked = "lock.resolves", recipe.locked()
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:
         return Check(id=id_, result="skip", reason="uv is not installed: pip install uv")
@@ -122,22 +121,22 @@ def _lock_resolves(of: Recipe) -> Check:
     done = _run([uv, *_RESOLVE], input=wanted, env=environment)
     if done.returncode:
         return Check(id=id_, result="fail", reason=done.stderr.strip())
-    index = {str(entry): set(entry.hashes) for entry in recipe.parse_lock(done.stdout)}
-    strange = [str(e) for e in locked if not e.hashes or not set(e.hashes) <= index[str(e)]]
-    why = f"the index has other files of {', '.join(strange)}" if strange else ""
+    index = {str(entry): set(entry.hashes) for entry in recipes.parse_lock(done.stdout)}
+    other = [str(e) for e in locked if not e.hashes or not set(e.hashes) <= index[str(e)]]
+    why = f"the index has other files of {', '.join(other)}" if other else ""
     return _judged(id_, why, len(locked), "all in the index, with the lock's hashes")
 
 
-def _packages_serve_the_gpus(of: Recipe) -> Check:
-    id_ = "packages.architectures"
-    if not of.gpus.architectures:
-        return Check(id=id_, result="skip", reason=f"recipe {of.name} uses no GPU")
-    record = of.measured()
-    stale = {str(entry) for entry in with_gpu_code(of)} ^ record.keys()
-    lacking = [f"{name} is not both locked and measured" for name in sorted(stale)]
-    lacking += recipe.unserved(of, record)
-    why = "; ".join(lacking) + (f"; gpubed recipe measure {of.name}" if stale else "")
-    return _judged(id_, why, len(record), f"have code for {', '.join(of.gpus.architectures)}")
+def _packages_serve_the_gpus(recipe: Recipe) -> Check:
+    id_, architectures = "packages.architectures", recipe.gpus.architectures
+    if not architectures:
+        return Check(id=id_, result="skip", reason=f"recipe {recipe.name} uses no GPU")
+    measured = recipe.measured()
+    stale = {str(entry) for entry in with_gpu_code(recipe)} ^ measured.keys()
+    faults = [f"{name} is not both locked and measured" for name in sorted(stale)]
+    faults += recipes.unserved(recipe, measured)
+    why = "; ".join(faults) + (f"; gpubed recipe measure {recipe.name}" if stale else "")
+    return _judged(id_, why, len(measured), f"have code for {', '.join(architectures)}")
 
 
 def _run(words: list[str], **how: Any) -> subprocess.CompletedProcess[str]:

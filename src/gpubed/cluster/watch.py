@@ -1,7 +1,7 @@
-"""`gpubed watch`: checks a cluster repeatedly; repairs it, renews its lease, releases it.
+"""`gpubed watch`: probes a cluster repeatedly; repairs it, renews its lease, releases it.
 
-It repairs only what `up` repairs without a question. A fault must be seen twice: a node that boots
-is as silent as a broken one.
+A watch repairs only faults that `up` repairs without a question, and only faults that two looks in
+a row find: a booting node is as silent as a broken one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gpubed.testbeds.base import Testbed
 from gpubed.testbeds.specification import load, load_current
 
 State = Literal["well", "amiss", "busy", "gone"]
-"""How a look ends; busy: another run changes the cluster; gone: the cluster is down."""
-# Faults as seen from this machine only; the node itself may be intact.
+"""The result of a look. Busy: another run changes the cluster. Gone: the cluster is down."""
+# Faults that may lie between this machine and the node; the node itself may be intact.
 _OWN_VIEW = {probe.UNREACHABLE, "cut", "unshaped", probe.UNRECOGNIZED}
 
 
@@ -48,15 +48,17 @@ class Fault(NamedTuple):
 
     @property
     def boots(self) -> bool:
-        """Whether its node may be booting."""
+        """Whether the node may be booting."""
         return self.state == probe.UNREACHABLE
 
 
 class Watch:
-    """The watch of one cluster; as many `repairs` may begin within 24 hours.
+    """The watch of one cluster.
 
-    `hear` is called with each event after it was logged; `following` shows a repair's progress,
-    given its event file.
+    Args:
+        repairs: The largest number of repairs within 24 hours.
+        hear: Called with each event after it was logged.
+        following: Shows the progress of a repair, given its event file.
     """
 
     def __init__(
@@ -67,21 +69,22 @@ class Watch:
         hear: Callable[[Event], None],
         following: Callable[[Path], AbstractContextManager[None]],
     ) -> None:
-        self._paths, self._engine, self._most, self._following = paths, engine, repairs, following
+        self._paths, self._engine, self._following = paths, engine, following
+        self._limit = repairs
         self.journal = Journal(paths, hear)
-        self._guards = False  # whether this process holds the lock of the cluster's only watch
-        self._broken, self._said = 0, ""  # failed looks in a row, and the last error's text
+        self._had_lock = False  # whether this process held the lock of the cluster's only watch
+        self._failed_looks, self._last_error = 0, ""  # failed looks in a row
 
     def start(self, every_s: float) -> None:
-        """Begin to look repeatedly; faults that other processes saw before do not count."""
-        self._guards = self._has_lock
+        """Begin to look repeatedly; forget the faults that other processes saw before."""
+        self._had_lock = self._has_lock
         self.journal.remember(amiss={})
-        said = f"a look every {every_s:g} s, at most {self._most} repairs in 24 h"
-        self.journal.tell("started", said)
+        why = f"a look every {every_s:g} s, at most {self._limit} repairs in 24 h"
+        self.journal.tell("started", why)
 
     @property
     def is_over(self) -> bool:
-        """Whether the cluster does not exist, and no run is creating or removing it."""
+        """Whether the cluster is gone, and no run is creating or removing it."""
         return self.journal.is_gone and runlock.holder(self._paths.state) is None
 
     @property
@@ -96,44 +99,44 @@ class Watch:
         """
         try:
             state = self.look()
-            if self._broken:
-                self._broken, self._said = 0, ""
+            if self._failed_looks:
+                self._failed_looks, self._last_error = 0, ""
                 self.journal.tell("well", f"{self._paths.name} can be looked at again")
         except (UsageError, BrokenPipeError):
             raise
         except Exception as error:
-            said = f"a look failed: {in_words(error)}"
+            why = f"a look failed: {in_words(error)}"
             details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
         else:
             return state, 0.0
-        self._broken += 1
+        self._failed_looks += 1
         try:
-            self.journal.remember(amiss={})  # no fault counts as seen twice in a row
-            if said != self._said:
-                self._said = said
-                again = "looked at again in a minute, then ever more seldom"
-                self.journal.tell("failed", said, again, details=details)
+            self.journal.remember(amiss={})  # the next look must not count as the second in a row
+            if why != self._last_error:
+                self._last_error = why
+                again = "looked at again in a minute, then less and less often"
+                self.journal.tell("failed", why, again, details=details)
         except BrokenPipeError:
             raise
         except OSError:
-            pass  # a full disk may be what broke the look
-        return "not looked at", backed_off(self._broken)
+            pass  # a full disk may have caused the failure, too
+        return "not looked at", backed_off(self._failed_looks)
 
     def look(self) -> State:
         """Look once, and do what is due."""
         paths, name, journal = self._paths, self._paths.name, self.journal
         # `down` removes the lock, and a new cluster may have the same name.
-        if self.is_over or (self._guards and not self._has_lock):
+        if self.is_over or (self._had_lock and not self._has_lock):
             why = f"{name} is not up" if self.is_over else f"{name} was taken down meanwhile"
-            journal.tell("gone", why, f"the watch is over; gpubed up {name} makes it")
+            journal.tell("gone", why, f"the watch is over; to make the cluster: gpubed up {name}")
             return "gone"
-        known = journal.memory.by(leases.now())
-        if known != journal.memory:
-            journal.remember(**dict(known))
-            why = f"{paths.watch} has times that are yet to come: the clock was ahead"
-            journal.tell("clock", why, "they count as none: repairs are as due as ever")
-        who = runlock.holder(paths.state)
-        if who and journal.is_going:
+        plausible = journal.memory.until(leases.now())
+        if plausible != journal.memory:
+            journal.remember(**dict(plausible))
+            why = f"{paths.watch} has times in the future, of a clock that was ahead"
+            journal.tell("clock", why, "they are dropped, and delay no repair")
+        holder = runlock.holder(paths.state)
+        if holder and journal.is_going:
             return self._pass()
         warned = journal.memory.warned if journal.releases else None
         try:
@@ -143,18 +146,18 @@ class Watch:
             journal.leave(error.message, error.hint)
             return "amiss"
         messages = lease_policy.look(cluster).messages
-        for one in messages:
-            journal.tell_once(one.matter, one.event, one.why, one.outcome)
-        if not any(one.matter == "nodes" for one in messages):
-            journal.settle("nodes", "all nodes know until when the lease lasts")
-        if who:
+        for each in messages:
+            journal.tell_once(each.matter, each.event, each.why, each.outcome)
+        if not any(each.matter == "nodes" for each in messages):
+            journal.settle("nodes", "all nodes know the end of the lease")
+        if holder:
             return self._pass()
         if idle.go_on(journal, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
         return self._look(cluster)
 
     def _pass(self) -> State:
-        """Do nothing while another run is at work, and forget the faults seen before it."""
+        """Forget the faults seen so far, because another run is at work."""
         self.journal.remember(amiss={})
         return "busy"
 
@@ -169,27 +172,27 @@ class Watch:
             journal.tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._paths.state):
-            return self._pass()  # a run that has begun may cause what was seen
+            return self._pass()  # a run that began meanwhile may have caused the faults
         journal.settle("testbed", f"{lender} answers again")
-        self._tell_of_what_up_cannot_repair(found)
+        self._report_unrepairable(found)
         if found.all_silent:
             journal.remember(amiss={})
             return "amiss"
         faults, now, before = self._faults(found, cluster), leases.now(), journal.memory.amiss
-        # If a quarantined node is silent, its last answer counts.
+        # A damaged node stays in quarantine, although it may not say so any more.
         held = {n: why for n, why in journal.memory.quarantined.items() if n in found.damaged}
-        said = {one.node: one.quarantine for one in found.unwell if one.quarantine}
-        held |= {name: one.reason for name, one in said.items() if one.is_by_hand}
+        quarantines = {node.node: node.quarantine for node in found.unwell}
+        held |= {name: q.reason for name, q in quarantines.items() if q and q.is_by_hand}
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         journal.remember(amiss=since, quarantined=held)
         if idle.care(journal, self._engine, cluster):
             return "gone" if self.is_over else "amiss"
-        spared = self._spared([fault for fault in faults if fault.node in held])
+        spared = self._report_spared([fault for fault in faults if fault.node in held])
         broken = [fault for fault in faults if fault.node not in held]
         if not broken:
             if found.unknown:
                 return "amiss"
-            self._repaired()
+            self._forget_failures()
             journal.settle("cluster", f"nothing of {self._paths.name} is left to repair")
             return "amiss" if spared or found.full else "well"
         if all(_is_lasting(fault, before, testbed) for fault in broken):
@@ -200,22 +203,22 @@ class Watch:
         return "amiss"
 
     def _faults(self, found: Condition, cluster: Cluster) -> list[Fault]:
-        listed = [
+        faults = [
             Fault(name, name, f"{name} is {state}", state)
             for name, state in found.damaged.items()
             if name not in found.unknown
         ]
-        listed += [Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
+        faults += [Fault(f"{unit.unit} {unit.node}", unit.node, unit.why) for unit in found.stopped]
         head = cluster.allocation.head.name if cluster.allocation.nodes else ""
-        listed += [Fault(f"service {name}", head, why) for name, why in found.broken.items()]
+        faults += [Fault(f"service {name}", head, why) for name, why in found.broken.items()]
         if found.reshaped:
-            listed.append(Fault("links", "", probe.RESHAPED))
+            faults.append(Fault("links", "", probe.RESHAPED))
         begun = self.journal.memory.unfinished
         if begun and unfinished.state(cluster.paths) == unfinished.INTERRUPTED:
-            listed.append(Fault("configuration", "", "the last repair did not come to its end"))
-        return listed
+            faults.append(Fault("configuration", "", "the last repair did not finish"))
+        return faults
 
-    def _tell_of_what_up_cannot_repair(self, found: Condition) -> None:
+    def _report_unrepairable(self, found: Condition) -> None:
         report, name = self.journal.report, self._paths.name
         full = "; ".join(f"{node}: {why}" for node, why in found.full.items())
         first = probe.free(name, next(iter(found.full))) if full else ""
@@ -224,19 +227,19 @@ class Watch:
         if found.all_silent:
             unknown = f"no node of {name} answers"
             outcome = f"{probe.NO_WAY}; where they hang: gpubed up {name}"
-        report("unknown", "unasked", unknown, outcome, "nodes are heard of again")
+        report("unknown", "unasked", unknown, outcome, "the condition of all nodes is known again")
 
-    def _spared(self, faults: Sequence[Fault]) -> str:
+    def _report_spared(self, faults: Sequence[Fault]) -> str:
         held, name = self.journal.memory.quarantined, self._paths.name
-        said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
+        spared = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         outcome = (
-            f"left alone; gpubed up {name} repairs it all the same; "
-            f"gpubed health {name} --requalify NODE takes back one that answers"
+            f"left alone; to repair it: gpubed up {name}; "
+            f"to use a node that answers: gpubed health {name} --requalify NODE"
         )
-        self.journal.report("quarantine", "left", said, outcome)
-        return said
+        self.journal.report("quarantine", "left", spared, outcome)
+        return spared
 
-    def _repaired(self) -> None:
+    def _forget_failures(self) -> None:
         self.journal.remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
 
     def _repair(
@@ -246,7 +249,7 @@ class Watch:
         try:
             self._require_ours(cluster)
             probe.require_known_keys(cluster, found)
-            if spared:  # `up` would repair these nodes, too
+            if spared:
                 beside = f"to repair it would touch what is left alone, too: {spared}"
                 raise GpubedError(beside, f"gpubed up {name}")
         except GpubedError as error:
@@ -256,14 +259,14 @@ class Watch:
             return False
         now = leases.now()
         recent = journal.memory.recent(now)
-        if len(recent) >= self._most:
-            until = f" until {stamp(recent[-self._most] + DAY)}" if self._most else ""
-            spent = f"{self._most} repairs in 24 h are spent: it only watches{until}"
+        if len(recent) >= self._limit:
+            until = f" until {stamp(recent[-self._limit] + DAY)}" if self._limit else ""
+            spent = f"{self._limit} repairs in 24 h are spent: it only watches{until}"
             journal.tell_once("cluster", "spent", why, f"{spent}; to repair it: gpubed up {name}")
             return False
         before, began, refused = journal.memory, time.monotonic(), list[str]()
         undo = {"repairs": before.repairs, "unfinished": before.unfinished}
-        # Written first, so that the repair counts even if the watch is killed.
+        # Written first, because the repair counts even if the watch is killed.
         journal.remember(repairs=(*recent, now), unfinished=True)
         try:
             done = self._up(cluster, broken, refused)
@@ -272,19 +275,19 @@ class Watch:
             journal.tell_once("cluster", "waits", why, error.message)
             return False
         except GpubedError as error:
-            if refused:  # nothing was done, and a person has to decide
+            if refused:  # nothing was changed, and a person has to decide
                 journal.remember(**undo, left=why)
                 journal.leave(f"{why}; {error.message}", error.hint)
                 return False
-            said = f"{why}: {error.message}"
-            if said == before.failed and not isinstance(error, probe.StaysSilent):
-                # It failed as before and changed nothing, so it does not count.
+            failure = f"{why}: {error.message}"
+            if failure == before.failed and not isinstance(error, probe.StaysSilent):
+                # The same failure as before changed nothing, so it does not count.
                 journal.remember(repairs=before.repairs)
-            journal.remember(failed=said)
+            journal.remember(failed=failure)
             journal.tell("repair", why, journal.failed(error), _nodes(broken))
             return False
         journal.remember(amiss={})
-        self._repaired()
+        self._forget_failures()
         journal.settle("cluster")
         outcome = f"repaired in {time.monotonic() - began:.0f} s"
         if done.restarted:
@@ -293,7 +296,7 @@ class Watch:
         return True
 
     def _require_ours(self, cluster: Cluster) -> None:
-        """Refuse a repair that a person has to decide, or in which `up` would do more."""
+        """Raise an error if a person has to decide, or `up` would do more than repair."""
         paths, name = cluster.paths, cluster.name
         if begun := _begun_down(paths):
             raise begun
@@ -303,34 +306,34 @@ class Watch:
         leases.check_not_expired(paths)
         secret.require_key(paths)
         if load(paths.spec) != registry.reach(cluster.allocation.backend, paths).applied():
-            why = f"{paths.spec} is not what was applied last"
+            why = f"{paths.spec} was changed since it was applied"
             raise GpubedError(why, f"gpubed plan {name} says more")
         is_bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
         if not (is_bare or self.journal.memory.unfinished) and (roles := due.now(cluster)):
-            why = f"roles are due that nobody has applied yet: {', '.join(roles)}"
+            why = f"changed roles were not applied yet: {', '.join(roles)}"
             raise GpubedError(why, f"gpubed up {name}")
 
     def _up(self, cluster: Cluster, broken: Sequence[Fault], refused: list[str]) -> up.Done:
-        """Run `up`; costs beyond the broken nodes are refused and added to `refused`."""
+        """Run `up`; refuse losses beyond the broken nodes, and add them to `refused`."""
         paths = self._paths
         lost = {fault.node for fault in broken if fault.state and fault.state not in _OWN_VIEW}
 
         def approve(lines: Sequence[str]) -> None:
             if beyond := removals.beyond(lines, lost):
                 refused.extend(beyond)
-                why = f"to repair it would cost more than what is broken: {'; '.join(beyond)}"
+                why = f"the repair would lose more than what is broken: {'; '.join(beyond)}"
                 raise UsageError(why, f"gpubed up {paths.name}")
 
         def still_wanted() -> None:
-            there = paths.allocation.exists() and allocations.load(paths.allocation)
-            if there != cluster.allocation:
+            present = paths.allocation.exists() and allocations.load(paths.allocation)
+            if present != cluster.allocation:
                 raise Locked(f"another run has changed {paths.name} meanwhile")
             self._require_ours(cluster)
 
         booting = {fault.node for fault in broken if fault.boots}
         with ExitStack() as held:
             if not active.outlive_nodes(paths):
-                # Jobs that begin would share processors with the repair, and end on broken nodes.
+                # New jobs would share processors with the repair, and fail on broken nodes.
                 held.enter_context(runlock.measuring(paths.state, "watch"))
             path = held.enter_context(event_file(paths, "watch", None))
             held.enter_context(self._following(path))
@@ -340,7 +343,7 @@ class Watch:
 
 
 def _is_lasting(fault: Fault, before: dict[str, Moment], testbed: Testbed) -> bool:
-    """Return whether the last look saw a fault, too, and a silent node has had time to boot."""
+    """Return whether the last look found the fault, too, and a silent node had time to boot."""
     patience = testbed.backend.boots_within_s if fault.boots else 0.0
     since = before.get(fault.key)
     return since is not None and (leases.now() - since).total_seconds() >= patience
@@ -358,6 +361,6 @@ def _begun_down(paths: ClusterPaths) -> GpubedError | None:
     if record.read(paths).removing is None:
         return None
     return GpubedError(
-        f"a `down` of {paths.name} was begun and did not come to its end",
+        f"a `down` of {paths.name} was begun and did not finish",
         f"gpubed down {paths.name}; to have it back: gpubed up {paths.name}",
     )

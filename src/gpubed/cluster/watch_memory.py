@@ -20,7 +20,7 @@ from gpubed.nodes.allocation import Allocation
 
 DAY = timedelta(hours=24)
 RELEASES = "watch"
-"""Content of the file `removing` while a watch releases a cluster."""
+"""The value of `removing` in a cluster's record while a watch releases the cluster."""
 _LONGEST_WAIT = timedelta(minutes=30)
 _FIRST_WAIT_S = 60.0
 _LONGEST = 4000  # characters of an event
@@ -37,15 +37,15 @@ class Event:
     nodes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return the event as a JSON object."""
         return {**asdict(self), "time": stamp(self.time)}
 
     @property
     def line(self) -> str:
-        """One line without control characters, which nodes and testbeds may have put in."""
+        """The event as a line, without control characters of nodes and testbeds."""
         outcome = f": {self.outcome}" if self.outcome else ""
-        words = " ".join(printable(f"{self.why}{outcome}").split())
-        return f"{stamp(self.time)} {self.event}: {reading.short(words, _LONGEST)}"
+        text = " ".join(printable(f"{self.why}{outcome}").split())
+        return f"{stamp(self.time)} {self.event}: {reading.short(text, _LONGEST)}"
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,29 @@ class Warned:
     idle_s: float
     spell: str  # changes with each use of the nodes
     saved: bool = False  # whether results were saved since
-    # The nodes being released; the file that lists them is removed before they are.
+    # The nodes being released: `down` removes the file that lists them first.
     granted: Allocation | None = None
 
 
 class Memory(BaseModel):
-    """What a watch remembers between looks, also those of other processes."""
+    """What watches of a cluster remember between looks; times are timezone-aware."""
 
-    # A newer version may keep more; the repairs still count.
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)  # a newer version may keep more
 
     version: Literal[1] = 1
-    amiss: dict[str, Moment] = {}  # faults of the last look; since when each was seen at each look
+    amiss: dict[str, Moment] = {}  # faults of the last look, with the time of their first look
     quarantined: dict[str, str] = {}  # nodes in quarantine when they last answered, with reasons
     repairs: tuple[Moment, ...] = ()  # when the repairs of the last day began
     failures: NonNegativeInt = 0  # failed repairs or releases since the last success
     failed: str = ""  # the last failure, in words
     wait_until: Moment | None = None  # when the next attempt may begin
-    unfinished: bool = False  # whether the last repair did not end
+    unfinished: bool = False  # whether the last repair did not finish
     left: str = ""  # the fault that was left to a person, while it stays the same
     warned: Warned | None = None  # the warning in effect while the cluster stays idle
     told: dict[str, str] = {}  # the last event of each matter, which is not repeated
 
-    def by(self, now: datetime) -> Memory:
-        """Return a copy without times in the future, which a clock that was ahead has set."""
+    def until(self, now: datetime) -> Memory:
+        """Return a copy without times after `now`, which a clock that was ahead has set."""
         wait = self.wait_until
         kept = {
             "amiss": {what: moment for what, moment in self.amiss.items() if moment <= now},
@@ -93,7 +92,7 @@ class Memory(BaseModel):
 
 
 class Journal:
-    """Memory and log of one cluster's watch; `hear` is called with each event after it is logged.
+    """Memory and log of a cluster's watch; calls `hear` with each logged event.
 
     Methods that write raise `OSError` if the disk is full.
     """
@@ -112,15 +111,15 @@ class Journal:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no cluster, nor the rest of an unfinished release."""
+        """Whether there is neither a cluster nor an unfinished release."""
         return not (self.paths.allocation.exists() or self.paths.has_stack or self.releases)
 
     @property
     def is_going(self) -> bool:
-        """Whether the cluster's folder is gone or about to be, so that nothing is written there."""
-        who = runlock.holder(self.paths.state)
+        """Whether the cluster's folder is or will be removed, so that nothing is written there."""
+        holder = runlock.holder(self.paths.state)
         # On a full disk, the lock's verb may be missing.
-        return self.is_gone or (who is not None and who.verb in ("down", ""))
+        return self.is_gone or (holder is not None and holder.verb in ("down", ""))
 
     @property
     def waits(self) -> bool:
@@ -146,32 +145,32 @@ class Journal:
         details: str = "",
     ) -> None:
         """Log an event, with `details` below it, and pass it to `hear`."""
-        told = Event(leases.now(), event, why, outcome, tuple(nodes))
+        entry = Event(leases.now(), event, why, outcome, tuple(nodes))
         try:
             if not self.is_going:
-                log(self.paths, told, details)
+                log(self.paths, entry, details)
         finally:
-            self.hear(told)
+            self.hear(entry)
 
     def tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
     ) -> None:
-        """Report an event unless it is the last one of its matter; always without a matter."""
-        said = f"{event}: {why}: {outcome}"
-        if not matter or self.memory.told.get(matter) != said:
+        """Report an event unless it repeats the last one of its matter, if it has a matter."""
+        text = f"{event}: {why}: {outcome}"
+        if not matter or self.memory.told.get(matter) != text:
             if matter:
-                self.remember(told={**self.memory.told, matter: said})
+                self.remember(told={**self.memory.told, matter: text})
             self.tell(event, why, outcome, nodes)
 
     def settle(self, matter: str, well: str = "") -> None:
-        """Forget a matter, and report `well` if the matter was known."""
+        """Forget a matter, and report `well` if the matter had an event."""
         if matter in self.memory.told:
-            self.remember(told={k: said for k, said in self.memory.told.items() if k != matter})
+            self.remember(told={k: v for k, v in self.memory.told.items() if k != matter})
             if well:
                 self.tell("well", well)
 
     def report(self, matter: str, event: str, why: str, outcome: str = "", well: str = "") -> None:
-        """Report a matter once if there is a reason `why`; settle it if there is none."""
+        """Report a matter once if `why` is not empty, else settle it."""
         if why:
             self.tell_once(matter, event, why, outcome)
         else:
@@ -184,10 +183,10 @@ class Journal:
     def failed(self, error: GpubedError) -> str:
         """Count a failed repair or release; return the outcome to report."""
         failures = self.memory.failures + 1
-        wait = backed_off(failures)
-        until = leases.now() + timedelta(seconds=wait)
+        wait_s = backed_off(failures)
+        until = leases.now() + timedelta(seconds=wait_s)
         self.remember(amiss={}, failures=failures, wait_until=until)
-        return f"failed: {in_words(error)}; not again for {wait / 60:g} min"
+        return f"failed: {in_words(error)}; not again for {wait_s / 60:g} min"
 
 
 def load(paths: ClusterPaths) -> Memory:
@@ -197,7 +196,7 @@ def load(paths: ClusterPaths) -> Memory:
     except Missing:
         return Memory()
     except Unreadable as error:
-        progress.note(f"{error.message}: the watch begins anew")
+        progress.note(f"{error.message}: the watch starts with an empty memory")
         return Memory()
 
 

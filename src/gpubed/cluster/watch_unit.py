@@ -19,16 +19,15 @@ from gpubed.nodes import ssh
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import LoginRefused
 
-# Paths of programs, daemons and secret files: the user's systemd does not inherit the shell's
-# variables.
+# Passed on, because the user's systemd does not inherit the shell's variables.
 _KEPT = (
     *("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
     *("OS_CLOUD", "OS_CLIENT_CONFIG_FILE", "OS_CLIENT_SECURE_FILE"),
     *("SSH_AUTH_SOCK", "GPUBED_LOGIN_PASSPHRASE_FILE"),
     *("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
-# Proxies and package registries; values that contain a user name or password are left out.
-_WAYS = (
+# Passed on, too, unless the URL has a user name or password.
+_URLS = (
     *(f"{what}_PROXY" for what in ("HTTP", "HTTPS", "ALL", "NO")),
     *(f"{what}_proxy" for what in ("http", "https", "all", "no")),
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
@@ -47,7 +46,7 @@ KillMode=mixed
 SuccessExitStatus=130 143
 Restart=on-failure
 RestartSec=60
-# A wrong command line or specification, which another start would only repeat.
+# A wrong command line or specification, which another start would not correct.
 RestartPreventExitStatus=2
 
 [Install]
@@ -68,9 +67,9 @@ def text(paths: ClusterPaths, options: Sequence[str]) -> str:
     found = str(program) if program.is_file() else shutil.which("gpubed")
     if found is None:
         raise PrerequisiteMissing("gpubed is not on PATH", "install it, as README.md says")
-    set_ = {name: os.environ[name] for name in (*_KEPT, *_WAYS) if os.environ.get(name)}
-    kept = {name: value for name, value in set_.items() if name in _KEPT or "@" not in value}
-    variables = {**kept, "GPUBED_ROOT": root}
+    present = {name: os.environ[name] for name in (*_KEPT, *_URLS) if os.environ.get(name)}
+    passed = {name: value for name, value in present.items() if name in _KEPT or "@" not in value}
+    variables = {**passed, "GPUBED_ROOT": root}
     # systemd expands no variable in the program's path.
     words = (_quoted(word).replace("$", "$$") for word in ("watch", paths.name, *options))
     return _UNIT.format(
@@ -90,7 +89,7 @@ def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
     for node in keys_of_agents(paths).values():
         try:
             ssh.greet(node, paths)
-        except GpubedError as error:  # the watch itself handles silent nodes
+        except GpubedError as error:  # the watch handles silent nodes
             if isinstance(error, LoginRefused) and error.on_the_way:
                 raise
     path = file(paths)
@@ -102,7 +101,7 @@ def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
 
 
 def remove(paths: ClusterPaths) -> Path | None:
-    """Stop the unit and remove it; return its former path, or None if there was no unit."""
+    """Stop and remove the unit; return its path, or None if there was no unit."""
     path = file(paths)
     if not path.exists():
         return None
@@ -122,15 +121,15 @@ def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
 
 def lingers() -> bool:
     """Return whether the user's systemd keeps running after logout."""
-    words = ("show-user", getpass.getuser(), "--property=Linger")
-    return _call("loginctl", *words).stdout.strip() == "Linger=yes"
+    shown = _call("loginctl", "show-user", getpass.getuser(), "--property=Linger")
+    return shown.stdout.strip() == "Linger=yes"
 
 
 def _systemctl(*words: str) -> None:
     done = _call("systemctl", "--user", *words)
     if done.returncode:
         raise PrerequisiteMissing(
-            f"systemctl --user {' '.join(words)} failed: {done.stderr.strip() or 'no word'}",
+            f"systemctl --user {' '.join(words)} failed: {done.stderr.strip() or 'no output'}",
             "journalctl --user -e; without systemd: gpubed watch CLUSTER in a terminal; from cron, "
             "with --once",
         )
