@@ -39,11 +39,6 @@ class Recorded:
         recorded = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
         return str(recorded or self.name)
 
-    @property
-    def is_data(self) -> bool:
-        """Whether the resource is a volume, which holds a researcher's data."""
-        return self.kind.rsplit(":", 1)[-1].lower() == "volume"
-
 
 @dataclass(frozen=True)
 class Audit:
@@ -178,7 +173,8 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
 
 def missing_data(stack: Stack, testbeds: Testbeds) -> list[Recorded]:
     """Return the volumes that are in a cluster's state but not on its testbed."""
-    volumes = [resource for resource in _recorded(_resources(stack)) if resource.is_data]
+    recorded = _recorded(_resources(stack))
+    volumes = [r for r in recorded if r.kind.rsplit(":", 1)[-1].lower() == "volume"]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only resources of a plugin are looked up in the testbed's full list.
     existing = testbeds.of(native[0].backend).existing() if native else []

@@ -29,7 +29,14 @@ class ConfigurationDriver(Driver):
             # In a preview, a changed allocation is unknown.
             return Change(update=sorted(keys))
         paths, allocation = _paths(news), Allocation.model_validate(news["allocation"])
-        stale = self._stale(paths, allocation, news) if news["configure"] else set()
+        stale = set[str]()
+        if news["configure"]:
+            stale |= set(applied.missing(paths, allocation, news["fingerprints"]))
+            verified = None
+            with suppress(Unreadable):  # an unreadable verification counts as missing
+                verified = Verification.last(paths.verification)
+            if not (verified and verified.covers(allocation, applied.digest(paths, allocation))):
+                stale.add("verification")
         unfinished = record.read(paths).unfinished
         # An earlier run, or this run's changes to nodes, may have left nodes without configuration.
         if unfinished == "nodes" or (news["configure"] and unfinished):
@@ -38,15 +45,6 @@ class ConfigurationDriver(Driver):
             cluster = Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
             stale = set() if inventory.is_rendered(cluster) else {"inventory"}
         return Change(update=sorted(stale))
-
-    def _stale(self, paths: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
-        stale = set(applied.missing(paths, allocation, news["fingerprints"]))
-        verified = None
-        with suppress(Unreadable):  # an unreadable verification counts as missing
-            verified = Verification.last(paths.verification)
-        if not (verified and verified.covers(allocation, applied.digest(paths, allocation))):
-            stale.add("verification")
-        return stale
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Configure the nodes."""

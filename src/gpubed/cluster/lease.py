@@ -218,12 +218,6 @@ def mark_prepared(paths: ClusterPaths, record: Record) -> None:
     _change(paths, lambda stored: stored.model_copy(update=done))
 
 
-def is_commanded(record: Record) -> bool:
-    """Return whether `before_end.command` was run for the present end."""
-    end = record.granted_until
-    return end is not None and end in (record.ended_for, record.commanded_for)
-
-
 def mark_commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
     """Record that `before_end.command` was run for the end in `record`, if that end is near."""
     if record.state(wanted.before_end.margin) == "expiring":

@@ -50,7 +50,9 @@ def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
         sessions = [stack.enter_context(SSH(node, cluster.paths)) for node in nodes]
         stack.enter_context(usage.own(sessions))
         try:
-            if wanted.command and not (again or leases.is_commanded(lease)):
+            end = lease.granted_until
+            again = again or (end is not None and end in (lease.ended_for, lease.commanded_for))
+            if wanted.command and not again:
                 sessions[0].run("sh -c %s", wanted.command, timeout=_COMMAND_S)
                 done.append(f"ran `{wanted.command}` on {allocation.head.name}")
                 leases.mark_commanded(cluster.paths, lease, policy)

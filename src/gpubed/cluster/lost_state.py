@@ -93,12 +93,6 @@ def existing_of(uuid: str, testbed: Testbed) -> list[Existing]:
     return [e for e in _listed(testbed) if e.uuid == uuid and not e.transient]
 
 
-def existing_without_state(testbed: Testbed) -> list[Existing] | None:
-    """Return the `existing_of` a cluster whose state is lost; None if it has no UUID."""
-    uuid = record.uuid(testbed.paths)
-    return existing_of(uuid, testbed) if uuid else None
-
-
 def taken_over(existing: Sequence[Existing], plan: ClusterPlan) -> str:
     """Return a sentence about the resources of a lost state that `up` takes over; empty if none."""
     names = {node.name for node in plan.nodes}

@@ -236,7 +236,8 @@ def _look_ahead(run: Run, planned: Result | None) -> Result | None:
     if makes and testbed.backend.vacates:
         lost_state.refuse_conflict(stack, run.testbeds, plan)
     steps = planned.steps if planned else ()
-    existing = None if planned else lost_state.existing_without_state(testbed)
+    uuid = None if planned else record.uuid(stack.paths)
+    existing = lost_state.existing_of(uuid, testbed) if uuid else None
     left = shared_storage.left_behind(stack.paths, plan, steps, existing)
     lost = removals.lost(planned, left) if planned else left
     # A plugin that fails to make nodes leaves parts of them behind. A refusal of the testbed while

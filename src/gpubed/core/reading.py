@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
@@ -64,7 +64,8 @@ class Document:
         if self.data.count(b",") > (most := self.limit // _PER_VALUE):
             raise self.refusal(f"it has more than {most} values")
         try:
-            return _adapter(shape).validate_json(self.data)
+            parsed: T = _adapter(shape).validate_json(self.data)
+            return parsed
         except ValidationError as error:
             raise self.refusal(words(error)) from None
 
@@ -75,7 +76,8 @@ class Document:
         except yaml_lines.MalformedYamlError as error:
             raise self.refusal(f"line {error.line}: {error.message}") from None
         try:
-            return _adapter(shape).validate_python(parsed.data)
+            data: T = _adapter(shape).validate_python(parsed.data)
+            return data
         except ValidationError as error:
             faults = _faults(error, parsed, shape)
         if len(faults) == 1:
@@ -140,13 +142,9 @@ def reply(
     return Document(raw, what, fix, error, limit)
 
 
-def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
-    return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
-
-
 @cache  # building an adapter takes longer than parsing an event with it
-def _adapter_of(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return shape if isinstance(shape, TypeAdapter) else TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:
