@@ -1,1 +1,1 @@
-"""How a person reaches the services of a cluster."""
+"""Access to the services of a cluster: URLs, tunnels, browser and certificates."""

@@ -96,10 +96,10 @@ async def _relay(
         return await asyncio.open_connection(*service, ssl=context, server_hostname=ADDRESS)
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        here, there = (writer.get_extra_info(end) for end in ("sockname", "peername"))
-        if who := stranger(there, here):
+        local, peer = (writer.get_extra_info(end) for end in ("sockname", "peername"))
+        if user := stranger(peer, local):
             writer.transport.abort()
-            refused(who)
+            refused(user)
             return
         try:
             far_reader, far_writer = await reach()
@@ -138,15 +138,15 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-def stranger(there: End, here: End) -> str:
-    """Return the user at the other end, `there`, of a connection on loopback.
+def stranger(peer: End, local: End) -> str:
+    """Return the user at the other end, `peer`, of a connection on loopback.
 
     Empty for this process's user, or the user who started it with sudo. Also empty where it is
     unknown: on macOS, and on Linux in Windows, whose browser is outside.
     """
     if _of_windows() or not _TABLES[0].exists():
         return ""
-    uid = _owner(there, here)
+    uid = _owner(peer, local)
     if uid is None:
         return "an unknown user"
     if str(uid) in (str(os.getuid()), os.environ.get("SUDO_UID")):
@@ -157,9 +157,9 @@ def stranger(there: End, here: End) -> str:
         return f"user {uid}"
 
 
-def _owner(there: End, here: End) -> int | None:
+def _owner(peer: End, local: End) -> int | None:
     # A program may use an IPv6 socket for IPv4.
-    ends = {(_written(there, before), _written(here, before)) for before in (b"", _IN_IPV6)}
+    ends = {(_written(peer, before), _written(local, before)) for before in (b"", _IN_IPV6)}
     for table in _TABLES:
         for line in table.read_text().splitlines() if table.exists() else ():
             _, local, remote, _, _, _, _, uid, _, inode, *_ = line.split()

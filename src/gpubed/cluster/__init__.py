@@ -1,1 +1,1 @@
-"""The life of a cluster: what the verbs plan, up, status and down do."""
+"""What the verbs of a cluster do: plan, up, status, watch, lease, audit and down."""

@@ -72,7 +72,7 @@ class Audit:
 
 
 def audit(stack: Stack) -> Audit:
-    """Compare a cluster's state with its testbed."""
+    """Compare a cluster's state with its testbeds."""
     deployment = stack.export().get("deployment", {})
     uuid, bound = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))

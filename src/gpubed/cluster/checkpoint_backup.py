@@ -152,16 +152,16 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     checkpoints could not be copied; the others were. Returns sentences about what was copied and
     left out.
     """
-    there = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
+    remote = f"{cluster.plan.spec.storage.shared.path}/checkpoints"
     runs = record.every(cluster.paths)[0].values()
     run_folders = {PurePosixPath(name) for run in runs for name in checkpoints.of(run)}
-    entries, unlisted = _listed(head, there, run_folders)
+    entries, unlisted = _listed(head, remote, run_folders)
     by_folder, lost = _folders(entries, run_folders)
     lost += unlisted
     copied, notes = 0, list[str]()
     with remembered(cluster) as memory:
         place = cluster.paths.checkpoints / memory.place
-        backup = _Backup(head, there, run_folders, place, memory)
+        backup = _Backup(head, remote, run_folders, place, memory)
         # The checkpoints of a running training are the latest, and are copied first.
         latest_first = sorted(by_folder, key=lambda f: by_folder[f][0].changed, reverse=True)
         for folder in latest_first:
@@ -169,7 +169,7 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
     if lost:
         each = "; ".join(shortened(lost))
         raise GpubedError(
-            f"{len(lost)} path(s) in {there} could not be copied to {place}: {each}",
+            f"{len(lost)} path(s) in {remote} could not be copied to {place}: {each}",
             "repair them, or copy nothing: lease.before_end.collect: false",
         )
     done = [f"collected {copied} checkpoint(s) into {place}"] if copied else []
@@ -177,14 +177,14 @@ def collect(head: SSH, cluster: Cluster) -> list[str]:
 
 
 def _listed(
-    head: SSH, there: str, run_folders: Collection[PurePosixPath]
+    head: SSH, remote: str, run_folders: Collection[PurePosixPath]
 ) -> tuple[list[Entry], list[str]]:
     """Return all entries, also those behind links on the way to folders that runs name."""
-    entries, lost = below(head, there), list[str]()
+    entries, lost = below(head, remote), list[str]()
     followed = {path for folder in run_folders for path in (folder, *folder.parents)}
     for link in [each.path for each in entries if each.kind == "l" and each.path in followed]:
         try:
-            inside = below(head, f"{there}/{link}")
+            inside = below(head, f"{remote}/{link}")
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -243,7 +243,7 @@ def _shown(path: PurePosixPath) -> str:
 @dataclass(frozen=True)
 class _Backup:
     head: SSH
-    there: str
+    remote: str
     run_folders: Collection[PurePosixPath]
     place: Path
     memory: Memory
@@ -283,7 +283,7 @@ class _Backup:
             return False
         wanted = ""
         if checkpoint.has_sum:  # checked on the head, so that damaged checkpoints are not copied
-            path = f"{self.there}/{checkpoint.path}"
+            path = f"{self.remote}/{checkpoint.path}"
             output = self.head.run(_READ_SUMS, path, f"{path}{_SUM}", timeout=_SUM_S).stdout
             wanted = output[:64]
             if wanted not in _DIGEST.findall(output[64:].lower()):
@@ -308,7 +308,7 @@ class _Backup:
             raise GpubedError(why)
         with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=into) as draft:
             copy = Path(draft) / checkpoint.path.name
-            left_out = self.head.get(f"{self.there}/{checkpoint.path}", copy)
+            left_out = self.head.get(f"{self.remote}/{checkpoint.path}", copy)
             for entry in checkpoint.entries:
                 file = copy / entry.path.relative_to(checkpoint.path)
                 if not file.is_file() or file.stat().st_size != entry.size:
@@ -319,7 +319,7 @@ class _Backup:
             if wanted and sums.removeprefix("\\")[:64] != wanted:
                 raise GpubedError(f"it came with another SHA-256 than {wanted}")
             if not wanted:
-                entries, _ = _listed(self.head, self.there, self.run_folders)
+                entries, _ = _listed(self.head, self.remote, self.run_folders)
                 present, _ = _folders(entries, self.run_folders)
                 if all(other.digest != checkpoint.digest for other in present.get(folder, ())):
                     raise GpubedError("it changed while it was copied")

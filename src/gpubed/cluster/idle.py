@@ -33,7 +33,7 @@ _LONGEST = 1000  # characters of the reason that is passed to the hook
 
 
 def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
-    """Return the action that is due, or an empty text: "back" takes a warning back."""
+    """Return the action that is due: "back" takes a warning back; empty if none is due."""
     if warned and (policy is None or use.spell != warned.spell or use.idle_s < warned.idle_s):
         return "back"
     if policy is None or use.idle_s < policy.after:

@@ -29,7 +29,7 @@ _LIST = "find %s/ -mindepth 1 -maxdepth 1 ! -name '.*' -printf '%%y%%f\\0' 2> /d
 
 @dataclass(frozen=True)
 class Saved:
-    """The runs that were copied, and a sentence for each entry left out or of an unknown run."""
+    """The copied runs, and sentences about entries that were left out or belong to no known run."""
 
     runs: tuple[str, ...]
     notes: tuple[str, ...]
@@ -89,22 +89,22 @@ def collect(head: SSH, cluster: Cluster) -> Saved:
     folder without one. Raises `NotAName` if the head lists a name that leads out of the folder of
     runs, `GpubedError` if not all runs could be copied; the others were.
     """
-    here, there = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
-    names, notes = _folders(head, there)
+    local, remote = cluster.paths.runs, f"{cluster.plan.spec.storage.shared.path}/runs"
+    names, notes = _folders(head, remote)
     copied, failed = list[str](), dict[str, str]()
     with checkpoint_backup.remembered(cluster) as memory:
         for name in names:
-            folder, key = here / name, f"runs/{name}"
+            folder, key = local / name, f"runs/{name}"
             ended, former = (folder / _FIGURES).exists(), memory.looked.get(key)
             if ended and (former is None or (folder / record.SUMS).exists()):
                 continue  # it was copied, and perhaps sealed, at its own end
             try:
-                entries = checkpoint_backup.below(head, f"{there}/{name}")
+                entries = checkpoint_backup.below(head, f"{remote}/{name}")
                 digest = checkpoint_backup.digest(entries)
                 lacks = not ended and any(entry.path.parts == (_FIGURES,) for entry in entries)
                 if digest == former and folder.is_dir() and not lacks:
                     continue
-                notes += _copy(head, there, folder)
+                notes += _copy(head, remote, folder)
             except (NotAName, Unreachable):
                 raise
             except GpubedError as error:
@@ -116,16 +116,16 @@ def collect(head: SSH, cluster: Cluster) -> Saved:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         count = f"{len(failed)} of {len(failed) + len(copied)} run(s)"
         raise GpubedError(
-            f"{count} could not be copied completely to {here}: {each}",
-            f"inspect them: gpubed ssh {cluster.name} head ls -l {there}",
+            f"{count} could not be copied completely to {local}: {each}",
+            f"inspect them: gpubed ssh {cluster.name} head ls -l {remote}",
         )
     return Saved(tuple(copied), tuple(checkpoint_backup.shortened(notes)))
 
 
-def _copy(head: SSH, there: str, folder: Path) -> list[str]:
+def _copy(head: SSH, remote: str, folder: Path) -> list[str]:
     has_record, name = (folder / record.FILE).exists(), _shown(folder.name)
     try:
-        left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
+        left_out = head.get(f"{remote}/{folder.name}", folder, record.OWN)
     except MayNotBeRead as error:
         # Any user of the head can make an unreadable folder without a record.
         if has_record:
@@ -134,15 +134,15 @@ def _copy(head: SSH, there: str, folder: Path) -> list[str]:
     return [f"{name}: {why}" for why in (*left_out, *([] if has_record else [_UNKNOWN]))]
 
 
-def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
+def _folders(head: SSH, remote: str) -> tuple[list[str], list[str]]:
     """Return the names of folders, and a sentence for each other entry."""
     names, notes = list[str](), list[str]()
-    for entry in filter(None, head.run(_LIST, there).stdout.split("\0")):
+    for entry in filter(None, head.run(_LIST, remote).stdout.split("\0")):
         kind, name = entry[0], as_name(entry[1:])
         if NOT_UTF_8 in name:
-            notes.append(f"{_shown(name)} in {there} is left out: its name is not UTF-8")
+            notes.append(f"{_shown(name)} in {remote} is left out: its name is not UTF-8")
         elif kind != "d":
-            notes.append(f"{_shown(name)} in {there} is left out: it is no folder")
+            notes.append(f"{_shown(name)} in {remote} is left out: it is no folder")
         else:
             names.append(name)
     return sorted(names), sorted(notes)
@@ -174,48 +174,48 @@ class LeaseLook:
 
 def look(cluster: Cluster) -> LeaseLook:
     """Ask when a lease ends, renew it if due, save results before its end, and tell the nodes."""
-    looked, policy = _renewed(cluster), cluster.plan.spec.lease
-    messages = looked.messages
-    if leases.is_ending(looked.record, policy, unasked=not looked.answered):
-        ends = f"it ends {_end(looked.record)}"
+    result, policy = _renewed(cluster), cluster.plan.spec.lease
+    messages = result.messages
+    if leases.is_ending(result.record, policy, unasked=not result.answered):
+        ends = f"it ends {_end(result.record)}"
         try:
             done = prepare(cluster)
-            leases.mark_prepared(cluster.paths, looked.record)
+            leases.mark_prepared(cluster.paths, result.record)
             messages.append(Message("", "lease", ends, "; ".join(done)))
         except GpubedError as error:
             messages.append(Message("end", "lease", ends, f"not prepared: {error.message}", True))
         # A person may have renewed the lease in these minutes.
         after = leases.last_known(cluster.paths)
-        looked.record = after if after.granted_until else looked.record
+        result.record = after if after.granted_until else result.record
     try:
         leases.tell_nodes(cluster)
     except GpubedError as error:
         messages.append(Message("nodes", "lease", "nodes that act on it", error.message, True))
-    return looked
+    return result
 
 
 def _renewed(cluster: Cluster) -> LeaseLook:
     policy = cluster.plan.spec.lease
-    looked = LeaseLook(leases.last_known(cluster.paths))
-    messages = looked.messages
+    result = LeaseLook(leases.last_known(cluster.paths))
+    messages = result.messages
     try:
-        looked.record = leases.read(cluster)
-        if last := leases.last_end(looked.record, policy):
+        result.record = leases.read(cluster)
+        if last := leases.last_end(result.record, policy):
             why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
             most = f"it lasts until {leases.local(last)} at most ({why})"
             messages.append(Message("last", "lease", f"{most}; more: gpubed renew {cluster.name}"))
-        if until := leases.due(looked.record, policy):
+        if until := leases.due(result.record, policy):
             if records.read(cluster.paths).removing is not None:
                 raise Refused(f"a `down` was begun; to have it back: gpubed up {cluster.name}")
-            looked.record, looked.renewed = leases.renew(cluster, until), True
-            why, granted = f"asked until {leases.local(until)}", _end(looked.record)
+            result.record, result.renewed = leases.renew(cluster, until), True
+            why, granted = f"asked until {leases.local(until)}", _end(result.record)
             messages.append(Message("lease", "lease", why, f"granted until {granted}"))
     except Refused as error:
-        messages.append(Message("lease", "lease", f"it ends {_end(looked.record)}", error.message))
+        messages.append(Message("lease", "lease", f"it ends {_end(result.record)}", error.message))
     except GpubedError as error:
-        looked.answered, why = False, f"the lease: {error.message}"
+        result.answered, why = False, f"the lease: {error.message}"
         messages.append(Message("lease", "unasked", why, error.hint or "", True))
-    return looked
+    return result
 
 
 def _end(record: Record) -> str:

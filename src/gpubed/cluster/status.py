@@ -26,7 +26,11 @@ _HERE = {"Identity", "Key", "Image"}  # resources on the controller
 
 
 def status(
-    paths: ClusterPaths, engine: EngineName, *, use: bool = False, seen: Condition | None = None
+    paths: ClusterPaths,
+    engine: EngineName,
+    *,
+    use: bool = False,
+    condition: Condition | None = None,
 ) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
@@ -34,12 +38,12 @@ def status(
 
     Args:
         use: Whether to ask nodes about their use; `use` is null if they do not report it.
-        seen: The cluster's condition, if it was just probed.
+        condition: The condition, if it was just probed.
     """
     cluster = load_current(paths, lambda why: progress.note(f"{why}; {record.put_back(paths)}"))
     allocation = cluster.allocation
     testbed = registry.bound(allocation.backend, paths)
-    now = seen or probe.look(testbed, cluster)
+    now = condition or probe.look(testbed, cluster)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine)
     facts = hardware.of_cluster(paths.facts, allocation)

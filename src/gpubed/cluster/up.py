@@ -38,7 +38,7 @@ class Done:
     """The outcome of an `up`."""
 
     result: Result
-    seen: Condition | None = None  # the last condition; None if the cluster was changed since
+    condition: Condition | None = None  # the last condition; None if the cluster was changed since
     restarted: tuple[str, ...] = ()  # nodes that hung and were restarted
 
 
@@ -117,7 +117,7 @@ def up(
         history.forget_attempts(testbed)
         # An earlier probe is enough if it found no damage and nothing was changed since.
         found = probed[1] if probed and not (damaged or refresh or killed) else None
-        return replace(done, seen=_finish(run, done.result, found, damaged, verify=verify))
+        return replace(done, condition=_finish(run, done.result, found, damaged, verify=verify))
 
 
 def _finish(

@@ -112,7 +112,7 @@ def remove(paths: ClusterPaths) -> Path | None:
 
 
 def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
-    """Return the keys that only an SSH agent can use, each with a node that needs it."""
+    """Return the login keys that only an SSH agent can use, each with a node that needs it."""
     if not paths.allocation.exists():
         return {}
     nodes = allocations.load(paths.allocation).nodes

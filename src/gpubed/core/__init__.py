@@ -1,1 +1,1 @@
-"""The ground: errors, files, quantities, locks; nothing of a cluster is known here."""
+"""Errors, files, quantities, locks, and the paths of a cluster; imports no other package."""

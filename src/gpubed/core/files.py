@@ -127,9 +127,9 @@ def write_if_changed(path: Path, text: str) -> bool:
 def without_nan(value: Any) -> Any:
     """Return data with None in place of NaN and infinity, which JSON lacks (RFC 8259)."""
     if isinstance(value, dict):
-        return {name: without_nan(one) for name, one in value.items()}
+        return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_nan(one) for one in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

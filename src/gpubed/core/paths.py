@@ -100,17 +100,17 @@ class Project:
     def find(cls) -> Project:
         """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
         try:
-            here = Path.cwd()
+            current = Path.cwd()
         except FileNotFoundError:
             raise UsageError(
                 "the current folder was removed", "cd to the folder that has inventories/"
             ) from None
         if named := os.environ.get("GPUBED_ROOT"):
             return cls(Path(named).resolve())
-        for folder in (here, *here.parents):
+        for folder in (current, *current.parents):
             if (folder / "Pulumi.yaml").is_file():
                 return cls(folder)
-        return cls(here)
+        return cls(current)
 
     def require_states(self) -> None:
         """Raise an error if the state is a dangling link, or belongs to another user."""

@@ -171,7 +171,7 @@ def _fix(paths: ClusterPaths, path: Path) -> str:
 
 
 def _rebuilt(paths: ClusterPaths) -> Record:
-    """Return the record that the kept specifications imply."""
+    """Return a record with the testbeds of the kept specifications."""
     kinds = defaultdict[str, list[str]](list)
     for path in sorted(paths.specifications.glob("*-*.yml"), key=lambda path: path.stat().st_mtime):
         kinds[path.name.rpartition("-")[0]].append(path.name)

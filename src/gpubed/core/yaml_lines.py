@@ -84,12 +84,12 @@ class Located:
 
 
 def read(path: Path) -> Located:
-    """Read a YAML file; raise `MalformedYamlError` if it is not UTF-8 or YAML, or ambiguous."""
+    """Read a YAML file; raises the errors of `parse`."""
     return parse(files.read(path, MAX_BYTES))
 
 
 def parse(data: bytes, *, merges: bool = False) -> Located:
-    """Parse a YAML document; see `read` for what is refused.
+    """Parse a YAML document; raise `MalformedYamlError` if it is not UTF-8, not YAML, or ambiguous.
 
     `merges` allows merged mappings (`<<: *name`), as in other programs' files.
     """

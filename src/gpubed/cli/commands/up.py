@@ -33,7 +33,7 @@ def command(
     approve = asking(ui, display, f"gpubed up {name} -y", yes=yes)
     with event_file(paths, "up", events) as path, display.following(path):
         done = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
-    document = status.status(paths, chosen, seen=done.seen)
+    document = status.status(paths, chosen, condition=done.condition)
     ui.document("up", {**document, "phases": display.phases, "roles": display.roles})
     if not up.changed(done.result):
         last = document["verification"]
