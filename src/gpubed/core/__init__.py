@@ -1,1 +1,1 @@
-"""Errors, files, quantities, locks, and the paths of a cluster; imports no other package."""
+"""Errors, files, quantities, locks, paths of a cluster; imports no other package."""
