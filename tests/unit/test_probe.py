@@ -133,7 +133,7 @@ def test_where_no_node_answers_it_may_be_the_way(found):
         now = found(answers=all_say(make), backend=WALL)
         assert now.all_silent
         assert len(now.unknown) == 3
-        assert "see to your network" in now.words[0]
+        assert "check your network" in now.words[0]
         assert not found(answers=all_say(make)).all_silent, "to this machine's own, no way fails"
 
 

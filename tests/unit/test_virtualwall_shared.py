@@ -54,5 +54,5 @@ def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
     kept.spec.write_text("nodes: none yet")
     done = down("-y")
     assert "resources of wall may exist, but its specification" in done.exception.message
-    assert done.exception.hint.startswith("gpubed check wall; or if nothing of it is anywhere: rm ")
+    assert done.exception.hint.startswith("gpubed check wall; or if it has no resources: rm ")
     assert record.uuid(kept) == UUID

@@ -125,7 +125,7 @@ def test_to_warn_is_all_where_nothing_more_is_wanted(world, unused):
     unused.policy((IDLE % "false").replace("then: release", "then: warn"))
     world.looks(10, every=HOUR)
     assert (unused.downs, len(unused.told)) == ([], 1)
-    assert "whoever needs it no more" in unused.told[0][1]
+    assert "if nobody needs it, release it" in unused.told[0][1]
     assert world.events[-1].outcome.endswith("; the hook failed (1): no output")
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
@@ -64,8 +64,7 @@ class Document:
         if self.data.count(b",") > (most := self.limit // _PER_VALUE):
             raise self.refusal(f"it has more than {most} values")
         try:
-            parsed: T = _adapter(shape).validate_json(self.data)
-            return parsed
+            return _adapter(shape).validate_json(self.data)
         except ValidationError as error:
             raise self.refusal(words(error)) from None
 
@@ -76,8 +75,7 @@ class Document:
         except yaml_lines.MalformedYamlError as error:
             raise self.refusal(f"line {error.line}: {error.message}") from None
         try:
-            data: T = _adapter(shape).validate_python(parsed.data)
-            return data
+            return _adapter(shape).validate_python(parsed.data)
         except ValidationError as error:
             faults = _faults(error, parsed, shape)
         if len(faults) == 1:
@@ -142,9 +140,13 @@ def reply(
     return Document(raw, what, fix, error, limit)
 
 
+def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
+    return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
+
+
 @cache  # building an adapter takes longer than parsing an event with it
-def _adapter(shape: Any) -> TypeAdapter[Any]:
-    return shape if isinstance(shape, TypeAdapter) else TypeAdapter(shape)
+def _adapter_of(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:
