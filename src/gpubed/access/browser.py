@@ -96,8 +96,8 @@ async def _relay(
         return await asyncio.open_connection(*service, ssl=context, server_hostname=ADDRESS)
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        local, peer = (writer.get_extra_info(end) for end in ("sockname", "peername"))
-        if user := stranger(peer, local):
+        own, peer = (writer.get_extra_info(end) for end in ("sockname", "peername"))
+        if user := stranger(peer, own):
             writer.transport.abort()
             refused(user)
             return
@@ -138,7 +138,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-def stranger(peer: End, local: End) -> str:
+def stranger(peer: End, own: End) -> str:
     """Return the user at the other end, `peer`, of a connection on loopback.
 
     Empty for this process's user, or the user who started it with sudo. Also empty where it is
@@ -146,7 +146,7 @@ def stranger(peer: End, local: End) -> str:
     """
     if _of_windows() or not _TABLES[0].exists():
         return ""
-    uid = _owner(peer, local)
+    uid = _owner(peer, own)
     if uid is None:
         return "an unknown user"
     if str(uid) in (str(os.getuid()), os.environ.get("SUDO_UID")):
@@ -157,9 +157,9 @@ def stranger(peer: End, local: End) -> str:
         return f"user {uid}"
 
 
-def _owner(peer: End, local: End) -> int | None:
+def _owner(peer: End, own: End) -> int | None:
     # A program may use an IPv6 socket for IPv4.
-    ends = {(_written(peer, before), _written(local, before)) for before in (b"", _IN_IPV6)}
+    ends = {(_written(peer, before), _written(own, before)) for before in (b"", _IN_IPV6)}
     for table in _TABLES:
         for line in table.read_text().splitlines() if table.exists() else ():
             _, local, remote, _, _, _, _, uid, _, inode, *_ = line.split()

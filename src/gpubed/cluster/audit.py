@@ -57,7 +57,7 @@ class Audit:
 
     @property
     def extra(self) -> list[Existing]:
-        """The unrecorded resources without data, which only `down` removes."""
+        """The unrecorded resources except data; only `down` removes data."""
         return [thing for thing in self.unrecorded if not thing.data]
 
     @property
@@ -114,7 +114,7 @@ def nodes(stack: Stack, *, left: bool = False) -> set[str]:
 
 
 def looked_up(stack: Stack) -> set[str]:
-    """Return the names of the networks that the cluster uses and Pulumi's plugin did not make."""
+    """Return the names of the networks that the cluster uses but Pulumi's plugin did not make."""
     recorded = _recorded(_resources(stack))
     return {r.name for r in recorded if r.kind == "network" and registry.backend(r.backend).native}
 

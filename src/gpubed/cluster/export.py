@@ -19,7 +19,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
-    """Return the files of an export by name; the first is the one asked for."""
+    """Return the contents of an export's files by name; the first is the requested file."""
     if kind == "ssh-config":
         allocation = allocations.load(paths.allocation)
         return {"ssh_config": inventory.ssh_config(allocation, paths)}

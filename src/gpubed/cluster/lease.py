@@ -164,7 +164,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
-    """Return the end to ask for by the policy; None if no renewal is due."""
+    """Return the end that a renewal should request now; None if no renewal is due."""
     if record.state(renewal_margin(wanted)) != "expiring" or record.since is None:
         return None
     most = record.since + timedelta(seconds=wanted.renewal.most)

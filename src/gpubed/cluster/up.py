@@ -278,7 +278,10 @@ def _refresh(run: Run) -> None:
 
 
 def _remove_leftovers(run: Run) -> None:
-    """Remove resources of a killed run; ask about nodes, which a restored state may lack, too."""
+    """Remove resources that a killed run left.
+
+    Asks about nodes first, because a state restored from a backup may lack nodes in use.
+    """
     left = audits.unrecorded(run.stack, run.testbeds)
     why = "it is not in the state, so a killed run may have been making it"
     if nodes := [f"{thing}: {why}" for thing in left if thing.node]:
