@@ -79,10 +79,10 @@ def read(paths: ClusterPaths) -> Record:
 
 
 @contextmanager
-def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
+def changed(paths: ClusterPaths, *, replaces_damaged: bool = False) -> Iterator[Record]:
     """Change the record under a lock; calls must not be nested.
 
-    `anew` replaces a damaged record, which otherwise raises `Unreadable`.
+    `replaces_damaged` replaces a damaged record, which otherwise raises `Unreadable`.
     """
     files.make(paths.state)
     with _locked(paths.record):
@@ -92,12 +92,12 @@ def changed(paths: ClusterPaths, *, anew: bool = False) -> Iterator[Record]:
         except reading.Missing:
             former = _is_former(paths)
         except reading.Unreadable:
-            if not anew:
+            if not replaces_damaged:
                 raise
         if before:
             record = before.model_copy(deep=True)
         elif former:
-            record = _former(paths, anew=anew)
+            record = _former(paths, replaces_damaged=replaces_damaged)
             _move_specifications(paths)
         else:
             record = _rebuilt(paths)
@@ -129,7 +129,7 @@ def keep_uuid(paths: ClusterPaths, wanted: str) -> None:
         text = str(UUID(wanted))
     except ValueError:
         raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {paths.name}") from None
-    with changed(paths, anew=True) as record:
+    with changed(paths, replaces_damaged=True) as record:
         record.uuid = text
 
 
@@ -211,7 +211,7 @@ def _is_former(paths: ClusterPaths) -> bool:
     return any((paths.state / name).exists() for name in _FORMER)
 
 
-def _former(paths: ClusterPaths, *, anew: bool = False) -> Record:
+def _former(paths: ClusterPaths, *, replaces_damaged: bool = False) -> Record:
     state = paths.state
     record = Record(killed=(state / "killed").exists(), reshaped=(state / "reshaped").exists())
     with suppress(reading.Missing):
@@ -219,7 +219,7 @@ def _former(paths: ClusterPaths, *, anew: bool = False) -> Record:
         try:
             record.uuid = str(UUID(found.text().strip()))
         except ValueError:
-            if not anew:
+            if not replaces_damaged:
                 raise found.refusal("it holds no UUID") from None
     with suppress(reading.Missing):
         record.removing = reading.file(state / "removing").text()
