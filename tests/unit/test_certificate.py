@@ -51,7 +51,11 @@ def test_what_the_role_makes_is_trusted(tmp_path):
         (LIMITS, "nameConstraints = critical, excluded;DNS:bank.example", "not limited"),
         (LIMITS, f"{LIMITS},permitted;IP:10.0.0.0/255.0.0.0", "all addresses of 10.0.0.0/8"),
         (LIMITS, f"{LIMITS}\nsubjectAltName = DNS:bank.example", "as its own certificate"),
-        ("critical, keyCertSign", "critical, keyCertSign, digitalSignature", "as its own certificate"),
+        (
+            "critical, keyCertSign",
+            "critical, keyCertSign, digitalSignature",
+            "as its own certificate",
+        ),
         ("keyUsage = critical, keyCertSign", "", "no KeyUsage"),
     ],
 )
