@@ -102,7 +102,7 @@ def test_outputs_say_how_to_get_there(project: Path) -> None:
     ("spec", "says"),
     [
         ("inventories/none/cluster.yml", "the file does not exist"),
-        ("elsewhere.yml", "that is the folder of Pulumi.yaml"),
+        ("elsewhere.yml", "the folder of Pulumi.yaml, is the project"),
     ],
 )
 def test_a_specification_that_is_not_there_is_named(project: Path, spec: str, says: str) -> None:

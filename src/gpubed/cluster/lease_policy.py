@@ -36,10 +36,11 @@ class Saved:
 
 
 def prepare(cluster: Cluster, *, again: bool = False) -> list[str]:
-    """Do what `lease.before_end` says, without counting as use of the nodes; return what was done.
+    """Run the command of `lease.before_end` and copy results; return sentences about what was done.
 
-    With `again`, skips the command, which has just been run. Raises `GpubedError` if the head could
-    not be reached, the command failed, or not everything could be saved; the rest is saved.
+    This does not count as use of the nodes. With `again`, skips the command, which has just been
+    run. Raises `GpubedError` if the head could not be reached, the command failed, or not
+    everything could be saved; the rest is saved.
     """
     policy, lease, done = cluster.plan.spec.lease, leases.last_known(cluster.paths), list[str]()
     wanted, allocation = policy.before_end, cluster.allocation

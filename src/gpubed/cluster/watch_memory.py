@@ -155,7 +155,7 @@ class Journal:
     def tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
     ) -> None:
-        """Report an event unless it repeats the last one of its matter, if it has a matter."""
+        """Report an event, unless it has a matter and repeats that matter's last event."""
         text = f"{event}: {why}: {outcome}"
         if not matter or self.memory.told.get(matter) != text:
             if matter:

@@ -134,9 +134,10 @@ def without_nan(value: Any) -> Any:
 
 
 def modules_with(folder: Path, *points: str) -> tuple[str, ...]:
-    """Return the sorted names of a folder's modules that define one of `points`, found as text.
+    """Return the sorted names of a folder's modules that define one of `points`.
 
-    Modules are not imported: completion stays fast, and one that fails to import hides no other.
+    Searches their text without importing them: completion stays fast, and a module that cannot be
+    imported hides no other.
     """
     named = "|".join(points)
     point = re.compile(rf"^(?:def (?:{named})\(|(?:{named})(?:: [^=\n]+)? = )", re.MULTILINE)

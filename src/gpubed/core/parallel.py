@@ -1,4 +1,4 @@
-"""Runs a function for many items at once, within the login limit of an SSH server."""
+"""Runs a function for many items at once, but few enough for the login limit of an SSH server."""
 
 from __future__ import annotations
 
