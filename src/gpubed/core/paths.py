@@ -242,7 +242,7 @@ class ClusterPaths:
         if self.project.has_users_program:
             raise UsageError(
                 f"{self.project.root / 'Pulumi.yaml'} runs your own Pulumi program, which declares "
-                f"{self.name}; gpubed runs only its own program",
+                f"{self.name}; gpubed's engine runs only gpubed's own program",
                 "pulumi preview, pulumi up or pulumi destroy: docs/how-to/pulumi.md",
             )
 
