@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.backends.gpulab import client, request
+from gpubed.backends.gpulab import client
 from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
 from support.gpulab.server import Stumble
@@ -19,7 +19,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def options(site):
-    return request.config(clusterspec.model().model_validate({"name": "gl", **site.spec()}))
+    return clusterspec.model().model_validate({"name": "gl", **site.spec()}).backend
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.gpulab import request
+from gpubed.backends.gpulab.config import Config
 from gpubed.core import addresses
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import MOST_GPUS
@@ -32,9 +33,9 @@ class GpulabBackend(JobBackend):
     """What jobs of GPULab can do."""
 
     name = "gpulab"
-    the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
+    return_hint = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
-    def spelled(self, id_: str) -> str:
+    def canonical_id(self, id_: str) -> str:
         """Return an identity in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
         return " ".join([*map(addresses.url, service), addresses.urn(user)])
@@ -69,11 +70,11 @@ class GpulabBackend(JobBackend):
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
         """Return the link to GPULab's own JupyterHub, which has its own login."""
-        return {"jupyterhub": request.config(spec).jupyterhub}
+        return {"jupyterhub": Config.of(spec.backend).jupyterhub}
 
 
 def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
-    if request.config(spec).jobs == "one" and spec.count > 1:
+    if Config.of(spec.backend).jobs == "one" and spec.count > 1:
         gpus = sum(group.count * max(1, group.gpus) for group in spec.nodes)
         one = f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else ""
         trials = f"backend.jobs: trials for {spec.count} worlds, one per job"

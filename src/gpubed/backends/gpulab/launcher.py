@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.backends.gpulab import offers, request
 from gpubed.backends.gpulab.client import WAITING, Client, NoSuchJob, RemoteJob, Unanswered
+from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, Refused
@@ -112,7 +113,7 @@ class _Run:
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s, self._late_s = launcher.times
         self._cluster, self._here, self._output = cluster.plan.cluster, task.here, on_output
-        self._options = request.config(cluster.plan.spec)
+        self._options = Config.of(cluster.plan.spec.backend)
         self._client = Client(self._options)
         self._refuse_impossible(cluster.plan)
         self.jobs = self._prepared(cluster, task)

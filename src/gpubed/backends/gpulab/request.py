@@ -43,16 +43,6 @@ class Resources(NamedTuple):
     cluster_id: int | None = None
 
 
-def config(spec: ClusterSpec) -> Config:
-    """Return the backend's options; raises PrerequisiteMissing for another backend."""
-    if not isinstance(spec.backend, Config):
-        raise PrerequisiteMissing(
-            f"the specification of {spec.name} no longer says where on GPULab it is",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return spec.backend
-
-
 def label(cluster: str, uuid: str) -> str:
     """Return the labels in the description of each of a cluster's jobs."""
     return f"gpubed.cluster={uuid} gpubed.name={cluster}"
@@ -60,13 +50,13 @@ def label(cluster: str, uuid: str) -> str:
 
 def folder(spec: ClusterSpec, run_id: str) -> str:
     """Return the run's folder in the container; on project storage if that is mounted."""
-    root = spec.storage.shared.path if config(spec).storage else "/tmp/gpubed"  # noqa: S108
+    root = spec.storage.shared.path if Config.of(spec.backend).storage else "/tmp/gpubed"  # noqa: S108
     return f"{root}/runs/{run_id}"
 
 
 def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
     """Return what one job needs; the recipe says which CUDA its worker must have."""
-    options, cuda = config(plan.spec), recipe.load(plan.spec.recipe).cuda
+    options, cuda = Config.of(plan.spec.backend), recipe.load(plan.spec.recipe).cuda
     cpus, memory = amounts(node.machine)
     return Resources(
         cpus=cpus,
@@ -117,7 +107,7 @@ def render(
 
     The job can be found by its unique `name`, and prefixes lines with results by `mark`.
     """
-    options, storage = config(plan.spec), plan.spec.storage
+    options, storage = Config.of(plan.spec.backend), plan.spec.storage
     if task.image:
         try:
             options = Config.model_validate({**options.model_dump(), "image": task.image})

@@ -30,11 +30,11 @@ class GpulabTestbed(JobTestbed):
 
     @cached_property
     def _config(self) -> Config:
-        return request.config(self.reach.specification)
+        return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at certificate, service, project and whether the job can ever run."""
-        options = request.config(spec)
+        options = Config.of(spec.backend)
         try:
             client = Client(options)
         except GpubedError as error:
@@ -45,8 +45,8 @@ class GpulabTestbed(JobTestbed):
         """Return the service and user: a user sees only own jobs."""
         master, user = self._config.master, Login.of(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
-        spelled = self.backend.spelled
-        return Identity(spelled(f"{master} {user}"), called, formerly=(spelled(user),))
+        canonical_id = self.backend.canonical_id
+        return Identity(canonical_id(f"{master} {user}"), called, formerly=(canonical_id(user),))
 
     def existing(self) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""
@@ -96,12 +96,12 @@ class GpulabTestbed(JobTestbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the service's clusters."""
-        client = Client(request.config(spec))
+        client = Client(Config.of(spec.backend))
         return offers.offers(client.clusters(), client.workers())
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the jobs can never run, or would wait; empty if they can start now."""
-        options = request.config(plan.spec)
+        options = Config.of(plan.spec.backend)
         client = Client(options)
         clusters, workers = client.clusters(), client.workers()
         found: dict[str, None] = {}
@@ -118,7 +118,7 @@ class GpulabTestbed(JobTestbed):
 
 
 def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
-    options, until = request.config(spec), client.login.expires
+    options, until = Config.of(spec.backend), client.login.expires
     days = (until - datetime.now(UTC)).days
     soon = "; fetch a new one soon" if days < _EXPIRES_SOON_D else ""
     valid = f"{client.login.urn}, until {until:%Y-%m-%d} ({days} days){soon}"

@@ -28,8 +28,8 @@ class LocalBackend(Backend):
     lists_nodes = True
     nodes_are_here = True
     when_silent = "its SSH server is started again, or all of it"
-    the_way_back = "set DOCKER_HOST as it was then, or unset it"
-    is_no_more = "a daemon that was installed anew"
+    return_hint = "set DOCKER_HOST as it was then, or unset it"
+    replacement_hint = "a daemon that was installed anew"
 
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""

@@ -10,7 +10,7 @@ import pulumi
 
 from gpubed.backends.component import Component
 from gpubed.backends.local import container, environment
-from gpubed.backends.local.config import Runtime
+from gpubed.backends.local.config import Config
 from gpubed.backends.local.image import PythonImage, Recipe, node_image
 from gpubed.core import reading
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
@@ -31,7 +31,7 @@ class Cluster(Component):
     ) -> None:
         super().__init__(_BACKEND, plan.cluster, opts)
         self._plan = plan
-        self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
+        self._runtime = Config.of(plan.spec.backend).runtime
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
         # Shared by all nodes of a kind, because a recipe reads its files to compute its digest.

@@ -11,7 +11,7 @@ import requests
 from docker.errors import DockerException
 
 from gpubed.backends.local import daemon, environment, image, network, ownership, spec_checks
-from gpubed.backends.local.config import RELEASES, Runtime
+from gpubed.backends.local.config import RELEASES, Config, Runtime
 from gpubed.backends.local.image import PythonImage, node_image
 from gpubed.core import record
 from gpubed.core.errors import GpubedError
@@ -31,7 +31,7 @@ _KVM = Path("/dev/kvm")
 
 def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
     """Return the findings, only the machine's without `spec`; only Docker's if it fails."""
-    virtual = spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
+    virtual = spec is not None and Config.of(spec.backend).runtime == "vm"
     try:
         info = daemon.look().info()
     except GpubedError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpubed.backends.local.config import RELEASES
+from gpubed.backends.local.config import RELEASES, Config
 from gpubed.core.errors import GpubedError
 from gpubed.core.text import nearest_name
 from gpubed.hardware import nvidia_driver
@@ -43,7 +43,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
 
 
 def _is_virtual(spec: ClusterSpec) -> bool:
-    return spec.backend.runtime == "vm"  # type: ignore[attr-defined,no-any-return]
+    return Config.of(spec.backend).runtime == "vm"
 
 
 def _contained(spec: ClusterSpec) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
-from gpubed.backends.openstack.config import Attachment, options
+from gpubed.backends.openstack.config import Attachment, Config
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes import allocation
@@ -65,7 +65,7 @@ class OpenStackBackend(Backend):
     # An image of some GB is copied to each host at first, and to a volume where one is booted.
     boots_within_s = 900.0
     restarts = True
-    the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
+    return_hint = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(f"openstack:{type_}" for type_, *_ in labels.KINDS.values())
 
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> OpenStackTestbed:
@@ -78,7 +78,7 @@ class OpenStackBackend(Backend):
         """Refuse unknown groups, volumes for several nodes, and shaped links."""
         names, network = [group.name for group in spec.nodes], spec.networks.experiment
         known, found = f"groups: {', '.join(names)}", list[Problem]()
-        for name in options(spec).groups.keys() - set(names):
+        for name in Config.of(spec.backend).groups.keys() - set(names):
             where = ("backend", "groups", name)
             found.append(Problem(where, f"there is no node group {name!r}", known))
         found += [Problem(*one) for one in (*_attached(spec), *_of_servers(spec))]
@@ -95,7 +95,7 @@ class OpenStackBackend(Backend):
         """Return the subnets of existing networks, as they were granted."""
         kept = dict[str, IPv4Network]()
         with suppress(GpubedError, AddressValueError):  # no node is there, or it has IPv6
-            granted, config = allocation.load(paths.allocation), options(spec)
+            granted, config = allocation.load(paths.allocation), Config.of(spec.backend)
             there = {"experiment": granted.experiment, "control": granted.control}
             for purpose, network in there.items():
                 if network and granted.backend == self.name and getattr(config, purpose).network:
@@ -104,7 +104,9 @@ class OpenStackBackend(Backend):
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the experiment address, which the cloud chooses on an existing network."""
-        return {} if options(plan.spec).experiment.network else super().foretold(plan, node)
+        return (
+            {} if Config.of(plan.spec.backend).experiment.network else super().foretold(plan, node)
+        )
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
         """Return whether the cloud's network holds links to their rate, which QoS does."""
@@ -153,7 +155,7 @@ class OpenStackBackend(Backend):
 
 def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield what contradicts itself in how nodes are attached: key, why, and what is right."""
-    config, networks = options(spec), spec.networks
+    config, networks = Config.of(spec.backend), spec.networks
     needed = config.floating_ip is True or not (config.control.network or config.router)
     if needed and not config.external_network:
         why = "it is needed for a floating address and for a new router"
@@ -179,7 +181,7 @@ def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
 
 
 def _of_servers(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    config = options(spec)
+    config = Config.of(spec.backend)
     for group in spec.nodes:
         own = config.server(group.name)
         where = ("backend", "groups", group.name) if group.name in config.groups else ("backend",)

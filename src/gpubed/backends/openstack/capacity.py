@@ -18,7 +18,7 @@ from openstack.connection import Connection
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.openstack import cloud, existing, labels
-from gpubed.backends.openstack.config import ID, NetworkOptions, Server, gib, options
+from gpubed.backends.openstack.config import ID, Config, NetworkOptions, Server, gib
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
@@ -92,7 +92,7 @@ class Needs(NetworkOptions, _Model):
     @classmethod
     def of(cls, plan: ClusterPlan) -> Self:
         """Return the needs of a plan."""
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
         groups = tuple(
             GroupNeeds(
                 name=group.name,
@@ -148,7 +148,7 @@ class Needs(NetworkOptions, _Model):
 
 def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
     """Return the ingress rules from outside, by name: protocol, port and source."""
-    rules = [("tcp", 22, source) for source in options(spec).access_from]
+    rules = [("tcp", 22, source) for source in Config.of(spec.backend).access_from]
     rules += [(opened.protocol, opened.port, opened.source) for opened in spec.firewall.open]
     return {
         re.sub("[/:]", "-", f"{protocol}-{port}-{source}"): (protocol, port, str(source))
@@ -243,7 +243,7 @@ def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
 
     Pulumi removes unwanted nodes last, and a cloud gives no address twice.
     """
-    there, config = dict[str, str](), options(plan.spec)
+    there, config = dict[str, str](), Config.of(plan.spec.backend)
     # On existing networks, the cloud chooses addresses.
     planned = [p for p in ("control", "experiment") if not getattr(config, p).network]
     key = f"{planned[0]}_address" if planned else "id"
@@ -263,7 +263,7 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 
     Nova does not tell its users what hosts are free.
     """
-    connection = cloud.connect(*options(spec).where.values())
+    connection = cloud.connect(*Config.of(spec.backend).where.values())
     with cloud.errors("list the flavors"):
         quotas, flavors = _quotas(connection), connection.compute.flavors(get_extra_specs=True)
         return [_offer(flavor, quotas) for flavor in sorted(flavors, key=lambda one: one.name)]

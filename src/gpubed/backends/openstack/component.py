@@ -15,7 +15,7 @@ from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed.backends.component import Component
 from gpubed.backends.openstack import capacity, cloud, cloud_init, existing, labels
-from gpubed.backends.openstack.config import ID, Attachment, gib, options
+from gpubed.backends.openstack.config import ID, Attachment, Config, gib
 from gpubed.core import reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -42,7 +42,7 @@ class Cluster(Component):
         opts: pulumi.ResourceOptions | None,
     ) -> None:
         super().__init__(_BACKEND, plan.cluster, opts)
-        self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
+        self._plan, self.config, self._uuid = plan, Config.of(plan.spec.backend), uuid
         self._public_key = public_key
         self._find = cache(partial(existing.find, self.connection))  # many nodes name the same
         # The program, of which projects hold copies, passes only a plan.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -13,9 +13,6 @@ from gpubed.core.units import Bytes
 from gpubed.spec import sections
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE, IpAddress, KeyFile, Section, User, any_network
-
-if TYPE_CHECKING:
-    from gpubed.spec.clusterspec import ClusterSpec
 
 ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
@@ -194,12 +191,6 @@ class Server(ServerOptions):
     """All options of one node group."""
 
     flavor: Text
-
-
-def options(spec: ClusterSpec) -> Config:
-    """Return the options of a specification that is known to name this backend."""
-    assert isinstance(spec.backend, Config)  # noqa: S101
-    return spec.backend
 
 
 def gib(size: int) -> int:

@@ -17,7 +17,7 @@ from openstack.connection import Connection
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.backends.openstack.cloud_init import HostKeyDriver
-from gpubed.backends.openstack.config import options
+from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.existing import reservation
 from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError, Refused
@@ -56,7 +56,7 @@ class OpenStackTestbed(Testbed):
 
     @cached_property
     def _connection(self) -> Connection:
-        config = options(self.reach.specification)
+        config = Config.of(self.reach.specification.backend)
         return cloud.connect(config.cloud, config.region)
 
     def _is_own(self, thing: Any) -> bool:
@@ -69,7 +69,7 @@ class OpenStackTestbed(Testbed):
         return [*tools(), *self._looked(plans.plan(spec))]
 
     def _looked(self, plan: ClusterPlan) -> Iterator[Finding]:
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
         try:
             connection = cloud.connect(config.cloud, config.region)
             with cloud.errors("log in"):
@@ -215,7 +215,7 @@ class OpenStackTestbed(Testbed):
     def lease(self, allocation: Allocation) -> Lease:
         """Return the earliest end of the leases whose reservations nodes hold."""
         spec = self.reach.specification
-        ids = {options(spec).server(group.name).reservation for group in spec.nodes}
+        ids = {Config.of(spec.backend).server(group.name).reservation for group in spec.nodes}
         with cloud.errors("ask for the end of the reservation"):
             ends = [reservation(self._connection, id_).end_date for id_ in ids if id_]
         return Lease(min(ends, default=None))

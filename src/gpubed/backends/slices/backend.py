@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.slices.config import of
+from gpubed.backends.slices.config import Config
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
 
@@ -27,7 +27,7 @@ class SlicesBackend(Backend):
     boots_within_s = 600.0
     exchanges_keys = False
     lists_nodes = True
-    the_way_back = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
+    return_hint = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
 
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlicesTestbed:
         """Return the testbed as a cluster sees it."""
@@ -37,7 +37,7 @@ class SlicesBackend(Backend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups and images, links, and a shared volume."""
-        config, found = of(spec), list[Problem]()
+        config, found = Config.of(spec.backend), list[Problem]()
         groups, images = [group.name for group in spec.nodes], ", ".join(config.images)
         for name in config.flavors.keys() - set(groups):
             said, where = f"there is no node group {name!r}", ("backend", "flavors", name)
@@ -68,7 +68,7 @@ class SlicesBackend(Backend):
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 
-        config, cluster = of(plan.spec), Component(self.name, plan.cluster, opts)
+        config, cluster = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
         common: dict[str, Any] = {
             "cluster": plan.cluster,
             "uuid": uuid,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 
-from gpubed.backends.slices.config import of
+from gpubed.backends.slices.config import Config
 from gpubed.backends.slices.node import NodeDriver
 from gpubed.backends.slices.tool import Machine, Tool, hours
 from gpubed.core.errors import GpubedError
@@ -24,7 +24,7 @@ class SlicesTestbed(Testbed):
 
     @cached_property
     def _tool(self) -> Tool:
-        return Tool(of(self.reach.specification), self.paths.name)
+        return Tool(Config.of(self.reach.specification.backend), self.paths.name)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at the command, its login, and the names in the specification."""
@@ -42,7 +42,7 @@ class SlicesTestbed(Testbed):
 
     def identity(self) -> Identity:
         """Return project, experiment and place: machines are listed by them."""
-        config, name = of(self.reach.specification), self._tool.experiment
+        config, name = Config.of(self.reach.specification.backend), self._tool.experiment
         called = f"experiment {name} of project {config.project} at {config.infra}"
         return Identity(f"{config.project} {name} {config.infra}", called)
 
@@ -83,7 +83,8 @@ class SlicesTestbed(Testbed):
 
 
 def _findings(spec: ClusterSpec) -> Iterator[Finding]:
-    config, tool = of(spec), Tool(of(spec), spec.name)
+    config = Config.of(spec.backend)
+    tool = Tool(config, spec.name)
     flavors = {config.flavors.get(group.name, config.flavor) for group in spec.nodes}
     looks = {
         "project": ({config.project}, ("project", "list")),

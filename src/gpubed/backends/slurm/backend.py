@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.slurm import request
+from gpubed.backends.slurm.config import Config
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.testbeds.base import JobBackend
 
@@ -24,7 +25,7 @@ class SlurmBackend(JobBackend):
     """What a user of a Slurm cluster can do."""
 
     name = "slurm"
-    the_way_back = "put `backend.login` and `backend.folder` of cluster.yml back"
+    return_hint = "put `backend.login` and `backend.folder` of cluster.yml back"
 
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlurmTestbed:
         """Return the testbed for a cluster."""
@@ -54,7 +55,7 @@ class SlurmBackend(JobBackend):
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Volume
 
-        asked, component = request.config(plan.spec), Component(self.name, plan.cluster, opts)
+        asked, component = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
         inputs = {"cluster": plan.cluster, "uuid": uuid, "folder": asked.folder}
         inputs |= request.environment(asked, plan.spec.recipe)
         Volume("folder", self.name, inputs, component.retained)

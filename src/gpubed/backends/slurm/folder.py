@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpubed.backends.slurm import request
+from gpubed.backends.slurm.config import Config
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
@@ -63,7 +64,7 @@ class FolderDriver(Driver):
         openssh.send(self._login.words, assets(), request.BUILDERS, f"{id}/programs")
         openssh.send(self._login.words, recipe.folder, [recipe.lock.file], id)
         words = ["env", *request.build(recipe), "sh", f"{id}/programs/{request.BUILDERS[0]}"]
-        script = request.prelude(request.config(spec)) + shlex.join([*words, id, name])
+        script = request.prelude(Config.of(spec.backend)) + shlex.join([*words, id, name])
         with progress.overdue("the Python environment is built on the cluster: several minutes"):
             done = self._login.run(script, timeout=_BUILD_S, check=False)
         if done.exit_code:
@@ -88,7 +89,8 @@ class FolderDriver(Driver):
         options += [*request.options(spec, 1), "--time=5"]
         script = f"timeout {_PROOF_S} sbatch {shlex.join(options)}; code=$?; "
         script += f"scancel --name={name}; [ $code = 0 ] || cat {path}/proof.log >&2; exit $code"
-        job = f"#!/bin/bash -l\n{request.prelude(request.config(spec))}cd {path} && touch .proof\n"
+        setup = request.prelude(Config.of(spec.backend))
+        job = f"#!/bin/bash -l\n{setup}cd {path} && touch .proof\n"
         job += f"exec {path}/env/{inputs['name']}/bin/python -c 'import torch'\n"
         done = self._login.run(script, timeout=_PROOF_S + 60, check=False, stdin=job)
         if done.exit_code == _LATE:

@@ -10,7 +10,6 @@ from hashlib import sha256
 from packaging.specifiers import SpecifierSet
 
 from gpubed.backends.slurm.config import Config
-from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import assets
 from gpubed.nodes.output import SLURM_CANCELLED
 from gpubed.recipes import recipe as recipes
@@ -35,19 +34,9 @@ BUILDERS = (
 """What makes the Python environment."""
 
 
-def config(spec: ClusterSpec) -> Config:
-    """Return the backend's options; raises PrerequisiteMissing for another backend."""
-    if not isinstance(spec.backend, Config):
-        raise PrerequisiteMissing(
-            f"the specification of {spec.name} no longer says where its Slurm is",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return spec.backend
-
-
 def options(spec: ClusterSpec, nodes: int) -> list[str]:
     """Return the options of `sbatch` for a job on a number of nodes."""
-    asked, group = config(spec), spec.nodes[0]
+    asked, group = Config.of(spec.backend), spec.nodes[0]
     said = {name: getattr(asked, name) for name in ("account", "partition", "qos", "constraint")}
     memory = group.machine.memory
     said |= {

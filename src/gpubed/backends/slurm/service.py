@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 from gpubed.backends.slurm import queue, request
+from gpubed.backends.slurm.config import Config
 from gpubed.core import reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, Refused, UsageError
@@ -57,7 +58,7 @@ class _Run:
     ) -> None:
         self._spec, self._cluster, self._task = cluster.plan.spec, cluster.name, task
         self._world, self._output = world, on_output
-        self._asked, uuid = request.config(self._spec), cluster.allocation.uuid
+        self._asked, uuid = Config.of(self._spec.backend), cluster.allocation.uuid
         self._login = Login(self._asked.login)
         folder = self._login.inside(self._asked.folder)
         self._root, self._name = request.names(folder, cluster.name, uuid, task.run_id)

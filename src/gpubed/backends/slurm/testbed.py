@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpubed.backends.slurm import queue, request
+from gpubed.backends.slurm.config import Config
 from gpubed.backends.slurm.folder import MARK, FolderDriver
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.openssh import Login
@@ -26,11 +27,11 @@ class SlurmTestbed(JobTestbed):
 
     @cached_property
     def _login(self) -> Login:
-        return Login(request.config(self.reach.specification).login)
+        return Login(Config.of(self.reach.specification.backend).login)
 
     @cached_property
     def _folder(self) -> str:
-        return self._login.inside(request.config(self.reach.specification).folder)
+        return self._login.inside(Config.of(self.reach.specification.backend).folder)
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of the folder."""
@@ -40,7 +41,7 @@ class SlurmTestbed(JobTestbed):
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, commands, options of jobs, and what builds the environment."""
-        asked = request.config(spec)
+        asked = Config.of(spec.backend)
         versions = ("3", *request.pythons(recipes.load(spec.recipe)))
         names, setup = " ".join(f"python{one}" for one in versions), request.prelude(asked)
         options = shlex.join(request.options(spec, spec.count))
@@ -88,7 +89,7 @@ class SlurmTestbed(JobTestbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the partitions."""
-        answers = queue.ask(Login(request.config(spec).login), {})
+        answers = queue.ask(Login(Config.of(spec.backend).login), {})
         return [*queue.partitions(answers["partitions"]).values()]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
@@ -97,7 +98,7 @@ class SlurmTestbed(JobTestbed):
 
 
 def _findings(spec: ClusterSpec, answers: dict[str, str]) -> list[Finding]:
-    asked, version = request.config(spec), answers["version"]
+    asked, version = Config.of(spec.backend), answers["version"]
     on_path = "backend.modules or backend.setup bring one onto the PATH"
     if not version.startswith("slurm"):
         why = f"no sbatch there: {version}"

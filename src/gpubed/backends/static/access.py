@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpubed.backends.static.config import Config, Host, options
+from gpubed.backends.static.config import Config, Host
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
 from gpubed.nodes import allocation, host_keys
@@ -33,7 +33,7 @@ def known(reach: TestbedOptions) -> Config | None:
     None if neither can be read and names own hosts.
     """
     found = _config(reach.options) or _config(reach.last_options)
-    return options(reach.specification) if found is None and reach.is_former else found
+    return Config.of(reach.specification.backend) if found is None and reach.is_former else found
 
 
 def attempted(reach: TestbedOptions) -> list[Config]:
@@ -50,7 +50,7 @@ def each(config: Config) -> Iterator[tuple[Host, str]]:
 def wanted(spec: ClusterSpec) -> dict[str, Host]:
     """Return the hosts that a specification makes nodes, by their nodes' names."""
     names = {name for group in spec.nodes for name in group.node_names}
-    return {name: host for host, name in each(options(spec)) if name in names}
+    return {name: host for host, name in each(Config.of(spec.backend)) if name in names}
 
 
 def _config(said: Mapping[str, Any] | None) -> Config | None:

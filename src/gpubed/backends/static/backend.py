@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.static.config import options
+from gpubed.backends.static.config import Config
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
@@ -51,7 +51,7 @@ class StaticBackend(Backend):
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 
-        config, cluster = options(plan.spec), Component(self.name, plan.cluster, opts)
+        config, cluster = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
 
         def result(planned: NodePlan) -> pulumi.Output[dict[str, Any]]:
             inputs = {
@@ -73,7 +73,7 @@ class StaticBackend(Backend):
         """Return the address, port, user and bastions of the host, which change in place."""
         from gpubed.backends.static import access
 
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
         host = config.hosts[node.group][node.index]
         address = host.experiment_address
         found: dict[str, Any] = {
@@ -87,7 +87,7 @@ class StaticBackend(Backend):
 
 
 def _groups(spec: ClusterSpec) -> Iterator[Problem]:
-    hosts = options(spec).hosts
+    hosts = Config.of(spec.backend).hosts
     wanted = {group.name: group.count for group in spec.nodes}
     for name, count in wanted.items():
         here = len(hosts.get(name, ()))
@@ -116,7 +116,7 @@ def _networks(spec: ClusterSpec) -> Iterator[Problem]:
 
 def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
     network, seen = spec.networks.experiment, set()
-    for group, hosts in options(spec).hosts.items():
+    for group, hosts in Config.of(spec.backend).hosts.items():
         for index, host in enumerate(hosts):
             where = (*_HOSTS, group, index)
             if (host.address, host.port) in seen:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from gpubed.backends.static import access, membership
-from gpubed.backends.static.config import Config, Host, options
+from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.host import (
     Found,
     candidate,
@@ -149,7 +149,7 @@ class StaticTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return every host of the specification, and whether it is free."""
-        config = options(spec)
+        config = Config.of(spec.backend)
 
         def offer(found: tuple[Host, str]) -> Offer:
             host, name = found
@@ -165,7 +165,7 @@ class StaticTestbed(Testbed):
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
         """Return sessions to the hosts whose keys are known; `doctor` reports the others."""
-        config, found = options(spec), []
+        config, found = Config.of(spec.backend), []
         for name, host in access.wanted(spec).items():
             with suppress(PrerequisiteMissing):
                 found.append(self._session(config, host, name))
@@ -200,7 +200,7 @@ class StaticTestbed(Testbed):
 
     def _seen(self, plan: ClusterPlan) -> list[_Seen]:
         """Look at each host of a plan; return the error for a host that fails."""
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
 
         def seen(found: tuple[str, Host]) -> _Seen:
             name, host = found

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubed.backends.virtualwall import documents, faults, journal, rspec
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered
 from gpubed.backends.virtualwall.slice_inputs import digest
@@ -61,7 +61,7 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
 
     Machines that the cluster holds count as free. A testbed that does not answer is a reason too.
     """
-    config, known = of(plan.spec), journal.load(paths)
+    config, known = Config.of(plan.spec.backend), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:

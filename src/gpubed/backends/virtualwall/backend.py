@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.virtualwall.config import DATA_RECORD, of, unmapped
+from gpubed.backends.virtualwall.config import DATA_RECORD, Config, unmapped
 from gpubed.core import addresses
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import Problem, systems
@@ -30,10 +30,10 @@ class VirtualWallBackend(Backend):
     boots_within_s = 600.0
     restarts = True
     asks_before_growth = True
-    the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
+    return_hint = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 
-    def spelled(self, id_: str) -> str:
+    def canonical_id(self, id_: str) -> str:
         """Return an id with aggregate and authority in their one spelling."""
         aggregate, _, rest = id_.partition(" ")
         authority, _, project = rest.partition(" ")
@@ -47,7 +47,7 @@ class VirtualWallBackend(Backend):
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups, too few machines, and a shared folder that is not named."""
-        config, found = of(spec), list[Problem]()
+        config, found = Config.of(spec.backend), list[Problem]()
         groups = {group.name: group for group in spec.nodes}
         for name, wanted in config.hardware.items():
             path, group = ("backend", "hardware", name), groups.get(name)
@@ -77,9 +77,9 @@ class VirtualWallBackend(Backend):
             f"whichever that is; roles take {', '.join(systems())}"
             for name in unmapped(spec)
         ]
-        # Nodes then have their control addresses alone; some testbeds give IPv4 ones.
-        has_links = spec.networks.experiment and sum(group.count for group in spec.nodes) > 1
-        if not has_links and not of(spec).bastion and of(spec).nat and spec.configure:
+        # Some testbeds give nodes IPv4 control addresses; those have `nat: false`.
+        config, has_links = Config.of(spec.backend), spec.networks.experiment and spec.count > 1
+        if not has_links and not config.bastion and config.nat and spec.configure:
             found.append(
                 "without links, traffic takes the control network, and roles need IPv4 there: "
                 "nodes of the Virtual Wall have it behind backend.bastion only"

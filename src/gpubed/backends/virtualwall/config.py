@@ -195,12 +195,6 @@ class Config(BackendConfig):
         return name
 
 
-def of(spec: "ClusterSpec") -> Config:
-    """Return the options of a specification that names this backend."""
-    assert isinstance(spec.backend, Config)  # noqa: S101
-    return spec.backend
-
-
 def unmapped(spec: "ClusterSpec") -> list[str]:
     """Return the images of node groups that no disk image of the testbed stands for."""
-    return sorted({group.image for group in spec.nodes} - of(spec).images.keys())
+    return sorted({group.image for group in spec.nodes} - Config.of(spec.backend).images.keys())

@@ -9,7 +9,7 @@ from shlex import quote
 
 from gpubed.backends.virtualwall import availability, documents
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.config import Bastion, of, unmapped
+from gpubed.backends.virtualwall.config import Bastion, Config, unmapped
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.login import Login
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
@@ -23,7 +23,7 @@ _CLOCK_S = 120.0
 
 def findings(spec: ClusterSpec) -> Iterator[Finding]:
     """Look at login, servers, project and bastion, one after the other."""
-    config = of(spec)
+    config = Config.of(spec.backend)
     try:
         login = logins.load(config)
     except GpubedError as error:

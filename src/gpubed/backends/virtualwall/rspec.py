@@ -14,7 +14,7 @@ from typing import Any
 from lxml import etree
 
 from gpubed.backends.virtualwall import documents, prepare
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.spec.plan import ClusterPlan, NodePlan
 
 CORE = "http://www.geni.net/resources/rspec/3"
@@ -30,7 +30,7 @@ def request(plan: ClusterPlan) -> str:
     A single node's interface is in no link. It stays in the text, since a changed request would
     replace running clusters.
     """
-    config = of(plan.spec)
+    config = Config.of(plan.spec.backend)
     root = etree.Element(
         f"{{{CORE}}}rspec",
         {"type": "request", "generated_by": "gpubed"},
@@ -112,7 +112,7 @@ def specification(plan: ClusterPlan) -> str:
     every node run the preparation. jFed writes an inventory with the request's groups.
     """
     # Addresses are left to the image: a bundle cannot know which machine it will be run on.
-    nat = "NAT='yes'" if of(plan.spec).nat else "NAT=''"
+    nat = "NAT='yes'" if Config.of(plan.spec.backend).nat else "NAT=''"
     script = indent(prepare.script().replace("NAT=''", nat, 1), " " * 4)
     return f"""# {plan.cluster}: {len(plan.nodes)} nodes. Written by `gpubed export`.
 version: 1.0-basic

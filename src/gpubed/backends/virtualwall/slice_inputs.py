@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.virtualwall import documents, rspec
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Description
 from gpubed.core.errors import Refused
 from gpubed.spec.plan import ClusterPlan
@@ -130,7 +130,7 @@ class SliceInputs(BaseModel):
 
 def planned(plan: ClusterPlan) -> dict[str, Any]:
     """Return the inputs of a slice that the plan tells."""
-    groups, hardware = {}, of(plan.spec).hardware
+    groups, hardware = {}, Config.of(plan.spec.backend).hardware
     for group in plan.spec.nodes:
         wanted = hardware.get(group.name)
         groups[group.name] = {

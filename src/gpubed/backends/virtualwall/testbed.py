@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gpubed.backends.virtualwall import availability, doctor, documents, journal
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
 from gpubed.backends.virtualwall.drivers import NodeDriver, SliceDriver
 from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
@@ -28,7 +28,7 @@ class VirtualWallTestbed(Testbed):
 
     @property
     def _config(self) -> Config:
-        return of(self.reach.specification)
+        return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, servers, project and bastion."""
@@ -60,7 +60,7 @@ class VirtualWallTestbed(Testbed):
         authority = urlsplit(config.authority.slices).hostname or ""
         called = f"project {config.project} of {authority} at {config.aggregate.urn}"
         id_ = f"{config.aggregate.urn} {authority} {config.project}"
-        return Identity(self.backend.spelled(id_), called)
+        return Identity(self.backend.canonical_id(id_), called)
 
     def existing(self) -> list[Existing]:
         """Return the project's slices of the cluster's name that hold nodes.
@@ -136,7 +136,7 @@ class VirtualWallTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Count machines by hardware type; types with GPUs come first."""
-        return availability.offers(of(spec))
+        return availability.offers(Config.of(spec.backend))
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Compare the plan with what is free now."""
@@ -144,7 +144,7 @@ class VirtualWallTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
-        known, project = journal.load(self.paths), of(plan.spec).project
+        known, project = journal.load(self.paths), Config.of(plan.spec.backend).project
         if known is None or known.project in ("", project):
             return availability.refusals(plan, self.paths)
         name = known.slice_urn.rpartition("+")[2]
