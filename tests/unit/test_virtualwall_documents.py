@@ -224,7 +224,7 @@ def test_a_fault_of_emulabs_wrapper_is_told_by_its_words(said, kind, hint):
     ],
 )
 def test_every_dialect_of_time_is_read(text):
-    assert documents.written(documents.time(text)) == "2026-11-20T22:20:58Z"
+    assert documents.timestamp(documents.time(text)) == "2026-11-20T22:20:58Z"
 
 
 def test_what_is_no_time_or_urn_is_refused():

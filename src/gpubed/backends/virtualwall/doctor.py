@@ -83,7 +83,7 @@ def _project(there: Connection) -> str:
         )
     slices = there.of_project()
     ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
-    first = f", the first ends {documents.written(min(ends))}" if ends else ""
+    first = f", the first ends {documents.timestamp(min(ends))}" if ends else ""
     return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
 
 
@@ -105,7 +105,7 @@ def _reached(gate: Bastion, login: Login) -> str:
             f"the bastion {gate.host}:{gate.port} does not answer: {error}",
             "a firewall on the way out may forbid SSH",
         ) from None
-    return f"{logins.name_at(gate, login)}@{gate.host}"
+    return f"{logins.bastion_user(gate, login)}@{gate.host}"
 
 
 def _has_ipv6() -> bool:

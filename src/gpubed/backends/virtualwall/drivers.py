@@ -235,7 +235,7 @@ class NodeDriver(Driver):
         return Reservation(wanted, connect(node.testbed), self._paths, keeps=False)
 
     def _met(self, node: NodeInputs, given: Given) -> dict[str, Any]:
-        via = logins.way(node.testbed, logins.load(node.testbed), self._paths)
+        via = logins.hops(node.testbed, logins.load(node.testbed), self._paths)
         result: dict[str, Any] = {
             "id": given.sliver,
             "control_address": "",
@@ -314,7 +314,7 @@ def _resolved(node: NodeInputs, given: Given) -> list[str]:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unreachable(
-            f"{node.name}: the testbed's name {given.host} stands for no address: {error.strerror}",
+            f"{node.name}: the testbed's name {given.host} does not resolve: {error.strerror}",
             "names of new nodes may take some minutes; then: gpubed up CLUSTER",
         ) from None
     return list(dict.fromkeys(str(info[4][0]) for info in found))

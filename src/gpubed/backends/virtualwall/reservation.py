@@ -87,7 +87,7 @@ class Reservation:
                     self._tell(found, patience)
                     if not patience.left_s:
                         return found
-                    patience.look()
+                    patience.wait()
             except Unanswered as error:
                 patience.back_off(error)
 
@@ -164,7 +164,7 @@ class Reservation:
         self._there.act(self.urn, sliver, "geni_restart")
         patience = self._there.patience()
         while patience.left_s:
-            patience.look()
+            patience.wait()
             found = self._look()
             state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
             if state in (None, *FINAL):
@@ -183,7 +183,7 @@ class Reservation:
                 self._rename(self._there.create(wanted.name, self._until, labels))
         name, cluster, owned_by = wanted.name, wanted.cluster, owner(found.description)
         if found.is_closed:
-            why = "belongs to somebody else: the authority tells only its name"
+            why = "belongs to another user: the authority tells only its name"
             raise Refused(f"slice {name} {why}", faults.OF_OTHERS)
         if owned_by and owned_by[1] != wanted.uuid:
             raise Refused(
@@ -394,7 +394,7 @@ class Reservation:
                     f"the testbed has not given up slice {self.wanted.name} yet",
                     f"gpubed down {self.wanted.cluster}",
                 )
-            patience.look()
+            patience.wait()
 
     def _saw(self, found: Description) -> None:
         self._save(slivers=tuple(s.urn for s in found.slivers))
