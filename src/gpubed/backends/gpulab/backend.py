@@ -30,13 +30,13 @@ _APART = (
 
 
 class GpulabBackend(JobBackend):
-    """What jobs of GPULab can do."""
+    """Jobs of GPULab."""
 
     name = "gpulab"
     return_hint = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
     def canonical_id(self, id_: str) -> str:
-        """Return an identity in normal form: service (absent in former versions) and user."""
+        """Return an id in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
         return " ".join([*map(addresses.url, service), addresses.urn(user)])
 
@@ -47,8 +47,12 @@ class GpulabBackend(JobBackend):
         return GpulabTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return what jobs in containers cannot do."""
-        return [*_nodes(spec), *super().check(spec), *_rest(spec)]
+        """Refuse worlds over several jobs, and resources that GPULab does not give."""
+        found = [*_nodes(spec), *super().check(spec)]
+        if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
+            why = "GPULab ends every job after two weeks"
+            found.append(Problem(("lease", "duration"), why, "1 min to 14 d"))
+        return found
 
     def component(
         self,
@@ -88,12 +92,6 @@ def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
             request.amounts(group.machine)
         except ValueError as error:
             yield Problem(("nodes", position), str(error), "machine: {cpus: 4, memory: 16 GB}")
-
-
-def _rest(spec: ClusterSpec) -> Iterator[Problem]:
-    if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
-        why = "GPULab ends every job after two weeks"
-        yield Problem(("lease", "duration"), why, "1 min to 14 d")
 
 
 def create() -> GpulabBackend:

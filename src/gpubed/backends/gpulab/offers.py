@@ -1,4 +1,4 @@
-"""What GPULab has, what is free, and whether a job can ever run there."""
+"""Lists GPULab's workers, and tells whether jobs can run there, ever or now."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _offer(cluster: Cluster, own: Sequence[Worker]) -> Offer:
 def never(
     wanted: Resources, storage: str | None, clusters: Sequence[Cluster], workers: Sequence[Worker]
 ) -> str:
-    """Return why a job would wait for ever; empty when some worker could run it.
+    """Return why no worker can run a job; empty if one can.
 
-    A job gets all of its resources on one worker, or waits.
+    A job waits until a single worker has all of its resources.
     """
     if wanted.cluster_id is not None:
         [*named] = [c for c in clusters if c.cluster_id == wanted.cluster_id]
@@ -79,7 +79,7 @@ def never(
 def now(
     wanted: Resources, jobs: int, clusters: Sequence[Cluster], workers: Sequence[Worker]
 ) -> str:
-    """Return why the jobs would have to wait now; empty when they would start at once."""
+    """Return how many of the jobs would have to wait now; empty if all would start."""
     room = 0
     for worker in _candidates(wanted, clusters, workers):
         if worker.accepting_jobs and not worker.shutting_down and _has(worker, wanted):
@@ -97,7 +97,7 @@ def _candidates(
     usable = {c.cluster_id for c in clusters if c.have_access is not False}
     if wanted.cluster_id is not None:
         usable &= {wanted.cluster_id}
-    # A part of a GPU's name is enough, whatever its case; any one of several.
+    # `gpu_model` has parts of names, of which one must match; case does not matter.
     parts = [part.lower() for part in wanted.gpu_model] if wanted.gpus else []
     return [
         w

@@ -1,4 +1,4 @@
-"""GPULab as a cluster's testbed: supply, and the cluster's jobs."""
+"""The operations of a cluster on GPULab: checks, offers, and the cluster's jobs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CANCEL_S, _POLL_S = 60.0, 0.5
 
 
 class GpulabTestbed(JobTestbed):
-    """Checks, lists and cancels."""
+    """A user's view of a GPULab service."""
 
     @cached_property
     def _config(self) -> Config:
         return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at certificate, service, project and whether the job can ever run."""
+        """Check certificate, service, project, and whether a worker can run the jobs."""
         options = Config.of(spec.backend)
         try:
             client = Client(options)
@@ -42,7 +42,7 @@ class GpulabTestbed(JobTestbed):
         return _service(client, spec)
 
     def identity(self) -> Identity:
-        """Return the service and user: a user sees only own jobs."""
+        """Return the service and user, who sees only own jobs."""
         master, user = self._config.master, Login.of(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
         canonical_id = self.backend.canonical_id
@@ -76,7 +76,7 @@ class GpulabTestbed(JobTestbed):
         ]
 
     def _jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs: the listed ones, and unlisted ones of the runs recorded here."""
+        """Return the user's jobs: the listed ones, and unlisted ones in records of runs."""
         client = Client(self._config)
         found = client.jobs()
         is_page, names = len(found) >= PAGE, {job.name for job in found}
@@ -88,8 +88,8 @@ class GpulabTestbed(JobTestbed):
                     found.append(client.job(row.id))
             elif is_page:
                 raise GpubedError(
-                    f"whether job {row.name} exists is not known: GPULab never told its id, and "
-                    f"lists {len(found)} of your jobs, but maybe not all",
+                    f"it is unknown whether job {row.name} exists: GPULab never told its id, "
+                    f"and may list only {len(found)} of your jobs",
                     f"cancel it on GPULab's own page if it is there, then: rm {quote(str(path))}",
                 )
         return found
@@ -100,7 +100,7 @@ class GpulabTestbed(JobTestbed):
         return offers.offers(client.clusters(), client.workers())
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the jobs can never run, or would wait; empty if they can start now."""
+        """Return why the jobs can never run, or would wait now."""
         options = Config.of(plan.spec.backend)
         client = Client(options)
         clusters, workers = client.clusters(), client.workers()

@@ -92,11 +92,11 @@ class VirtualWallTestbed(Testbed):
 
     def data_within(self) -> list[Existing]:
         """Return the cluster's part of the shared folder that the testbed mounts."""
-        return journal.shared(self.paths, self.reach.wanted)
+        return journal.shared(self.paths)
 
     def remove_data(self) -> list[Existing]:
-        """Remove that part, through a node."""
-        return journal.remove_shared(self.paths, self.reach.wanted)
+        """Remove that part through a node."""
+        return journal.remove_shared(self.paths)
 
     def lease(self, allocation: Allocation) -> Lease:
         """Return the end of the slice or of its slivers, whichever is earlier."""

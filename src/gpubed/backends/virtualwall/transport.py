@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpubed.backends import pem
 from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, Unanswered
 from gpubed.core import progress
@@ -32,7 +33,6 @@ _NEW_TLS = (
     "it speaks no TLS 1.2 or later, which gpubed needs: ask its operators, or correct the URL"
 )
 _OLD_TLS = "backend.old_tls: true allows them; its certificate is verified all the same"
-_NEW_LOGIN = "download a new login certificate from the account portal"
 _NO_TLS = "and gpubed share no TLS"
 # Verdict and hint by OpenSSL's reason. TLS 1.3 servers check our certificate after the handshake.
 _REASONS = {
@@ -41,7 +41,7 @@ _REASONS = {
     "ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL": (_NO_TLS, _NEW_TLS),
     "ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)": (
         "does not accept the login certificate",
-        _NEW_LOGIN,
+        pem.RENEW,
     ),
 }
 _URLS = "correct the URLs in backend"
@@ -211,7 +211,7 @@ def _http_fault(what: str, status: int) -> Exception:
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return Unanswered(f"{what} failed inside the server (HTTP {status})")
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-        return PrerequisiteMissing(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
+        return PrerequisiteMissing(f"{what} does not accept the login (HTTP {status})", pem.RENEW)
     return Answered(f"{what} is refused (HTTP {status})", _URLS)
 
 
