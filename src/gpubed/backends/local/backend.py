@@ -1,4 +1,4 @@
-"""The local backend: the testbed in a box, nodes as containers of this machine."""
+"""The local backend: nodes are containers or virtual machines on this machine."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ class LocalBackend(Backend):
         return LocalTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse what containers cannot do."""
+        """Return the parts of a specification that nodes on this machine cannot satisfy."""
         from gpubed.backends.local import spec_checks
 
         return spec_checks.problems(spec)
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Return True: the kernel's traffic control holds links to their rate."""
+        """Return True: the kernel's traffic control limits links."""
         return True
 
     def doctor(self) -> list[Finding]:
-        """Look at Docker, disk and memory."""
+        """Check Docker, disk and memory."""
         from gpubed.backends.local import doctor
 
         return doctor.findings()
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-        """Return the cluster's subnets, and those that others use on this machine."""
+        """Return the cluster's subnets, and those that are in use on this machine."""
         from gpubed.backends.local import network
 
         return network.surroundings(spec, paths)
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Return warnings about what a container does not isolate."""
+        """Return warnings about missing isolation of containers."""
         from gpubed.backends.local import spec_checks
 
         return spec_checks.warnings(spec)

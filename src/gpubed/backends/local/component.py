@@ -34,7 +34,7 @@ class Cluster(Component):
         self._runtime = Config.of(plan.spec.backend).runtime
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
-        # Shared by all nodes of a kind, because a recipe reads its files to compute its digest.
+        # Shared, since each object reads the recipe's files for its digest.
         software = plan.spec.recipe if plan.spec.configure else None
         self._recipes = {
             (name, sim): node_image(Recipe(name, self._runtime, sim), software)
@@ -63,8 +63,7 @@ class Cluster(Component):
         return Network(purpose, _BACKEND, inputs, self.children)
 
     def _volume(self) -> Volume | None:
-        # With NFS a node serves the folder; a volume mounted there would take precedence at each
-        # boot.
+        # With NFS, a node serves the folder; a volume would be mounted over it at each boot.
         if self._plan.spec.storage.shared.provider == "nfs":
             return None
         inputs = {**self._owner, "purpose": "shared"}
@@ -76,8 +75,7 @@ class Cluster(Component):
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
-            # The tag is known before the build, so a plan can tell that a newer image replaces no
-            # node.
+            # The tag, known before the build, shows in a plan that a newer image replaces no node.
             "image": self._recipes[kind].tag,
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
@@ -116,7 +114,7 @@ def _attachment(network: Network, address: object) -> dict[str, Any]:
 
 
 def gpu_ids(plan: ClusterPlan) -> dict[str, list[str]]:
-    """Return which of this machine's GPUs each node gets, by name; no two nodes share one."""
+    """Return the ids of the GPUs of each node, by name; nodes share none."""
     free = itertools.count()
     return {
         node.name: [str(next(free)) for _ in range(0 if node.simulate else node.gpus)]

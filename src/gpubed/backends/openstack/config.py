@@ -16,7 +16,7 @@ from gpubed.spec.sections import FILE, IpAddress, KeyFile, Section, User, any_ne
 
 ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
-# The cloud counts in whole GiB: `6` would mean six bytes, and give a volume of one GiB.
+# Clouds count in GiB: `6` would mean six bytes, rounded up to one GiB.
 Volume = Annotated[Bytes, Field(ge=2**30)]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 Id = Annotated[str, Field(pattern=wording.pattern(rf"^{ID.pattern}$", "a UUID"))]
@@ -77,7 +77,7 @@ class Attachment(Section):
 
 
 class ServerOptions(Section):
-    """What the servers of one node group are made from; what is absent is as for all groups."""
+    """Options of the servers of a node group; absent ones are those of all groups."""
 
     flavor: Text | None = Field(default=None, description="name or UUID of a flavor of the cloud")
     availability_zone: Text | None = Field(
@@ -119,7 +119,7 @@ class ServerOptions(Section):
 
 
 class NetworkOptions(Section):
-    """Which networks nodes are on, and how they are reached."""
+    """The networks of nodes, and the way to reach them."""
 
     external_network: Text | None = Field(
         default=None,
@@ -171,7 +171,7 @@ class Config(ServerOptions, NetworkOptions, BackendConfig):
     dns: tuple[IpAddress, ...] = Field(default=(), description="name servers; else the cloud's")
 
     def server(self, group: str) -> Server:
-        """Return what the servers of a node group are made from."""
+        """Return all options of the servers of a node group."""
         common = {name: getattr(self, name) for name in ServerOptions.model_fields}
         own = self.groups.get(group, ServerOptions())
         return Server.model_validate({**common, **own.model_dump(exclude_unset=True)})
@@ -183,7 +183,7 @@ class Config(ServerOptions, NetworkOptions, BackendConfig):
 
     @property
     def where(self) -> dict[str, Any]:
-        """What a driver needs to find the cloud."""
+        """The inputs by which drivers find the cloud."""
         return {"cloud": self.cloud, "region": self.region}
 
 
@@ -194,5 +194,5 @@ class Server(ServerOptions):
 
 
 def gib(size: int) -> int:
-    """Return a size in whole GiB, rounded up, as volumes have it."""
+    """Return a size in bytes as GiB, rounded up."""
     return -(-size // 2**30)

@@ -30,7 +30,7 @@ class SlicesBackend(Backend):
     return_hint = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
 
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlicesTestbed:
-        """Return the testbed as a cluster sees it."""
+        """Return the testbed of a cluster."""
         from gpubed.backends.slices.testbed import SlicesTestbed
 
         return SlicesTestbed(self, reach, paths)
@@ -40,21 +40,21 @@ class SlicesBackend(Backend):
         config, found = Config.of(spec.backend), list[Problem]()
         groups, images = [group.name for group in spec.nodes], ", ".join(config.images)
         for name in config.flavors.keys() - set(groups):
-            said, where = f"there is no node group {name!r}", ("backend", "flavors", name)
-            found.append(Problem(where, said, ", ".join(groups)))
+            why, where = f"there is no node group {name!r}", ("backend", "flavors", name)
+            found.append(Problem(where, why, ", ".join(groups)))
         for place, group in enumerate(spec.nodes):
             if group.image not in config.images:
-                said = f"backend.images names no disk image of SLICES for {group.image!r}"
-                found.append(Problem(("nodes", place, "image"), said, images))
+                why = f"backend.images names no disk image of SLICES for {group.image!r}"
+                found.append(Problem(("nodes", place, "image"), why, images))
         if spec.networks.experiment:
-            said = "links are not ordered here: nodes use the network that SLICES gives them"
-            found.append(Problem(("networks", "experiment"), said, "leave it out"))
+            why = "SLICES makes no links: nodes use its own network"
+            found.append(Problem(("networks", "experiment"), why, "leave it out"))
         elif spec.count > 1 and spec.networks.control.subnet is None:
-            said = "control.subnet is missing: jobs communicate over it"
-            found.append(Problem(("networks",), said, "the network of the machines' addresses"))
+            why = "control.subnet is missing: jobs communicate over it"
+            found.append(Problem(("networks",), why, "the network of the machines' addresses"))
         if spec.storage.shared.provider == "volume":
-            said = "SLICES mounts no volume on several machines"
-            found.append(Problem(("storage", "shared", "provider"), said, "auto, nfs"))
+            why = "SLICES mounts no volume on several machines"
+            found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
         return found
 
     def component(

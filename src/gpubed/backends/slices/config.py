@@ -9,14 +9,14 @@ from gpubed.core.units import Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE
 
-# As an argument of a command, none may pass for an option.
+# None may look like an option of a command.
 _WORD = wording.pattern(r"^[A-Za-z0-9][\w.-]*$", "letters, digits, '.', '_' and '-', no mark first")
 Word = Annotated[str, Field(pattern=_WORD)]
 File = Annotated[str, Field(pattern=FILE)]
 
 
 class Config(BackendConfig):
-    """Machines of SLICES' basic infrastructure, had through the command `slices`."""
+    """Machines of SLICES' basic infrastructure, managed by the command `slices`."""
 
     plans_addresses = False
     leases = True

@@ -1,4 +1,4 @@
-"""The static backend: hosts of one's own."""
+"""The static backend: the user's own hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StaticBackend(Backend):
         return StaticTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Find groups without hosts, and hosts that cannot be on the experiment network."""
+        """Refuse groups without hosts, and hosts that cannot be on the experiment network."""
         return [*_groups(spec), *_networks(spec), *_addresses(spec)]
 
     def component(
@@ -111,7 +111,7 @@ def _networks(spec: ClusterSpec) -> Iterator[Problem]:
     if experiment.subnet is None:
         yield Problem(("networks", "experiment"), "subnet is missing", "that of the hosts")
     if experiment.latency or experiment.loss:
-        yield Problem(("networks", "experiment"), "own hosts' latency and loss are as they are")
+        yield Problem(("networks", "experiment"), "latency and loss of own hosts cannot be set")
 
 
 def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
@@ -120,7 +120,7 @@ def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
         for index, host in enumerate(hosts):
             where = (*_HOSTS, group, index)
             if (host.address, host.port) in seen:
-                yield Problem((*where, "address"), f"{host.address} is there twice")
+                yield Problem((*where, "address"), f"{host.address} is listed twice")
             seen.add((host.address, host.port))
             if network is None or network.subnet is None:
                 continue

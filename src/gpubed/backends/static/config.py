@@ -13,7 +13,7 @@ from gpubed.spec.sections import Address, Bastion, IpAddress, KeyFile, Name, Sec
 
 
 class Host(Section):
-    """A host that somebody has made already."""
+    """A host that exists already."""
 
     address: Address = Field(description="where SSH answers: a name or an address")
     port: Port = 22
@@ -23,12 +23,12 @@ class Host(Section):
 
 
 def host_of(inputs: Mapping[str, Any]) -> Host:
-    """Read a node's host from its inputs, ignoring keys of newer versions."""
+    """Read a node's host from its inputs, ignoring options of newer versions."""
     return Host.model_validate(inputs["host"], extra="ignore")
 
 
 class Config(BackendConfig):
-    """Hosts of one's own."""
+    """The user's own hosts."""
 
     plans_addresses = False
     may_reboot = False
