@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from gpubed.backends.slurm import queue, request
-from gpubed.backends.slurm.backend import create
+from gpubed.backends.slurm.backend import SlurmBackend
 from support.samples import sample_plan
 
 # As Slurm 22.05 of Debian 12 answers, with the GRES of a larger site.
@@ -131,4 +131,4 @@ def test_what_a_job_cannot_have_is_refused_in_the_file(change, says):
     spec = plan().spec
     document = {**spec.model_dump(mode="json", exclude_unset=True), **change}
     spec = type(spec).model_validate(document)
-    assert any(says in problem.message for problem in create().check(spec))
+    assert any(says in problem.message for problem in SlurmBackend().check(spec))

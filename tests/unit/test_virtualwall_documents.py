@@ -18,7 +18,7 @@ from gpubed.backends.virtualwall import (
     slice_inputs,
     transport,
 )
-from gpubed.backends.virtualwall.backend import create
+from gpubed.backends.virtualwall.backend import VirtualWallBackend
 from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.spec.clusterspec import model
@@ -85,8 +85,8 @@ def test_a_node_that_is_alone_asks_for_no_interface():
     """Emulab gives hardware to interfaces in links only."""
     assert "<interface" not in rspec.without(rspec.request(planned(1)), ())
     assert "<interface" not in rspec.without(rspec.request(planned(2)), ["node-1"])
-    assert "<interface" not in create().export(planned(1), "rspec")
-    assert create().foretold(planned(1), planned(1).nodes[0]) == {"experiment_address": None}
+    assert "<interface" not in VirtualWallBackend().export(planned(1), "rspec")
+    assert VirtualWallBackend().foretold(planned(1), planned(1).nodes[0]) == {"experiment_address": None}
 
 
 def test_what_a_running_slice_was_asked_for_with_is_still_the_same():
@@ -289,15 +289,15 @@ def test_an_experiment_specification_needs_nothing_of_ours():
     ],
 )
 def test_check_refuses_what_the_testbed_would(backend, where, said):
-    [problem] = create().check(planned(backend=backend).spec)
+    [problem] = VirtualWallBackend().check(planned(backend=backend).spec)
     assert problem.path == where
     assert said in problem.message
 
 
 def test_an_image_that_the_testbeds_default_stands_for_is_named():
-    [said] = create().warnings(planned().spec)
+    [said] = VirtualWallBackend().warnings(planned().spec)
     assert "'debian-12'" in said
-    assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
+    assert VirtualWallBackend().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,12 @@ def test_an_image_that_the_testbeds_default_stands_for_is_named():
 def test_traffic_without_links_needs_the_bastion_for_ipv4(count, networks):
     mapped = {"images": {"debian-12": IMAGE}}
     behind = mapped | {"bastion": {}}
-    [said] = create().warnings(planned(count, mapped, networks=networks).spec)
+    [said] = VirtualWallBackend().warnings(planned(count, mapped, networks=networks).spec)
     assert "backend.bastion" in said
-    assert create().warnings(planned(count, behind, networks=networks).spec) == []
-    assert create().warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
+    assert VirtualWallBackend().warnings(planned(count, behind, networks=networks).spec) == []
+    assert VirtualWallBackend().warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
 
 
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():
     wanted = planned(storage={"shared": {"provider": "volume"}}).spec
-    assert create().check(wanted)[0].path == ("storage", "shared", "provider")
+    assert VirtualWallBackend().check(wanted)[0].path == ("storage", "shared", "provider")

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan, NodePlan, Surroundings
     from gpubed.testbeds.driver import Driver
     from gpubed.testbeds.options import TestbedOptions
+
+
+def concrete(module: str, kind: type) -> Any:
+    """Return the class in a module that implements an abstract class."""
+    found = vars(import_module(module)).values()
+    kinds = (each for each in found if isinstance(each, type) and issubclass(each, kind))
+    return next(each for each in kinds if not isabstract(each))
 
 
 @dataclass(frozen=True)
@@ -148,9 +157,14 @@ class Backend(ABC):
         """Return whether the testbed limits experiment links to their declared rate."""
         return False
 
-    @abstractmethod
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> Testbed:
-        """Return the testbed of a cluster; reads no file and asks no server yet."""
+        """Return the testbed of a cluster; reads no file and asks no server yet.
+
+        By default of the class in module `testbed` of the backend, which is imported only here: its
+        libraries are slow to import.
+        """
+        testbed: type[Testbed] = concrete(f"gpubed.backends.{self.name}.testbed", Testbed)
+        return testbed(self, reach, paths)
 
     def doctor(self) -> list[Finding]:
         """Check this machine's prerequisites that do not depend on a cluster."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config, clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, spec_backend
-from gpubed.testbeds.base import Backend, Testbed
+from gpubed.testbeds.base import Backend, Testbed, concrete
 from gpubed.testbeds.options import TestbedOptions
 
 
@@ -20,7 +19,7 @@ def backend(name: str) -> Backend:
     names = backend_config.names()
     if name not in names:
         raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
-    made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
+    made: Backend = concrete(f"gpubed.backends.{name}.backend", Backend)()
     return made
 
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.backends.gpulab.launcher import GpulabLauncher
-    from gpubed.backends.gpulab.testbed import GpulabTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
@@ -39,12 +36,6 @@ class GpulabBackend(JobBackend):
         """Return an id in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
         return " ".join([*map(addresses.url, service), addresses.urn(user)])
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> GpulabTestbed:
-        """Return the testbed for a cluster."""
-        from gpubed.backends.gpulab.testbed import GpulabTestbed
-
-        return GpulabTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse worlds over several jobs, and resources that GPULab does not give."""
@@ -92,8 +83,3 @@ def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
             request.amounts(group.machine)
         except ValueError as error:
             yield Problem(("nodes", position), str(error), "machine: {cpus: 4, memory: 16 GB}")
-
-
-def create() -> GpulabBackend:
-    """Make the backend; the registry calls this."""
-    return GpulabBackend()

@@ -123,12 +123,10 @@ class _Run:
             clusters, workers = self._client.clusters(), self._client.workers()
         except (Refused, NoSuchJob):  # the service does not list its workers
             return
-        for node in plan.nodes:
-            wanted = request.resources(plan, node)
-            if reason := offers.never(wanted, self._options.storage, clusters, workers):
-                raise Refused(
-                    f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
-                )
+        for reason in offers.impossible(plan, clusters, workers):
+            raise Refused(
+                f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
+            )
 
     def _prepared(self, cluster: Cluster, task: Task) -> list[_Job]:
         plan = cluster.plan

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from gpubed.backends.gpulab import request
 from gpubed.backends.gpulab.client import Cluster, Worker
+from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.request import Resources
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Offer
 
 
@@ -38,6 +41,17 @@ def _offer(cluster: Cluster, own: Sequence[Worker]) -> Offer:
         gpu_model=", ".join(dict.fromkeys(gpu.name for gpu in cluster.gpu_model)),
         note="; ".join(notes),
     )
+
+
+def impossible(
+    plan: ClusterPlan, clusters: Sequence[Cluster], workers: Sequence[Worker]
+) -> list[str]:
+    """Return why no worker can run some jobs of a plan; empty if all can run."""
+    storage = Config.of(plan.spec.backend).storage
+    needs = [request.resources(plan, node) for node in plan.nodes]
+    return [
+        why for why in dict.fromkeys(never(n, storage, clusters, workers) for n in needs) if why
+    ]
 
 
 def never(

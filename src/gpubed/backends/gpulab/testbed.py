@@ -104,13 +104,9 @@ class GpulabTestbed(JobTestbed):
         options = Config.of(plan.spec.backend)
         client = Client(options)
         clusters, workers = client.clusters(), client.workers()
-        found: dict[str, None] = {}
-        for node in plan.nodes:
-            wanted = request.resources(plan, node)
-            found[offers.never(wanted, options.storage, clusters, workers)] = None
         fix = f"gpubed resources {plan.cluster} lists what there is, and what is free"
-        if any(found):
-            return [Finding("gpulab.supply", False, why, fix) for why in found if why]
+        if reasons := offers.impossible(plan, clusters, workers):
+            return [Finding("gpulab.supply", False, why, fix) for why in reasons]
         jobs = min(len(plan.nodes), options.parallel)
         waits = offers.now(request.resources(plan, plan.nodes[0]), jobs, clusters, workers)
         wait = f"gpubed up {plan.cluster} all the same: jobs wait their turn; or {fix}"
@@ -129,9 +125,7 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
         clusters, workers = client.clusters(), client.workers()
     except GpubedError as error:
         return [certificate, Finding("gpulab.service", False, error.message, error.hint)]
-    plan = make_plan(spec)
-    needs = [request.resources(plan, node) for node in plan.nodes]
-    reasons = {offers.never(need, options.storage, clusters, workers) for need in needs} - {""}
+    reasons = offers.impossible(make_plan(spec), clusters, workers)
     project = f"{client.login.project_urn(options.project)}, as submitted"
     quota = f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time"
     found = "; ".join(sorted(reasons)) or "a worker that could run the jobs exists"

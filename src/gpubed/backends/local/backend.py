@@ -10,13 +10,11 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.local.testbed import LocalTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, Surroundings
     from gpubed.testbeds.base import Finding
     from gpubed.testbeds.driver import Driver
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class LocalBackend(Backend):
@@ -30,12 +28,6 @@ class LocalBackend(Backend):
     when_silent = "its SSH server is started again, or all of it"
     return_hint = "set DOCKER_HOST as it was then, or unset it"
     replacement_hint = "a daemon that was installed anew"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> LocalTestbed:
-        """Return the nodes of a cluster."""
-        from gpubed.backends.local.testbed import LocalTestbed
-
-        return LocalTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return the parts of a specification that nodes on this machine cannot satisfy."""
@@ -96,8 +88,3 @@ class LocalBackend(Backend):
         from gpubed.backends.local import environment
 
         return environment.environment()
-
-
-def create() -> LocalBackend:
-    """Make the backend; the registry calls this."""
-    return LocalBackend()

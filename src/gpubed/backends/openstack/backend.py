@@ -25,11 +25,9 @@ from gpubed.testbeds.driver import Driver
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.openstack.testbed import OpenStackTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _FIX = "gpubed doctor CLUSTER --fix"
 _USER_DATA_BYTES = 2**15  # Nova takes 64 KiB in base64, gpubed's own part included
@@ -67,12 +65,6 @@ class OpenStackBackend(Backend):
     restarts = True
     return_hint = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(f"openstack:{type_}" for type_, *_ in labels.KINDS.values())
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> OpenStackTestbed:
-        """Return the cloud of a cluster."""
-        from gpubed.backends.openstack.testbed import OpenStackTestbed
-
-        return OpenStackTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups, contradictory networks, shared volumes, latency and loss."""
@@ -197,8 +189,3 @@ def _of_servers(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]
             if why:
                 way = "a file of 32 KiB at most, that begins with #cloud-config, #! or the like"
                 yield (*where, "user_data"), why, way
-
-
-def create() -> OpenStackBackend:
-    """Make the backend; the registry calls this."""
-    return OpenStackBackend()

@@ -308,8 +308,8 @@ class Cluster(Component):
             config_drive=wanted.config_drive,
             # By default, the plugin leaves a stopped server stopped.
             power_state="active",
-            # cloud-init waits for a route to the outside. A rebuilt server would keep its id, and so
-            # count as configured.
+            # cloud-init waits for a route to the outside. A rebuilt server would keep its id, so it
+            # would count as configured.
             opts=self.native(*self.routers, replace_on_changes=["imageId"], custom_timeouts=_TIMES),
             **boot,
         )

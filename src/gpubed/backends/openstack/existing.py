@@ -205,17 +205,17 @@ def findings(
         looks |= {f"{k} {name}": partial(find, connection, k, name) for k, name in named if name}
         if id_ := server.reservation:
             looks[f"reservation {id_}"] = partial(_running, connection, id_)
-    return [_judged(what, look) for what, look in looks.items()]
-
-
-def _judged(what: str, look: Callable[[], Any]) -> Finding:
-    id_ = f"openstack.{what.rpartition(' ')[0]}"
-    try:
-        with cloud.errors(f"look for {what}"):
-            look()
-    except GpubedError as error:
-        return Finding(id_, False, error.message, error.hint or "ask the cloud's operators")
-    return Finding(id_, True, what)
+    found = []
+    for what, look in looks.items():
+        id_ = f"openstack.{what.rpartition(' ')[0]}"
+        try:
+            with cloud.errors(f"look for {what}"):
+                look()
+            found.append(Finding(id_, True, what))
+        except GpubedError as error:
+            fix = error.hint or "ask the cloud's operators"
+            found.append(Finding(id_, False, error.message, fix))
+    return found
 
 
 def _router(connection: Connection, options: NetworkOptions) -> None:

@@ -230,16 +230,14 @@ class OpenStackTestbed(Testbed):
         """Return the flavors, each with the number of servers that the quota allows."""
         return capacity.offers(spec)
 
-    def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the cloud cannot provide the cluster now."""
-        return self.refusals(plan)
-
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return shortages: quota, flavors, images, networks, addresses; and impossible changes."""
         before = self._applied()
         shrunk = capacity.shrunk(before, Needs.of(plan)) if before else []
         lacking = [finding for finding in self._capacity(plan) if not finding.ok]
         return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
+
+    fits = refusals
 
     def _capacity(self, plan: ClusterPlan) -> list[Finding]:
         needs, uuid = Needs.of(plan), record.uuid(self.paths)

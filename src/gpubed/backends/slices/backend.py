@@ -12,11 +12,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.slices.testbed import SlicesTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class SlicesBackend(Backend):
@@ -28,12 +25,6 @@ class SlicesBackend(Backend):
     exchanges_keys = False
     lists_nodes = True
     return_hint = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlicesTestbed:
-        """Return the testbed of a cluster."""
-        from gpubed.backends.slices.testbed import SlicesTestbed
-
-        return SlicesTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups and images, links, and a shared volume."""
@@ -84,8 +75,3 @@ class SlicesBackend(Backend):
             own["image"] = config.images[node.image]
             found.append(Node(node.name, self.name, own, cluster.children).result)
         return cluster.grant(plan, uuid, found)
-
-
-def create() -> SlicesBackend:
-    """Make the backend; the registry calls this."""
-    return SlicesBackend()

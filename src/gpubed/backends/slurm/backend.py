@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.backends.slurm.service import SlurmService
-    from gpubed.backends.slurm.testbed import SlurmTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class SlurmBackend(JobBackend):
@@ -26,12 +23,6 @@ class SlurmBackend(JobBackend):
 
     name = "slurm"
     return_hint = "put `backend.login` and `backend.folder` of cluster.yml back"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlurmTestbed:
-        """Return the testbed for a cluster."""
-        from gpubed.backends.slurm.testbed import SlurmTestbed
-
-        return SlurmTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse groups that differ, and CPUs that Slurm cannot allocate."""
@@ -74,8 +65,3 @@ class SlurmBackend(JobBackend):
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Return the options of `sbatch` for a job."""
         return [f"jobs are submitted by: sbatch {shlex.join(request.options(spec, spec.count))}"]
-
-
-def create() -> SlurmBackend:
-    """Make the backend; the registry calls this."""
-    return SlurmBackend()

@@ -71,9 +71,9 @@ def refused(config: Config, gpus: int, answers: Mapping[str, str]) -> tuple[str,
                 f"partition {name}: {known[name].note}" if name in known else f"no partition {name}"
             )
             return "partition", f"{why}; there are: {', '.join(sorted(known)) or 'none for you'}"
-    for option, name, its in (("account", config.account, accounts), ("qos", config.qos, qos)):
-        if name and its and name not in its:
-            return option, f"you may not use {option} {name}; there are: {', '.join(sorted(its))}"
+    for option, value, its in (("account", config.account, accounts), ("qos", config.qos, qos)):
+        if value and its and value not in its:
+            return option, f"you may not use {option} {value}; there are: {', '.join(sorted(its))}"
     most = max((known[name].gpus or 0 for name in wanted or known), default=0)
     if gpus > most and known:
         where = f"partition {config.partition}" if config.partition else "the cluster"

@@ -15,11 +15,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.static.testbed import StaticTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _HOSTS = ("backend", "hosts")
 
@@ -29,12 +26,6 @@ class StaticBackend(Backend):
 
     name = "static"
     lists_nodes = True
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> StaticTestbed:
-        """Return the hosts of a cluster."""
-        from gpubed.backends.static.testbed import StaticTestbed
-
-        return StaticTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse groups without hosts, and hosts that cannot be on the experiment network."""
@@ -129,8 +120,3 @@ def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
             elif host.experiment_address not in network.subnet:
                 message = f"{host.experiment_address} is not in {network.subnet}"
                 yield Problem((*where, "experiment_address"), message)
-
-
-def create() -> StaticBackend:
-    """Make the backend; the registry calls this."""
-    return StaticBackend()

@@ -14,11 +14,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class VirtualWallBackend(Backend):
@@ -38,12 +35,6 @@ class VirtualWallBackend(Backend):
         aggregate, _, rest = id_.partition(" ")
         authority, _, project = rest.partition(" ")
         return f"{addresses.urn(aggregate)} {addresses.host(authority)} {project}" if rest else id_
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> VirtualWallTestbed:
-        """Return the testbed as a cluster sees it."""
-        from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
-
-        return VirtualWallTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups, too few machines, and a shared folder that is not named."""
@@ -133,8 +124,3 @@ class VirtualWallBackend(Backend):
         if kind == "espec":
             return rspec.specification(plan)
         raise UsageError(f"the testbed has no {kind}", "espec or rspec")
-
-
-def create() -> VirtualWallBackend:
-    """Make the backend; the registry calls this."""
-    return VirtualWallBackend()

@@ -57,7 +57,7 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
         message = f"{abs(ahead_s):.0f} s {order} the testbed's clock"
         fix = "set this machine's clock: timedatectl set-ntp true"
         yield Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, message, fix)
-        yield _tried("virtualwall.members", lambda: _member(there))
+        yield _tried("virtualwall.members", lambda: _credentials(there))
         yield _tried("virtualwall.project", lambda: _project(there))
         yield _tried("virtualwall.images", lambda: _images(there, spec))
     if bastion := config.bastion:
@@ -72,7 +72,7 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
         yield Finding("virtualwall.way", has_ipv6, f"nodes are reached directly{lack}", fix)
 
 
-def _member(there: Connection) -> str:
+def _credentials(there: Connection) -> str:
     return f"{there.login.user} has {len(there.credentials())} credential(s)"
 
 
