@@ -181,7 +181,7 @@ def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named
 
 def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
     fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
-    with pytest.raises(GpubedError, match="take it out of hosts"):
+    with pytest.raises(GpubedError, match="remove it from hosts"):
         lab.driver.delete("node-0-1", lab.inputs)
     with pytest.raises(Silent, match="does not answer"):
         lab.driver.read("node-0-1", lab.inputs)
