@@ -53,12 +53,12 @@ class Finding:
 class Existing:
     """A resource on a testbed that carries a cluster's name."""
 
-    kind: str  # the testbed's word for this kind of resource
+    kind: str  # the testbed's name for this kind of resource
     name: str
     id: str  # its id on the testbed, which is also its id in the state
     uuid: str  # the UUID of its cluster: two clusters may have the same name
     transient: bool = False  # whether it ends by itself and is in no state, as a running job
-    data: bool = False  # whether it holds a researcher's data, removed only when asked for
+    data: bool = False  # whether it holds users' data, which `down` removes only after a question
     stays: bool = False  # whether the specification has `gpubed down` keep it
     size: int | None = None  # bytes that it holds or can hold; None if unknown
     made: datetime | None = None  # when it was made; None if unknown
@@ -123,7 +123,7 @@ class Backend(ABC):
     exchanges_keys: bool = True  # whether the SSH key of an existing node can be exchanged
     vacates: bool = False  # whether making a node removes another node with its address
     lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
-    asks_before_growth: bool = False  # whether `refusals` is asked before nodes are added, too
+    asks_before_growth: bool = False  # whether `refusals` is also called before nodes are added
     # Tells how to reach a former testbed of this kind again.
     return_hint: str = "put `backend:` of cluster.yml back as it was"
     replacement_hint: str = ""  # names an event that replaces a testbed by another one
@@ -160,8 +160,8 @@ class Backend(ABC):
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> Testbed:
         """Return the testbed of a cluster; reads no file and asks no server yet.
 
-        By default of the class in module `testbed` of the backend, which is imported only here: its
-        libraries are slow to import.
+        The default imports its class from the backend's module `testbed`, whose libraries are slow
+        to import.
         """
         testbed: type[Testbed] = concrete(f"gpubed.backends.{self.name}.testbed", Testbed)
         return testbed(self, reach, paths)
@@ -237,7 +237,7 @@ class Testbed(ABC):
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped, missing, or another word."""
+        """Return the state of each node by name: `ready`, `stopped`, `missing`, or another."""
 
     def restart(self, allocation: Allocation, node: Node) -> None:
         """Power-cycle a node that hangs; its disks are kept, and it answers SSH some time later.
@@ -294,9 +294,9 @@ class Testbed(ABC):
         return None
 
     def faults(self) -> list[Fault]:
-        """Return the cluster's own nodes that a plugin asked for and the testbed failed to make.
+        """Return the cluster's nodes that a plugin requested and the testbed failed to make.
 
-        Their remains are removed without asking, so none may belong to another cluster of the name.
+        Callers remove their remains without a question, so none may belong to another cluster.
         """
         return []
 
@@ -314,7 +314,7 @@ class Testbed(ABC):
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
         """Extend the lease, never shorten it; return it as read back.
 
-        Its end may be earlier than asked for, or later if that was granted before.
+        Its end may be earlier than requested, or later if it was before.
         """
         raise UsageError(f"nodes of backend {self.backend.name} do not expire")
 
@@ -345,7 +345,7 @@ class JobState:
 
     id: str
     name: str
-    state: str  # the testbed's word for its state
+    state: str  # its state, as the testbed names it
     reason: str = ""  # the reason for the state, for example for waiting; may be empty
 
 
@@ -385,7 +385,7 @@ class Task:
     names: Sequence[str]  # its files to copy, relative to it
     run_id: str  # unique in the cluster
     here: Path  # the run's local folder
-    worlds: Sequence[World]  # as many as `JobService.worlds` says
+    worlds: Sequence[World]  # one per item of `JobService.worlds`
     own: frozenset[str]  # names of gpubed's own files in a run's folder; no result may have them
     environment: Mapping[str, str]  # variables of each rank
     per_node: bool = False  # whether the command runs once per node and starts its ranks itself

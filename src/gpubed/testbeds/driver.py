@@ -10,7 +10,7 @@ from typing import Any
 from gpubed.core.errors import GpubedError
 
 Properties = Mapping[str, Any]
-# Pulumi's placeholder in a preview for a value that is not known yet (its SDK's `rpc.UNKNOWN`).
+# Pulumi's placeholder for an unknown value in a preview (its SDK's `rpc.UNKNOWN`).
 UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 

@@ -25,7 +25,7 @@ class AnotherTestbed(PrerequisiteMissing):
 
 
 class Unasked(NamedTuple):
-    """Why a testbed could not be asked, and the command that declares it empty."""
+    """The reason why a testbed did not answer, and the command that declares it empty."""
 
     why: str
     forget: str

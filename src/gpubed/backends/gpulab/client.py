@@ -123,7 +123,7 @@ class Cluster(_Model):
 
 
 class Worker(_Model):
-    """A machine that runs jobs (`slave` in the service's words)."""
+    """A machine that runs jobs; the service calls it a slave."""
 
     name: str
     cluster_id: int

@@ -74,7 +74,10 @@ def never(
         return f"no worker of {where} has a GPU like {' or '.join(wanted.gpu_model)}"
     ids = {worker.cluster_id for worker in mine}
     paths = [c.storage_paths_available for c in clusters if c.cluster_id in ids]
-    if storage and not any(known is None or _mountable(storage, known) for known in paths):
+    if storage and not any(
+        known is None or any(f"{storage}/".startswith(path.rstrip("/") + "/") for path in known)
+        for known in paths
+    ):
         there = ", ".join(sorted({path for known in paths for path in known or ()})) or "none"
         return f"storage {storage} is not on those clusters; there is: {there}"
     most = max(worker.gpu.system_total for worker in mine)
@@ -132,7 +135,3 @@ def _has(worker: Worker, wanted: Resources) -> bool:
             or worker.cuda_version_major >= wanted.min_cuda_version
         )
     )
-
-
-def _mountable(storage: str, known: Sequence[str]) -> bool:
-    return any(f"{storage}/".startswith(path.rstrip("/") + "/") for path in known)

@@ -44,7 +44,11 @@ class Cluster(Component):
         self._gpus = gpu_ids(plan)
         self._control = self._network("control", plan.control)
         self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
-        self._shared = self._volume()
+        self._shared: Volume | None = None
+        # With NFS, a node serves the folder; a volume would be mounted over it at each boot.
+        if plan.spec.storage.shared.provider != "nfs":
+            inputs = {**self._owner, "purpose": "shared"}
+            self._shared = Volume("shared", _BACKEND, inputs, self.retained)
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
@@ -61,13 +65,6 @@ class Cluster(Component):
     def _network(self, purpose: str, network: NetworkPlan) -> Network:
         inputs = {**self._owner, "purpose": purpose, "subnet": str(network.subnet)}
         return Network(purpose, _BACKEND, inputs, self.children)
-
-    def _volume(self) -> Volume | None:
-        # With NFS, a node serves the folder; a volume would be mounted over it at each boot.
-        if self._plan.spec.storage.shared.provider == "nfs":
-            return None
-        inputs = {**self._owner, "purpose": "shared"}
-        return Volume("shared", _BACKEND, inputs, self.retained)
 
     def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
         kind = node.image, node.simulate is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +46,12 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     if not (spec and paths):
         return [*found, _memory(1, "nodes")]
     planned = plan(spec, network.surroundings(spec, paths))
-    return [*found, memory(planned, paths), *_of_cluster(planned, paths)]
-
-
-def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    yield from network.subnets(plan, paths)
-    for warning in spec_checks.warnings(plan.spec):
-        yield Finding("local.isolation", True, warning)
-    groups = plan.spec.nodes
-    if pretended := sorted({group.simulate.model for group in groups if group.simulate}):
-        message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
-        yield Finding("local.gpus.simulated", True, message)
+    found += [memory(planned, paths), *network.subnets(planned, paths)]
+    found += [Finding("local.isolation", True, why) for why in spec_checks.warnings(spec)]
+    if simulated := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
+        message = f"nodes only pretend to have {', '.join(simulated)}: no GPU is tested"
+        found.append(Finding("local.gpus.simulated", True, message))
+    return found
 
 
 def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:

@@ -319,8 +319,16 @@ def ensure(recipe: Recipe | PythonImage) -> str:
     if recipe.below:
         ensure(recipe.below)
     with _lock(recipe):
-        if not exists(recipe.tag):
-            recipe.build() if isinstance(recipe, PythonImage) else _build(recipe)
+        if exists(recipe.tag):
+            return recipe.tag
+        if isinstance(recipe, PythonImage):
+            recipe.build()
+        elif recipe.below:
+            _with_dockerfile(recipe, recipe.below.tag)
+        elif refusal := _pull(recipe.release.base):
+            _with_mmdebstrap(recipe, refusal)
+        else:
+            _with_dockerfile(recipe, recipe.release.base)
     return recipe.tag
 
 
@@ -334,15 +342,6 @@ def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
     with (cache() / f"image-{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _build(recipe: Recipe) -> None:
-    if recipe.below:
-        _with_dockerfile(recipe, recipe.below.tag)
-    elif refusal := _pull(recipe.release.base):
-        _with_mmdebstrap(recipe, refusal)
-    else:
-        _with_dockerfile(recipe, recipe.release.base)
 
 
 def without_registry(suite: str) -> str | None:
@@ -412,29 +411,25 @@ def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:
             "give Docker a registry, or on Debian: sudo apt-get install mmdebstrap",
         )
     with tempfile.TemporaryDirectory(dir=cache(), prefix="image-") as folder:
-        _bootstrap(recipe, Path(folder))
-        _import(recipe, Path(folder) / "root.tar")
-
-
-def _bootstrap(recipe: Recipe, folder: Path) -> None:
-    (folder / "files.tar").write_bytes(recipe.files)
-    command = [
-        "mmdebstrap",
-        "--variant=minbase",
-        f"--include={','.join(recipe.packages)}",
-        f"--essential-hook=tar-in '{folder}/files.tar' /",
-        f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
-        '--customize-hook=chroot "$1" sh /tmp/setup',
-        recipe.release.suite,
-        str(folder / "root.tar"),
-        *map(str, apt_sources.sources(recipe.release.suite)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-    if done.returncode:
-        tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
-        if "No space left on device" in done.stderr:
-            raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
-        raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+        Path(folder, "files.tar").write_bytes(recipe.files)
+        command = [
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={','.join(recipe.packages)}",
+            f"--essential-hook=tar-in '{folder}/files.tar' /",
+            f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
+            '--customize-hook=chroot "$1" sh /tmp/setup',
+            suite,
+            f"{folder}/root.tar",
+            *map(str, apt_sources.sources(suite)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
+            if "No space left on device" in done.stderr:
+                raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
+            raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+        _import(recipe, Path(folder, "root.tar"))
 
 
 def _import(recipe: Recipe, root: Path) -> None:

@@ -22,7 +22,7 @@ _KINDS = ("container", "network", "volume")
 
 
 class LocalTestbed(Testbed):
-    """The Docker daemon of this machine."""
+    """A cluster's objects at the Docker daemon of this machine."""
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Check Docker, disk, memory and addresses."""

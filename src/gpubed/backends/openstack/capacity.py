@@ -186,7 +186,7 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     if not all(finding.ok for finding in found):
         return found
     if held:
-        wanted -= held.counted(flavors)  # keeps what is positive
+        wanted -= held.counted(flavors)  # drops negative counts
     # The quota counts the members of one server group.
     grows = not held or needs.members > held.members
     wanted["server_group_members"] = needs.members if grows else 0

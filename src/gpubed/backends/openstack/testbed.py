@@ -98,7 +98,7 @@ class OpenStackTestbed(Testbed):
         return HostKeyDriver(self.paths) if kind == "hostkey" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return each node's state: ready, stopped, missing, or else Nova's word."""
+        """Return each node's state: ready, stopped, missing, or Nova's own status."""
         with cloud.errors("list the servers"):
             servers = self._connection.compute.servers(details=True)
             states = {server.id: server.status for server in servers}

@@ -35,7 +35,7 @@ class SlicesTestbed(Testbed):
         return NodeDriver(self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node: ready, missing, or else SLICES' word."""
+        """Return the state of each node: ready, missing, or SLICES' own status."""
         states = {machine.id: machine.status for machine in self._lent(allocation)}
         states = {id_: "ready" if state == "up" else state for id_, state in states.items()}
         return {node.name: states.get(node.id, "missing") for node in allocation.nodes}
@@ -60,7 +60,7 @@ class SlicesTestbed(Testbed):
         self._tool.destroy(thing.name)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Return when the first machine expires."""
+        """Return the end of the lease, which is that of the first machine to expire."""
         ends = [machine.expires_at for machine in self._lent(allocation) if machine.expires_at]
         return Lease(min(ends, default=None))
 
@@ -75,7 +75,7 @@ class SlicesTestbed(Testbed):
         """Return why the command is unusable, and names that SLICES does not list."""
         return [finding for finding in _findings(plan.spec) if not finding.ok]
 
-    fits = refusals  # SLICES does not say which machines are free
+    fits = refusals  # SLICES does not list free machines
 
     def _lent(self, allocation: Allocation) -> list[Machine]:
         ids = {node.id for node in allocation.nodes}

@@ -38,7 +38,7 @@ class StaticBackend(Backend):
         public_key: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare one node for each host."""
+        """Declare a node for each planned host."""
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 

@@ -23,7 +23,7 @@ class VirtualWallBackend(Backend):
 
     name = "virtualwall"
     exchanges_keys = False
-    # A physical machine goes through its firmware first.
+    # Firmware of physical machines takes minutes.
     boots_within_s = 600.0
     restarts = True
     asks_before_growth = True
@@ -31,13 +31,13 @@ class VirtualWallBackend(Backend):
     data_records = frozenset({DATA_RECORD})
 
     def canonical_id(self, id_: str) -> str:
-        """Return an id with aggregate and authority in their one spelling."""
+        """Return an id with aggregate and authority in normal form."""
         aggregate, _, rest = id_.partition(" ")
         authority, _, project = rest.partition(" ")
         return f"{addresses.urn(aggregate)} {addresses.host(authority)} {project}" if rest else id_
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse unknown groups, too few machines, and a shared folder that is not named."""
+        """Refuse unknown groups, too few machines, and a shared volume without `shared_folder`."""
         config, found = Config.of(spec.backend), list[Problem]()
         groups = {group.name: group for group in spec.nodes}
         for name, wanted in config.hardware.items():
@@ -62,7 +62,7 @@ class VirtualWallBackend(Backend):
         return True
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Name images that the testbed's default stands for, and traffic that may lack IPv4."""
+        """Warn of images that `images` does not map, and of control networks without IPv4."""
         found = [
             f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
             f"whichever that is; roles take {', '.join(systems())}"
@@ -78,7 +78,7 @@ class VirtualWallBackend(Backend):
         return found
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
-        """Return the planned address; a node that is alone is in no link and gets none."""
+        """Return the planned address; a single node is in no link and gets none."""
         return super().foretold(plan, node) if len(plan.nodes) > 1 else {"experiment_address": None}
 
     def component(
@@ -88,7 +88,7 @@ class VirtualWallBackend(Backend):
         public_key: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare one slice with all nodes and links, and each of its nodes made ready."""
+        """Declare a slice with all nodes and links, and the preparation of each node."""
         from gpubed.backends.component import Component
         from gpubed.backends.virtualwall import journal, slice_inputs
         from gpubed.testbeds.resources import Node, Slice

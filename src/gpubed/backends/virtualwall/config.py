@@ -1,4 +1,4 @@
-"""Options of the virtualwall backend, and the testbeds whose options are known by name."""
+"""Options of the virtualwall backend, and presets of known testbeds."""
 
 from functools import cache
 from pathlib import Path

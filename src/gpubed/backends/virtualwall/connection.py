@@ -58,7 +58,7 @@ class Sliver:
     allocation: str  # geni_allocated, geni_provisioned or geni_unallocated
     operational: str  # geni_ready, geni_failed and so on; may be empty
     expires: datetime
-    error: str = ""  # the aggregate's words when it failed
+    error: str = ""  # the aggregate's message about a failure
     client_id: str = ""  # the node's name in the request; empty if unknown
 
     @property
@@ -147,10 +147,9 @@ class Connection:
         return [*self._lookup(match).values()]
 
     def has_project(self) -> bool:
-        """Return whether the project is one of the user's; True if the authority does not tell.
+        """Return whether the user is in the project; True if the authority lists none.
 
-        The user's projects are listed, since Emulab does not look single ones up. Names are
-        compared, since authorities change their domains.
+        Emulab cannot look up a single project. Authorities change domains, so names are compared.
         """
         whose, own = str(self.login.user), self.credentials()
         try:

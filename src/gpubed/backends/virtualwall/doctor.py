@@ -57,7 +57,10 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
         message = f"{abs(ahead_s):.0f} s {order} the testbed's clock"
         fix = "set this machine's clock: timedatectl set-ntp true"
         yield Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, message, fix)
-        yield _tried("virtualwall.members", lambda: _credentials(there))
+        yield _tried(
+            "virtualwall.members",
+            lambda: f"{there.login.user} has {len(there.credentials())} credential(s)",
+        )
         yield _tried("virtualwall.project", lambda: _project(there))
         yield _tried("virtualwall.images", lambda: _images(there, spec))
     if bastion := config.bastion:
@@ -70,10 +73,6 @@ def findings(spec: ClusterSpec) -> Iterator[Finding]:
         lack = "" if has_ipv6 else ", and this machine has no IPv6 address"
         fix = "name the testbed's bastion in cluster.yml: backend.bastion: {host: HOST}"
         yield Finding("virtualwall.way", has_ipv6, f"nodes are reached directly{lack}", fix)
-
-
-def _credentials(there: Connection) -> str:
-    return f"{there.login.user} has {len(there.credentials())} credential(s)"
 
 
 def _project(there: Connection) -> str:

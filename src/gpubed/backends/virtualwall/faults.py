@@ -88,7 +88,7 @@ class Answered(Refused):
 
 
 class NotThere(Answered):
-    """The slice does not exist here."""
+    """The authority or aggregate has no such slice."""
 
 
 class NoResources(Answered):
@@ -98,7 +98,7 @@ class NoResources(Answered):
 def answered(
     what: str, code: int, output: str, log_url: str = "", *, is_authority: bool = False
 ) -> Answered | Busy:
-    """Return the error for a code that is not 0."""
+    """Return the error for a code other than 0 of an authority or aggregate."""
     said = clean(output)
     message = f"{what}: {_NAMES.get(code, f'code {code}')}" + (f": {said}" if said else "")
     if code in BUSY:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class Journal(BaseModel):
     version: Literal[1] = 1
     uuid: str  # the cluster
     slice_urn: str
-    # Former versions had it in `testbed`.
+    # Older versions kept it in `testbed`.
     project: str = Field(
         default="", validation_alias=AliasChoices("project", AliasPath("testbed", "project"))
     )
@@ -155,20 +156,23 @@ def note_part(paths: ClusterPaths, uuid: str, folder: str, path: str) -> None:
     files.write(paths.state / DATA_RECORD, made.model_dump_json().encode())
 
 
+def _recorded_part(paths: ClusterPaths) -> _Part | None:
+    with suppress(reading.Missing):
+        return reading.file(paths.state / DATA_RECORD).json(_Part)
+    return None
+
+
 def shared(paths: ClusterPaths) -> list[Existing]:
     """Return the cluster's part of the shared folder, if it has one."""
-    try:
-        made = reading.file(paths.state / DATA_RECORD).json(_Part)
-    except reading.Missing:
-        return []
-    return [Existing("shared folder", made.folder, made.folder, made.uuid, data=True)]
+    made = _recorded_part(paths)
+    return (
+        [Existing("shared folder", made.folder, made.folder, made.uuid, data=True)] if made else []
+    )
 
 
 def remove_shared(paths: ClusterPaths) -> list[Existing]:
     """Remove a cluster's part through a node; return it, and report why, if none can."""
-    try:
-        made = reading.file(paths.state / DATA_RECORD).json(_Part)
-    except reading.Missing:
+    if (made := _recorded_part(paths)) is None:
         return []
     why = "no node is known that could remove it"
     for name, result in nodes(paths):

@@ -25,7 +25,7 @@ _NO_NETWORK = (
 
 
 class TooFew(Refused):
-    """The head, or more nodes than may fail, cannot be had."""
+    """The testbed lacks the head, or a group's `min` nodes."""
 
 
 class Group(BaseModel):

@@ -31,7 +31,7 @@ class VirtualWallTestbed(Testbed):
         return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at login, servers, project and bastion."""
+        """Check login, servers, project and bastion."""
         return list(doctor.findings(spec))
 
     def driver(self, kind: str) -> Driver:
@@ -139,7 +139,7 @@ class VirtualWallTestbed(Testbed):
         return availability.offers(Config.of(spec.backend))
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Compare the plan with what is free now."""
+        """Return why the free machines do not suffice for the plan."""
         return availability.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
@@ -166,7 +166,7 @@ class VirtualWallTestbed(Testbed):
 
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
-    """Return a slice and what it holds; (None, None) if it has ended."""
+    """Return a slice and its slivers; (None, None) if it has ended."""
     found = there.find(urn)
     return (found, there.describe(urn)) if found else (None, None)
 
