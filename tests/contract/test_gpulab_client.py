@@ -65,7 +65,7 @@ def test_a_long_log_comes_in_parts(talking, monkeypatch):
 
 def test_an_answer_without_end_is_one_clear_error(talking, monkeypatch):
     monkeypatch.setattr(client, "_LONGEST_ANSWER", 100)
-    with pytest.raises(GpubedError, match="clusters than it should: over 100 bytes"):
+    with pytest.raises(GpubedError, match="clusters is too long: over 100 bytes"):
         talking.clusters()
 
 
